@@ -247,6 +247,7 @@ class Application:
         spark: Any = None,
         until: Literal["latest"] | None = None,
         close: bool = True,
+        drain: bool = False,
         from_checkpoint: str | None = None,
         reset_operators: Sequence[str] = (),
     ) -> Job:
@@ -263,6 +264,8 @@ class Application:
             close: whether the job treats the end that `until` names as the end of the stream, if the application uses
                 event time or has tasks with `on_end`: windows close and timers fire, whatever the watermark, and
                 `on_end` is called. With False they wait for the next run.
+            drain: drain the job without reading anything: what waits in its last checkpoint is processed, windows and
+                timers fire, and the run ends.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of operators (windows, joins, tasks with timers, partition_by through a stream)
                 that begin again, because they were changed or removed: what waits in them is dropped, and all other
@@ -290,6 +293,7 @@ class Application:
             spark=spark,
             until=until,
             close=close,
+            drain=drain,
             from_checkpoint=from_checkpoint,
             reset_operators=reset_operators,
         )

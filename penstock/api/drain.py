@@ -8,6 +8,9 @@ from enum import Enum
 
 from penstock.errors import ConfigError
 
+NEXT_RUN = "*"
+"""In place of the id of a run: the one that comes next. No run has this id."""
+
 
 class DrainMode(Enum):
     """How a run drains.
@@ -27,7 +30,7 @@ class DrainNotification:
 
     Args:
         uuid: the name of the request.
-        run_id: the run that is to drain. No other run ever obeys the request.
+        run_id: the run that is to drain; no other run ever obeys the request. `*` is the run that comes next.
         drain_mode: how.
 
     Raises:

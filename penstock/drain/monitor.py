@@ -90,7 +90,7 @@ class DrainMonitor:
 
     def look(self) -> bool:
         """Whether the run is to drain, now. Raises RetryableError if the store fails."""
-        return bool(self._requests.find().of_run(self._run_id))
+        return bool(self._requests.find().for_run(self._run_id))
 
     def _run(self) -> None:
         callback = self._callback

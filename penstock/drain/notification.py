@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import uuid as uuids
 
 import orjson
@@ -49,3 +50,27 @@ def decode_notification(data: str | bytes, name: str) -> DrainNotification:
         if mode is None:
             raise CorruptError(f"{what}: its mode is `{written.drain_mode}`, known is DEFAULT")
         return DrainNotification(uuids.UUID(written.uuid), written.run_id, mode)
+
+
+def timed_uuid(now_ms: int) -> uuids.UUID:
+    """A random UUID of version 7 (RFC 9562), which begins with the time.
+
+    Args:
+        now_ms: the wall clock, in epoch milliseconds.
+    """
+    version, variant = 7 << 76, 0b10 << 62
+    return uuids.UUID(int=now_ms << 80 | version | secrets.randbits(12) << 64 | variant | secrets.randbits(62))
+
+
+def asked_ms(name: uuids.UUID) -> int | None:
+    """When a request was written, in epoch milliseconds by the clock of who wrote it, as far as its UUID says so.
+
+    Args:
+        name: the UUID of the request.
+
+    Example:
+        >>> from penstock.drain.notification import asked_ms, timed_uuid
+        >>> asked_ms(timed_uuid(1_700_000_000_000))
+        1700000000000
+    """
+    return name.int >> 80 if name.version == 7 else None

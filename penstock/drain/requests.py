@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
-from penstock.api.drain import DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
-from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
+from penstock.checkpoint.log_view import LogView
+from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification, timed_uuid
 from penstock.errors import CorruptError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -17,11 +20,14 @@ from penstock.metadata.requests import write_request
 logger = logging.getLogger(__name__)
 _CANCEL = "drain-cancel"
 """The namespace of requests to cancel a drain, by the uuid of its notification."""
+_OBEYED = "drain-obeyed"
+"""The namespace of the ids of runs that obey requests for the next run, by the uuid of the notification."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The notifications of a job, by uuid, and what could not be read, by the name of the object."""
+    """The notifications of a job, by uuid, and what could not be read, by the name of the object. A notification for
+    the next run has the id of the run that obeys it, once there is one."""
 
     notifications: tuple[DrainNotification, ...] = ()
     unreadable: tuple[tuple[str, str], ...] = ()
@@ -30,12 +36,30 @@ class Found:
         """Those of one run."""
         return tuple(each for each in self.notifications if each.run_id == run_id)
 
+    def for_run(self, run_id: str) -> tuple[DrainNotification, ...]:
+        """Those that a run obeys: its own, and those for the next run that none obeys yet."""
+        return tuple(each for each in self.notifications if each.run_id in (run_id, NEXT_RUN))
+
+    def awaiting(self, view: LogView) -> tuple[DrainNotification, ...]:
+        """Those of runs that may still come: the next one, one that nobody has seen, or one that goes on when a start
+        has its name.
+
+        Args:
+            view: the log of the job.
+        """
+        latest = view.latest
+        over = {claim.run_id for claim in view.claims}
+        if latest is not None and not latest.is_closed:
+            over.discard(latest.run_id)
+        return tuple(each for each in self.notifications if each.run_id not in over)
+
 
 class DrainRequests:
     """Writes, reads and deletes the drain notifications of one job. Thread-safe; any number of processes may use it.
 
     Every notification is a separate object, named by its uuid, that is never overwritten. It is for one run: no other
-    one follows it. Any method raises RetryableError if the store fails.
+    one follows it. The first run that sees a notification for the next run makes it its own (`obey`). Any method raises
+    RetryableError if the store fails.
     """
 
     def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
@@ -58,6 +82,12 @@ class DrainRequests:
             look=f"penstock status {self._paths.root}",
         )
 
+    def ask(self, run_id: str, mode: DrainMode = DrainMode.DEFAULT) -> DrainNotification:
+        """Store a new notification for this run, durably."""
+        notification = DrainNotification(timed_uuid(time.time_ns() // 1_000_000), run_id, mode)
+        self.write(notification)
+        return notification
+
     def find(self) -> Found:
         """All of the job's. What cannot be read asks nobody to drain; it is logged once."""
         found, unreadable = [], []
@@ -66,7 +96,7 @@ class DrainRequests:
                 notification = decode_notification(self._objects.get(path), path)
                 if self._path(notification) != path:
                     raise CorruptError(f"`{path}` is not named by the uuid in it, {notification.uuid}")
-                found.append(notification)
+                found.append(self._resolved(notification))
             except NotFoundError:  # it was deleted meanwhile
                 continue
             except CorruptError as error:
@@ -76,24 +106,50 @@ class DrainRequests:
                     logger.warning("%s. Nothing is drained for it: delete the object", error)
         return Found(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
 
-    def delete_ended(self, found: Found) -> tuple[DrainNotification, ...]:
-        """Delete those of these notifications whose runs are over, because the log has another owner. Returns them. A
-        driver that lost its job therefore deletes no request for the run that has it now.
+    def obey(self, found: Found, run_id: str) -> Found:
+        """Make the notifications for the next run those of this run, unless the log has another owner: a driver that
+        lost its job takes none from the run that has it now. Once a run obeys one, no later run does.
+
+        Args:
+            found: what `find` returned.
+            run_id: the run, which has a checkpoint: otherwise a start after a crash would not continue it.
+        """
+        if not found.of_run(NEXT_RUN):
+            return found
+        owner = CheckpointLog(self._objects, self._paths).read("report").owner
+        if owner is None or owner.run_id != run_id:
+            return found
+        for each in found.of_run(NEXT_RUN):
+            self._objects.put_if_absent(self._obeyed_path(each), run_id.encode())
+        return replace(found, notifications=tuple(map(self._resolved, found.notifications)))
+
+    def delete_over(self, found: Found) -> tuple[DrainNotification, ...]:
+        """Delete those of these notifications that no run obeys any more: the log has another owner than their run, or
+        a checkpoint that answers them. Returns them. A driver that lost its job therefore deletes no request for the
+        run that has it now.
 
         Args:
             found: what `find` returned.
         """
-        owner = CheckpointLog(self._objects, self._paths).read("report").owner
-        over = tuple(each for each in found.notifications if owner is not None and each.run_id != owner.run_id)
-        self.delete(over)
+        view = CheckpointLog(self._objects, self._paths).read("report")
+        if view.owner is None:
+            return ()
+        answered = {name for record in view.checkpoints for name in record.drains}
+        obeyed = (view.owner.run_id, NEXT_RUN)
+        over = tuple(each for each in found.notifications if each.run_id not in obeyed or str(each.uuid) in answered)
+        if over:
+            self.delete(over)
         return over
 
-    def delete_stale_cancels(self) -> None:
-        """Delete requests to cancel whose notification is gone: a process was killed between the two deletions of
-        `delete`. They would cancel a notification that is imported again. Idempotent."""
-        cancels = self._objects.list(self._paths.metadata_folder(_CANCEL))  # before notifications, which come first
-        known = {self._cancel_path(each) for each in self.find().notifications} if cancels else ()
-        for path in cancels:
+    def delete_remains(self) -> None:
+        """Delete what says something of a notification that is gone: a process was killed between the deletions of
+        `delete`, or a run obeyed a notification while it was deleted. A request to cancel would cancel a notification
+        that is imported again. Idempotent."""
+        folders = map(self._paths.metadata_folder, (_CANCEL, _OBEYED))
+        remains = [path for folder in folders for path in self._objects.list(folder)]  # before what they are about
+        notifications = self.find().notifications if remains else ()
+        known = {path(each) for each in notifications for path in (self._cancel_path, self._obeyed_path)}
+        for path in remains:
             if path not in known:
                 self._objects.delete_durably(path)
 
@@ -103,6 +159,7 @@ class DrainRequests:
         for notification in notifications:
             self._objects.delete_durably(self._path(notification))
             self._objects.delete_durably(self._cancel_path(notification))
+            self._objects.delete_durably(self._obeyed_path(notification))
 
     def cancel(self, notification: DrainNotification, who: str) -> None:
         """Ask that the run should not drain for this notification. The run answers by deleting it, or by ending as
@@ -116,8 +173,18 @@ class DrainRequests:
         except NotFoundError:
             return None
 
+    def _resolved(self, notification: DrainNotification) -> DrainNotification:
+        if notification.run_id != NEXT_RUN:
+            return notification
+        with suppress(NotFoundError):
+            return replace(notification, run_id=self._objects.get(self._obeyed_path(notification)).decode())
+        return notification
+
     def _path(self, notification: DrainNotification) -> str:
         return self._paths.metadata(NAMESPACE, str(notification.uuid))
 
     def _cancel_path(self, notification: DrainNotification) -> str:
         return self._paths.metadata(_CANCEL, str(notification.uuid))
+
+    def _obeyed_path(self, notification: DrainNotification) -> str:
+        return self._paths.metadata(_OBEYED, str(notification.uuid))

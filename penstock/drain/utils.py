@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
-import time
-import uuid
-from contextlib import suppress
-
-from penstock.api.drain import DrainMode, DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.table import RUN_ID
+from penstock.config.values import RefusedError
 from penstock.drain.requests import DrainRequests
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.metadata.lease import LeaseState
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
@@ -19,78 +15,78 @@ from penstock.system.query import NO_DRAIN, queries_of
 
 
 def write_drain_notification(
-    objects: ObjectStore, paths: JobPaths, mode: DrainMode = DrainMode.DEFAULT, *, only_run: str | None = None
+    objects: ObjectStore,
+    paths: JobPaths,
+    mode: DrainMode = DrainMode.DEFAULT,
+    *,
+    run_id: str | None = None,
+    only_run: str | None = None,
 ) -> DrainNotification:
-    """Ask the run of a job to drain, whether it runs at the moment or was killed and is to be started again. Durable
-    when this returns.
+    """Ask a run of a job to drain, whether it runs at the moment or is to be started. Durable when this returns.
 
     Args:
         objects: the object store of the job root.
         paths: the keys of the job's objects.
         mode: how it is to drain.
-        only_run: the id of the run that is meant, if the caller knows it; None: whichever owns the job.
+        run_id: the run; None: the one that owns the job, or the next one if there is none.
+        only_run: the id of the run that must own the job.
 
     Returns:
-        The notification, with the id of the run that owns the job.
+        The notification. Its run id is `*` if the next run is to drain.
 
     Raises:
-        NotFoundError: the job has no run, its last run has ended, or another run than `only_run` owns the job.
-            Nothing was written.
+        ConfigError: no run can have this id.
+        NotFoundError: nothing is in flight, the named run has drained, another run has the job, or another run than
+            `only_run` owns it. Nothing was written.
         IncompatibleError: the job runs inside a streaming query.
         PenstockError: the store failed.
     """
-    run_id = present_run(objects, paths)
-    latest = CheckpointLog(objects, paths).read("report").latest
+    target = drain_target(objects, paths, run_id)
+    if only_run not in (None, target):
+        raise NotFoundError(f"run {only_run} of job {paths.root} has ended")
+    return DrainRequests(objects, paths).ask(target, mode)
+
+
+def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = None, *, running: bool = True) -> str:
+    """The id of the run that a request to drain is for, as `write_drain_notification` has it.
+
+    Args:
+        objects: the object store of the job root.
+        paths: the keys of the job's objects.
+        run_id: the run; None: the one that owns the job, or the next one.
+        running: False if no driver has the job: a run without a checkpoint then never comes again.
+    """
+    if run_id is not None:
+        try:
+            RUN_ID.kind.read(run_id)
+        except RefusedError:
+            raise ConfigError(f"no run has the id `{run_id}`: expected {RUN_ID.kind.expected}") from None
+    view = CheckpointLog(objects, paths).read("report")
+    present, latest = present_run(objects, paths) if running else view.unfinished_run, view.latest
     if latest is not None and queries_of(latest.identities):
         raise IncompatibleError(NO_DRAIN)
-    if run_id is None:
-        raise no_run(paths, latest)
-    if only_run not in (None, run_id):
-        raise NotFoundError(f"run {only_run} of job {paths.root} has ended; the job now belongs to run {run_id}")
-    notification = DrainNotification(timed_uuid(time.time_ns() // 1_000_000), run_id, mode)
-    DrainRequests(objects, paths).write(notification)
-    return notification
-
-
-def no_run(paths: JobPaths, latest: CheckpointRecord | None) -> NotFoundError:
-    """The error of a request to drain a job that has no run.
-
-    Args:
-        paths: the keys of the job's objects.
-        latest: its last checkpoint; None if it has none.
-    """
-    if latest is not None and latest.ended == "drained":
-        why = "its last run has drained. Nothing is in flight, and the next start may be of a changed program"
-    else:
-        why = (
-            "its last run has ended, or it was never started. To drain what waits in its last checkpoint, start the "
-            "application as it was first, then drain it"
+    if present is not None and run_id in (None, present):
+        return present
+    if present is not None and running and _holder(objects, paths) == present:
+        raise NotFoundError(
+            f"job {paths.root} belongs to run {present}, not to run {run_id}. Ask run {present} to drain"
         )
-    return NotFoundError(f"job {paths.root} has no run that could drain: {why}")
+    if present is None and latest is not None and latest.is_closed and run_id in (None, latest.run_id):
+        how = "drained" if latest.ended == "drained" else "brought its stream to the end"
+        raise NotFoundError(
+            f"job {paths.root} has no run that could drain: its last run has {how}. Nothing is in flight, and the next "
+            "start may be of a changed program"
+        )
+    return run_id or NEXT_RUN
 
 
-def timed_uuid(now_ms: int) -> uuid.UUID:
-    """A random UUID of version 7 (RFC 9562), which begins with the time.
-
-    Args:
-        now_ms: the wall clock, in epoch milliseconds.
-    """
-    version, variant = 7 << 76, 0b10 << 62
-    return uuid.UUID(int=now_ms << 80 | version | secrets.randbits(12) << 64 | variant | secrets.randbits(62))
-
-
-def asked_ms(name: uuid.UUID) -> int | None:
-    """When a request was written, in epoch milliseconds by the clock of who wrote it, as far as its UUID says so.
-
-    Args:
-        name: the UUID of the request.
-
-    Example:
-        >>> from penstock.drain.utils import asked_ms, timed_uuid
-        >>> asked_ms(timed_uuid(1_700_000_000_000))
-        1700000000000
-    """
-    return name.int >> 80 if name.version == 7 else None
+def _holder(objects: ObjectStore, paths: JobPaths) -> str | None:
+    """The run of the driver that has the job, as far as this process can see."""
+    try:
+        lease = LeaseState.decode(objects.get(paths.lease), paths.lease)
+    except NotFoundError:
+        return None
+    return None if lease.released or lease.holder.known_dead() else lease.holder.run_id
 
 
 def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
@@ -104,12 +100,8 @@ def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
     view = CheckpointLog(objects, paths).read("report")
     if view.unfinished_run is not None or view.owner is None:
         return view.unfinished_run
-    with suppress(NotFoundError):
-        lease = LeaseState.decode(objects.get(paths.lease), paths.lease)
-        begins = view.latest is None or view.latest.epoch < view.owner.epoch
-        if begins and not lease.released and lease.holder.run_id == view.owner.run_id:
-            return view.owner.run_id
-    return None
+    begins = view.latest is None or view.latest.epoch < view.owner.epoch
+    return view.owner.run_id if begins and _holder(objects, paths) == view.owner.run_id else None
 
 
 def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from penstock.api.drain import DrainNotification
 from penstock.drain.monitor import DrainMonitor
@@ -50,6 +51,7 @@ class Drain:
         self._looked = False
         self._looked_before = False
         """Whether the run has looked at all."""
+        self._drains_at_start = False
         self._is_recorded = False
         """Whether the log says that nothing of the run is in flight any more."""
         self.notifications: tuple[DrainNotification, ...] = ()
@@ -59,6 +61,12 @@ class Drain:
         """A notification has been written. May be called from any thread."""
         self._stop.drains = True
         self._asked.set()
+
+    def ask_at_start(self) -> None:
+        """Have the run drain before it reads anything. Its request is written once the run has its start checkpoint:
+        from then on any start continues the run, and finds the request."""
+        self._drains_at_start = True
+        self.ask()
 
     @property
     def active(self) -> bool:
@@ -159,14 +167,21 @@ class Drain:
             logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
 
     def _find_own(self) -> tuple[DrainNotification, ...]:
-        """Those of this run. Those of runs that are over are deleted."""
-        found = self._requests.find()
-        own = found.of_run(self._run_id)
-        if len(own) < len(found.notifications):
-            for each in self._requests.delete_ended(found):
-                logger.warning("the request %s to drain run %s came too late, and is deleted", each.uuid, each.run_id)
-        self._requests.delete_stale_cancels()
-        return own
+        """Those that this run obeys. Those that no run obeys any more are deleted."""
+        found = self._requests.obey(self._requests.find(), self._run_id)
+        if self._drains_at_start:
+            request = self._requests.ask(self._run_id)
+            self._drains_at_start = False
+            found = replace(found, notifications=(*found.notifications, request))
+        over: tuple[DrainNotification, ...] = ()
+        if found.notifications and not self._is_recorded:  # otherwise its own record answers them
+            over = self._requests.delete_over(found)
+        for each in over:
+            own = each.run_id == self._run_id
+            why = "a checkpoint answers it" if own else f"the job belongs to run {self._run_id} now"
+            logger.warning("the request %s to drain run %s is deleted: %s", each.uuid, each.run_id, why)
+        self._requests.delete_remains()
+        return tuple(each for each in found.of_run(self._run_id) if each not in over)
 
     def _find(self) -> None:
         if self._poll_ms is None and not self._asked.is_set():

@@ -111,6 +111,10 @@ class RunLoop:
         """A notification for this run has been written. May be called from any thread."""
         self._parts.drain.ask()
 
+    def drain_at_start(self) -> None:
+        """Have the run drain before it reads anything. To be called before it starts."""
+        self._parts.drain.ask_at_start()
+
     def commit(self) -> None:
         """Commit what has ended, and wait until the checkpoint is complete."""
         self._parts.commits.make(CommitRequest(self.boundary))

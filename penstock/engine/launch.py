@@ -55,11 +55,14 @@ def run_application(
     spark: SparkSession | None = None,
     until: Literal["latest"] | None = None,
     close: bool = True,
+    drain: bool = False,
     from_checkpoint: str | None = None,
     reset_operators: Sequence[str] = (),
 ) -> Job:
     """What `Application.run` does, which has the documentation."""
     _check_options(until, from_checkpoint, reset_operators)
+    if drain and until is not None:
+        raise ConfigError("a run that drains at its start reads nothing: leave out either the drain or `until`")
     former = former_handlers()
     settings = load(app, config)
     graph = with_side_inputs(app.graph(), settings)
@@ -94,7 +97,7 @@ def run_application(
         else:
             context = spark.sparkContext
             check_session(spark, settings.container)
-        handle = _start(context, job, log, tenure.keeper, undo.pop_all())
+        handle = _start(context, job, log, tenure.keeper, undo.pop_all(), drains=drain)
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
         hear_signals_of_submit(pass_on)
@@ -136,7 +139,9 @@ def leave(tenure: Tenure) -> None:
         logger.warning("the lease was not released; it expires by itself: %s", error)
 
 
-def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack) -> Job:
+def _start(
+    context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack, *, drains: bool
+) -> Job:
     board, stop = ProgressBoard(), StopRequest()
     shipment = Shipment.of(job)
     spec = container_spec(context, job, shipment)
@@ -144,6 +149,8 @@ def _start(context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: 
     runner = SparkRunner(context, job, shipment, directory, stop.immediate)
     tables = TableBuilds(job, SparkTableBuilder(context, job.config.job.root, job.paths))
     loop = assemble(job, log, keeper, directory, runner, board, stop, published=tables)
+    if drains:
+        loop.drain_at_start()
     tables.needed = loop.needed_versions
     board.processed = directory.processed_messages
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)

@@ -40,13 +40,18 @@ class DrainWorld(DrainHome):
 
     def started(self, overrides: Mapping[str, object] | None = None, **given: Any) -> InProcessDriver:
         """Another driver, with its first epoch open."""
+        driver = self.driver(overrides, **given)
+        driver.loop.start()
+        return driver
+
+    def driver(self, overrides: Mapping[str, object] | None = None, **given: Any) -> InProcessDriver:
+        """Another driver of the job, which has claimed it."""
         graph = self.application().graph()
         config = load_config(
             overrides={**self.config, **(overrides or {})}, stores=[spec.name for spec in graph.stores], environ={}
         )
         driver = InProcessDriver(graph, config, self.objects, self.systems, clock=self.clock, **given)
         self.drivers.append(driver)
-        driver.loop.start()
         return driver
 
     def waiting(self, uncommitted: int = 0, **given: Any) -> InProcessDriver:

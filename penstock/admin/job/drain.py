@@ -13,12 +13,12 @@ from typing import Literal, TypeAlias
 from penstock.admin.job.drain_status import shown_drain
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
-from penstock.api.drain import DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.progress import DrainProgress
-from penstock.drain.requests import DrainRequests
-from penstock.drain.utils import no_run, present_run, write_drain_notification
+from penstock.drain.requests import DrainRequests, Found
+from penstock.drain.utils import drain_target, present_run
 from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError
 
 _POLL_SECONDS = 0.2
@@ -27,12 +27,12 @@ Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class DrainFacts:
-    """The result of `drain` and `cancel_drain`. `requests` are the uuids of the run's notifications, and
-    `last_checkpoint` is the job's."""
+    """The result of `drain` and `cancel_drain`. `run_id` is None for the run that comes next. `requests` are the uuids
+    of the run's notifications, and `last_checkpoint` is the job's."""
 
     job: str
     status: Outcome
-    run_id: str
+    run_id: str | None
     requests: tuple[str, ...]
     is_running: bool
     """Whether a driver has the job. Without one, the drain begins with the next start."""
@@ -43,55 +43,64 @@ class DrainFacts:
     """What each stage processed, once the run has drained; None also if the run could not write it."""
 
 
-def drain(job: FoundJob, *, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
+def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
     """Ask the present run of the job to drain: it reads no more input, processes everything in flight and everything
-    that waits for a time, commits, and ends. If the run was killed, its next start does this. Later runs are not
-    affected.
+    that waits for a time, commits, and ends. If the run was killed, its next start does this. If the job has no run,
+    its next one does, as it starts. Later runs are not affected.
 
     Args:
         job: the job.
+        run_id: the run that is meant, by its `app.run.id`. It need not have started yet: the request waits for it, and
+            the start of another run deletes the request. None: the present run, or the next one.
         wait: wait until the run has drained and its driver has released the job, so that the next start can follow at
             once.
         timeout_s: how long to wait, in seconds.
 
     Raises:
-        NotFoundError: the job has no run that could drain. Nothing was written.
+        NotFoundError: nothing is in flight, the named run has drained, or another run has the job. Nothing was
+            written.
         PenstockError: with `wait`, the job is not running, or the run ended in another way.
         PenstockTimeoutError: the run has not drained in time; the request stays.
 
     Example:
         >>> with admin.open_job("flights") as job:
-        ...     admin.drain(job)
-        Traceback (most recent call last):
-        ...
-        penstock.errors.NotFoundError: job flights-1 has no run that could drain: its last run has ended, or it ...
+        ...     asked = admin.drain(job)
+        ...     (asked.status, asked.is_running, admin.cancel_drain(job).status)
+        ('asked', False, 'cancelled')
     """
-    running = _check_run(job)
-    own, before = _of_present_run(job), True
+    running = _is_running(job)
+    target = drain_target(job.objects, job.paths, run_id, running=running)
+    found = DrainRequests(job.objects, job.paths).find()
+    own, before = found.of_run(target) if run_id else found.for_run(target), True
     if not own:
-        own, before = (write_drain_notification(job.objects, job.paths),), False
+        own, before = (DrainRequests(job.objects, job.paths).ask(target),), False
     if wait:
         deadline = time.monotonic() + timeout_s
-        _await_drain(job, own, deadline, running=running)
-        _await_end(job, own[0].run_id, deadline)
-        return replace(_facts(job, "drained", own, running=False), summary=_summary(job, own[0].run_id))
+        drained = _await_drain(job, own, deadline, running=running).run_id
+        _await_end(job, drained, deadline)
+        own = tuple(replace(each, run_id=drained) for each in own)
+        return replace(_facts(job, "drained", own, running=False), summary=_summary(job, drained))
     return _facts(job, "asked before" if before else "asked", own, running=running)
 
 
 def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], notes: Iterable[str] = ()) -> DrainFacts:
-    """Ask the present run to drain with those of these notifications that are for it. What `import_drains` does.
+    """Ask the present run to drain with those of these notifications that are for it, or, if the job has no run, those
+    that may still come. What `import_drains` does.
 
     Raises:
-        NotFoundError: the job has no run that could drain, or none of them is for it. Nothing was written.
+        NotFoundError: none of them is for such a run. Nothing was written.
     """
-    running, run_id = _check_run(job), present_run(job.objects, job.paths)
-    given = tuple(notifications)
-    own = tuple(each for each in given if each.run_id == run_id)
-    notes = [*notes, *(f"skipped: {each.uuid} is for run {each.run_id}" for each in given if each not in own)]
+    running, run_id = _is_running(job), present_run(job.objects, job.paths)
+    given = Found(tuple(notifications))
+    view = CheckpointLog(job.objects, job.paths).read("report")
+    own = given.awaiting(view) if run_id is None else given.for_run(run_id)
+    skipped = (each for each in given.notifications if each not in own)
+    notes = [*notes, *(f"skipped: {each.uuid} is for run {each.run_id}" for each in skipped)]
     if not own:
-        raise NotFoundError("; ".join([f"no request asks run {run_id} of job {job.paths.root} to drain", *notes]))
+        whom = "the next run" if run_id is None else f"run {run_id}"
+        raise NotFoundError("; ".join([f"no request asks {whom} of job {job.paths.root} to drain", *notes]))
     requests = DrainRequests(job.objects, job.paths)
-    before = set(own) <= set(requests.find().notifications)
+    before = _names(own) <= _names(requests.find().notifications)
     for each in own:
         requests.write(each)
     return replace(_facts(job, "asked before" if before else "asked", own, running=running), notes=tuple(notes))
@@ -99,7 +108,8 @@ def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], not
 
 def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     """Withdraw the requests to drain the present run, and wait for its answer. The run goes back to its last checkpoint
-    and continues; nothing is lost. This is possible until its last commit begins.
+    and continues; nothing is lost. This is possible until its last commit begins. If the job has no run, the requests
+    that wait for one are withdrawn.
 
     Args:
         job: the job.
@@ -117,7 +127,7 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
         ...
         penstock.errors.NotFoundError: nobody has asked job flights-1 to drain, or it has drained already
     """
-    own, requests = _of_present_run(job), DrainRequests(job.objects, job.paths)
+    own, requests = _to_cancel(job), DrainRequests(job.objects, job.paths)
     if not own:
         raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
     who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
@@ -139,29 +149,22 @@ def _summary(job: FoundJob, run_id: str) -> DrainProgress | None:
     return None if progress is None else replace(progress, phase="drained", waits_for="")
 
 
-def _check_run(job: FoundJob) -> bool:
-    """Whether a driver has the job. Raises NotFoundError if it has no run that could drain."""
-    running = _is_running(job)
-    if running:
-        return True
-    view = CheckpointLog(job.objects, job.paths).read("report")
-    if view.unfinished_run is None:
-        raise no_run(job.paths, view.latest)
-    return False
-
-
-def _of_present_run(job: FoundJob) -> tuple[DrainNotification, ...]:
-    run_id = present_run(job.objects, job.paths)
-    return () if run_id is None else DrainRequests(job.objects, job.paths).find().of_run(run_id)
+def _to_cancel(job: FoundJob) -> tuple[DrainNotification, ...]:
+    run_id, found = present_run(job.objects, job.paths), DrainRequests(job.objects, job.paths).find()
+    if run_id is not None and (own := found.for_run(run_id)):
+        return own
+    return () if _is_running(job) else found.awaiting(CheckpointLog(job.objects, job.paths).read("report"))
 
 
 def _is_running(job: FoundJob) -> bool:
     return watch_lease(job.objects, job.paths.lease, wait=True).running != "not running"
 
 
-def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], deadline: float, *, running: bool) -> None:
+def _await_drain(
+    job: FoundJob, own: tuple[DrainNotification, ...], deadline: float, *, running: bool
+) -> CheckpointRecord:
     requests, root = DrainRequests(job.objects, job.paths), job.paths.root
-    while _answer(job, own) is None:
+    while (answer := _answer(job, own)) is None:
         if not running:
             raise PenstockError(
                 f"job {root} is not running, so it does not drain now. The request stays: start the job, and it "
@@ -171,6 +174,7 @@ def _await_drain(job: FoundJob, own: tuple[DrainNotification, ...], deadline: fl
             raise PenstockError(f"job {root} did not drain: the request was cancelled, or the run ended before it")
         _pause(deadline, f"job {root} has not drained. The request stays; `penstock drain --cancel` takes it back")
         running = running and _is_running(job)
+    return answer
 
 
 def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
@@ -184,14 +188,17 @@ def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
 
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
     """The record of the drain that the notifications asked for, once it is there."""
-    asked = {str(each.uuid) for each in own}
+    asked = _names(own)
     records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
     return next((each for each in reversed(records) if asked.intersection(each.drains)), None)
 
 
 def _gone(requests: DrainRequests, own: tuple[DrainNotification, ...]) -> bool:
-    left = requests.find().notifications
-    return not any(each in left for each in own)
+    return _names(own).isdisjoint(_names(requests.find().notifications))
+
+
+def _names(notifications: Iterable[DrainNotification]) -> set[str]:
+    return {str(each.uuid) for each in notifications}
 
 
 def _pause(deadline: float, late: str) -> None:
@@ -205,7 +212,7 @@ def _facts(job: FoundJob, status: Outcome, own: tuple[DrainNotification, ...], *
     return DrainFacts(
         job=job.paths.root,
         status=status,
-        run_id=own[0].run_id,
+        run_id=None if own[0].run_id == NEXT_RUN else own[0].run_id,
         requests=tuple(str(each.uuid) for each in own),
         is_running=running,
         last_checkpoint=None if latest is None else str(latest.id),

@@ -43,7 +43,8 @@ def export_drains(job: FoundJob) -> ExportedDrains:
 
 def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
     """Ask the present run to drain with the requests in messages of Samza's coordinator stream, the inverse of
-    `export_drains`. Each keeps its uuid. Requests for other runs are left out: no run would obey them.
+    `export_drains`. Each keeps its uuid. Requests for other runs are left out, unless the job has no run and theirs may
+    still come.
 
     Args:
         job: the job.
@@ -52,14 +53,14 @@ def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
 
     Raises:
         CorruptError: a line cannot be read; the message has its number. Nothing was written.
-        NotFoundError: the job has no run that could drain, or no line asks its run to. Nothing was written.
+        NotFoundError: no line asks such a run to drain. Nothing was written.
 
     Example:
         >>> with admin.open_job("flights") as job:
         ...     admin.import_drains(job, [])
         Traceback (most recent call last):
         ...
-        penstock.errors.NotFoundError: job flights-1 has no run that could drain: its last run has ended, or it ...
+        penstock.errors.NotFoundError: no request asks the next run of job flights-1 to drain
     """
     notifications, notes = imported_notifications(lines)
     return ask_for_drain(job, notifications, notes)

@@ -8,12 +8,13 @@ from typing import Literal, TypeAlias
 from uuid import UUID
 
 from penstock.admin.jobs import FoundJob
-from penstock.api.drain import DrainMode, DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log_view import LogView
+from penstock.drain.notification import asked_ms
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
 from penstock.drain.shown import ShownDrain
-from penstock.drain.utils import asked_ms, present_run
+from penstock.drain.utils import present_run
 from penstock.errors import CorruptError, IncompatibleError
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,8 @@ class DrainRequestFacts:
     uuid: str
     asked_ms: int | None
     mode: str
+    run_id: str | None = None
+    """The run that it is for; None: the one that comes next, or in an answered request, the one that drained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,9 @@ class DrainStatus:
     """None if nobody has asked the present run to drain."""
     requests: tuple[DrainRequestFacts, ...] = ()
     unreadable: tuple[UnreadableDrain, ...] = ()
+    awaiting: tuple[DrainRequestFacts, ...] = ()
+    """Requests for a run that has not started yet, or that was stopped and goes on when a start has its name. The start
+    of another run deletes them."""
     late: tuple[DrainRequestFacts, ...] = ()
     """Requests to drain runs that are over: they drain nothing, and the next start deletes them."""
     progress: DrainProgress | None = None
@@ -67,18 +73,21 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
     """
     run_id, found = present_run(job.objects, job.paths), DrainRequests(job.objects, job.paths).find()
     unreadable = tuple(UnreadableDrain(name, problem) for name, problem in found.unreadable)
-    late = tuple(_facts(each) for each in found.notifications if each.run_id != run_id)
-    if run_id is not None and (own := found.of_run(run_id)):
+    own = () if run_id is None else found.for_run(run_id)
+    waits = [each for each in found.awaiting(view) if each not in own]
+    awaiting = tuple(map(_facts, waits))
+    late = tuple(_facts(each) for each in found.notifications if each not in own and each not in waits)
+    if run_id is not None and own:
         progress = shown_drain(job, run_id)
         if progress is not None and not {str(each.uuid) for each in own}.intersection(progress.requests):
             progress = None  # of a drain that was cancelled before this one was asked for
-        return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, late, progress)
+        return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, awaiting, late, progress)
     last = view.latest
     if run_id is None and last is not None and last.is_closed and (last.drains or last.ended == "drained"):
         progress = shown_drain(job, last.run_id)
         summary = None if progress is None else replace(progress, phase="drained", waits_for="")
-        return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable, late, summary)
-    return DrainStatus(unreadable=unreadable, late=late)
+        return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable, awaiting, late, summary)
+    return DrainStatus(unreadable=unreadable, awaiting=awaiting, late=late)
 
 
 def shown_drain(job: FoundJob, run_id: str) -> DrainProgress | None:
@@ -102,7 +111,8 @@ def _step(progress: DrainProgress | None) -> DrainStep:
 
 
 def _facts(request: DrainNotification) -> DrainRequestFacts:
-    return DrainRequestFacts(str(request.uuid), asked_ms(request.uuid), request.drain_mode.value)
+    run_id = None if request.run_id == NEXT_RUN else request.run_id
+    return DrainRequestFacts(str(request.uuid), asked_ms(request.uuid), request.drain_mode.value, run_id)
 
 
 def _answered(name: str) -> DrainRequestFacts:

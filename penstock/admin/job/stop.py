@@ -57,7 +57,7 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
     StopRequests(job.objects, job.paths).ask(state.token, who)
     if not wait:
-        waiting = DrainRequests(job.objects, job.paths).find().of_run(state.holder.run_id)
+        waiting = DrainRequests(job.objects, job.paths).find().for_run(state.holder.run_id)
         return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job), bool(waiting))
     while _holds(job, state):
         if time.monotonic() > deadline:

@@ -23,6 +23,16 @@ def drain(
     job: JobName,
     config: ConfigFile = None,
     assignments: Assignments = None,
+    run_id: Annotated[
+        str | None,
+        typer.Option(
+            "--run",
+            metavar="ID",
+            help="The run that is to drain, by its app.run.id. By default the present one, or the next if there is "
+            "none.",
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has drained.")] = False,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Withdraw the requests: the run continues from its last checkpoint.")
@@ -47,10 +57,12 @@ def drain(
     """Ask a job to process everything in flight and then end.
 
     The run reads no more input. All windows, timers and joins fire, whatever their time. The next start may then be of
-    a changed program. A run that was killed drains at its next start.
+    a changed program. A run that was killed drains at its next start, and so does the next run of a job that has none.
     """
     if wait + cancel + export + (import_file is not None) > 1:
         raise ConfigError("give at most one of --wait, --cancel, --export and --import FILE: they exclude each other")
+    if run_id is not None and (cancel or export or import_file is not None):
+        raise ConfigError("--run names the run to ask, so it does not go with --cancel, --export and --import FILE")
     lines = None if import_file is None else read_text(import_file).split("\n")
     with open_job(job, config, assignments) as found:
         if export:
@@ -61,7 +73,7 @@ def drain(
         elif cancel:
             facts = cancel_drain(found, timeout_s=timeout_s)
         else:
-            facts = drain_job(found, wait=wait, timeout_s=timeout_s)
+            facts = drain_job(found, run_id=run_id, wait=wait, timeout_s=timeout_s)
     if as_json:
         print_json(facts)
     else:
@@ -79,7 +91,7 @@ def _print_exported(exported: ExportedDrains) -> None:
 
 
 def _text(facts: DrainFacts) -> str:
-    run = f"job {facts.job}, run {facts.run_id},"
+    run = f"job {facts.job}, {'the next run' if facts.run_id is None else f'run {facts.run_id}'},"
     begins = "" if facts.is_running else "; it is not running: it drains at its next start, without reading input"
     match facts.status:
         case "asked":

@@ -198,6 +198,9 @@ def _show(facts: JobStatus) -> None:
     print_facts(rows)
     for each in facts.drain.unreadable:
         say(f"warning: {each.problem}. No run drains for it: delete the object")
+    for awaiting in facts.drain.awaiting:
+        whom = "the next run" if awaiting.run_id is None else f"run {awaiting.run_id}"
+        say(f"note: request {_request(awaiting)}: {whom} drains as it starts; `penstock drain --cancel` takes it back")
     for late in facts.drain.late:
         say(f"note: the run that request {late.uuid} was to drain has ended; the next start deletes the request")
     if facts.drain.progress is not None:

@@ -54,6 +54,10 @@ def run(
             help="With --until: close windows and fire timers at the end, or leave them for the next run.",
         ),
     ] = True,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="Read nothing: process everything in flight, close windows, fire timers and end."),
+    ] = False,
     from_checkpoint: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +100,7 @@ def run(
                 settings,
                 until=until,
                 close=close,
+                drain=drain,
                 from_checkpoint=from_checkpoint,
                 reset_operators=reset_operators or (),
             )

@@ -416,15 +416,27 @@ class TestRequests:
         assert present_run(timed_world.objects, PATHS) == driver.job.claim.run_id
         assert ask(timed_world).drain_mode is DrainMode.DEFAULT
 
-    def test_no_run(self, timed_world: TimedWorld) -> None:
-        with pytest.raises(NotFoundError, match="has no run that could drain"):
-            ask(timed_world)
+    def test_nothing_is_in_flight(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)
-        driver.stop.request()
-        driver.loop._run_to_the_end()
-        with pytest.raises(NotFoundError, match="has no run that could drain"):
-            ask(timed_world)
+        ask(timed_world)
+        driver.loop.ask_to_drain()
+        to_the_end(driver)
+        for name in (None, driver.job.claim.run_id):
+            with pytest.raises(NotFoundError, match="has no run that could drain: its last run has drained"):
+                write_drain_notification(timed_world.objects, PATHS, run_id=name)
         assert requests(timed_world).find().notifications == ()
+
+    def test_another_run_has_the_job(self, timed_world: TimedWorld) -> None:
+        driver = waits(timed_world)
+        held = LeaseState(LeaseHolder.of_this_process(driver.job.claim.run_id), 60_000, "token")
+        timed_world.objects.put_if_absent(PATHS.lease, held.encode())
+        with pytest.raises(NotFoundError, match=f"belongs to run {driver.job.claim.run_id}, not to run v2"):
+            write_drain_notification(timed_world.objects, PATHS, run_id="v2")
+
+    @pytest.mark.parametrize("name", ["*", "a b", "../v1", ""])
+    def test_what_no_run_is_called(self, timed_world: TimedWorld, name: str) -> None:
+        with pytest.raises(ConfigError, match="no run has the id"):
+            write_drain_notification(timed_world.objects, PATHS, run_id=name)
 
     def test_cleaning_up(self, timed_world: TimedWorld) -> None:
         ask(timed_world, "a")

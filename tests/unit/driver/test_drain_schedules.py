@@ -303,7 +303,7 @@ class TestKilledBetweenDeletions:
             return result
 
         monkeypatch.setattr(DrainRequests, "find", meanwhile)
-        own.delete_stale_cancels()
+        own.delete_remains()
         assert len(cancels(timed_world)) == 1
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,13 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
+from penstock.drain.requests import DrainRequests
+from penstock.drain.utils import write_drain_notification
+from penstock.driver.drain import Drain
+from penstock.driver.epochs import Epochs
+from penstock.driver.run_loop import RunLoop
 from penstock.errors import PenstockError, RetryableError, UserCodeError
+from penstock.metadata.file_store import FileObjectStore
 from penstock.startpoint.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from tests.support import drained_app, fault_backend
@@ -166,6 +173,161 @@ def test_drivers_and_containers_are_killed_one_after_the_other(world: DrainWorld
     assert victims == []
     assert world.read() in (committed, read)
     world.verify_drained(notification, committed, read)
+
+
+STEPS = ("claimed", "started", "obeyed", "drained batch", "record", "notification", "nothing")
+"""Where the driver of a run that is to drain is killed: each step is behind the one before it."""
+
+
+class TestBeforeTheStart:
+    """The request is there before the run is. Each start, and each one after a crash, drains it, and no other one."""
+
+    def run_until(self, world: DrainWorld, step: str, monkeypatch: pytest.MonkeyPatch, name: str | None) -> None:
+        """Start a driver that is killed there."""
+        with monkeypatch.context() as patch:
+            obey = DrainRequests.obey
+            if step == "claimed":
+                patch.setattr(Epochs, "start", killed)
+            elif step == "started":
+                patch.setattr(DrainRequests, "find", killed)
+            elif step == "obeyed":
+                patch.setattr(DrainRequests, "obey", lambda *given: (obey(*given), killed()))
+            elif step == "drained batch":
+                patch.setattr(RunLoop, "finish", killed)
+            elif step == "record":
+                patch.setattr(Drain, "finish", killed)
+            elif step == "notification":
+                patch.setattr(FileObjectStore, "delete_durably", once_then_killed(world.objects.delete_durably))
+            with suppress(KilledError):
+                ends(world.started({} if name is None else {"app.run.id": name}))
+            world.drivers[-1].close()
+
+    @pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+    @pytest.mark.parametrize("step", STEPS)
+    def test_it_drains_whatever_happens(
+        self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch, step: str, *, named: bool
+    ) -> None:
+        before = world.waiting()
+        before.stop.request()
+        ends(before)
+        before.close()
+        read = world.everything
+        notification = write_drain_notification(world.objects, PATHS, run_id="v1" if named else None)
+        world.put(10)
+        self.run_until(world, step, monkeypatch, "v1" if named else None)
+        if step in ("claimed", "started", "obeyed", "drained batch"):
+            assert world.checkpoints[-1].ended != "drained"
+            ends(world.started({"app.run.id": "v1"} if named else None))
+        elif step != "nothing":
+            follows = world.started({"app.run.id": "v2"} if named else None)
+            assert follows.loop.boundary.closing is None
+            assert steps(follows), "the request is answered, so this run reads on"
+            assert world.requests.find().notifications == ()
+            assert world.objects.list(PATHS.metadata_folder("drain-obeyed")) == []
+            return
+        assert world.read() == read, "nothing more was read"
+        world.verify_drained(notification, *([read] if step == "drained batch" else []))
+        assert world.objects.list(PATHS.metadata_folder("drain-obeyed")) == []
+
+    def test_a_job_that_never_ran(self, world: DrainWorld) -> None:
+        world.put(3)
+        notification = world.ask()
+        ends(world.started())
+        assert set(world.read().values()) == {0}
+        assert world.checkpoints[-1].drains == (str(notification.uuid),)
+
+    @pytest.mark.parametrize("asked", ["v1", None])
+    def test_another_run_than_the_one_that_obeys_reads_on(self, world: DrainWorld, asked: str | None) -> None:
+        """The run is killed in its drain, and another deployment follows."""
+        write_drain_notification(world.objects, PATHS, run_id=asked)
+        first = world.started({"app.run.id": "v1"})
+        first.loop.step()
+        assert first.board.phase == "draining"
+        first.close()
+        world.put(3)
+        second = world.started({"app.run.id": "v2"})
+        assert steps(second)
+        assert world.requests.find().notifications == ()
+        assert not world.objects.list(PATHS.metadata_folder("drain-obeyed"))
+
+    def test_a_request_for_a_run_that_does_not_come_goes_with_the_next_start(
+        self, world: DrainWorld, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        notification = write_drain_notification(world.objects, PATHS, run_id="v9")
+        world.put(3)
+        assert steps(world.started({"app.run.id": "v1"}))
+        assert world.requests.find().notifications == ()
+        assert (
+            f"the request {notification.uuid} to drain run v9 is deleted: the job belongs to run v1 now" in caplog.text
+        )
+
+    def test_a_request_that_the_end_of_the_stream_answered_does_not_drain_the_run_again(
+        self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A named run goes on after the end of its stream, if there is more of it."""
+        world.put(12)
+        notification = write_drain_notification(world.objects, PATHS, run_id="v1")
+        first = world.started({"app.run.id": "v1"}, until_latest=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(Drain, "finish", killed)
+            patch.setattr(first.loop._parts.drain, "look", lambda: False)  # the batches of the end came first
+            steps(first)
+            patch.setattr(first.loop._parts.drain, "notifications", (notification,))
+            with pytest.raises(KilledError):
+                ends(first)
+        first.close()
+        assert (world.checkpoints[-1].ended, world.checkpoints[-1].drains) == (
+            "end-of-stream",
+            (str(notification.uuid),),
+        )
+        world.put(5)
+        second = world.started({"app.run.id": "v1"})
+        assert steps(second), "it reads on"
+        assert world.requests.find().notifications == ()
+
+    @pytest.mark.parametrize("step", ["claimed", "started", "drained batch", "nothing"])
+    def test_a_run_is_started_to_drain(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+        """As `penstock run --drain` does. A crash before its request was written leaves everything as it was."""
+        before = world.waiting(8)
+        before.close()
+        committed, read = world.read(), world.everything
+        driver = world.driver()
+        driver.loop.drain_at_start()
+        with monkeypatch.context() as patch, suppress(KilledError):
+            if step == "claimed":
+                patch.setattr(Epochs, "start", killed)
+            elif step == "started":
+                patch.setattr(DrainRequests, "find", killed)
+            elif step == "drained batch":
+                patch.setattr(RunLoop, "finish", killed)
+            driver.loop.start()
+            ends(driver)
+        driver.close()
+        if step in ("claimed", "started"):
+            assert world.requests.find().notifications == ()
+            return
+        if step == "drained batch":
+            assert len(world.requests.find().notifications) == 1
+            ends(world.started())
+        assert (world.checkpoints[-1].ended, world.read()) == ("drained", committed)
+        assert world.requests.find().notifications == ()
+        assert read != committed
+
+
+def killed(*_given: Any) -> Any:
+    raise KilledError
+
+
+def once_then_killed(delete: Callable[[str], None]) -> Callable[[Any, str], None]:
+    """The notification is deleted, and what belongs to it is not."""
+    left = iter([True])
+
+    def deletes(_store: Any, key: str) -> None:
+        if ("/samza-drain-v1/" in key or "/drain-" in key) and not next(left, False):
+            raise KilledError
+        delete(key)
+
+    return deletes
 
 
 class TestBackends:

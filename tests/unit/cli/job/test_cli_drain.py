@@ -250,18 +250,37 @@ def test_it_is_too_late_to_cancel(running: Running, objects: FileObjectStore) ->
     assert objects.list(PATHS.metadata_folder("drain-cancel")) == []
 
 
-def test_a_run_that_was_killed_before_its_start_checkpoint_has_nothing_to_drain(
+def test_a_run_that_was_killed_before_its_start_checkpoint_never_comes_again(
     tmp_path: Path, objects: FileObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next start would be another run."""
+    """The next start is another run: the request is for that one."""
     killed = Running(tmp_path, objects, lease_ms=300)
     killed.keeper.stop(DEADLINE_S)  # the lease runs out
     killed.driver.close()
     monkeypatch.setattr(LeaseHolder, "known_alive", lambda _: None)  # it is this process, which lives
-    said = call("drain", "visits", status=1)[1]
-    assert "has no run that could drain" in said
-    assert "start the application as it was first" in " ".join(said.split())
+    assert "the next run, was asked to drain; it is not running" in call("drain", "visits")[0]
+    (asked,) = DrainRequests(objects, PATHS).find().notifications
+    assert asked.run_id == "*"
+    assert call_json("drain", "visits")["status"] == "asked before"
+    assert "asked: the job is not running, and its next start drains" in call("status", "visits")[0]
+    assert call_json("drain", "visits", "--cancel")["runId"] is None
     assert DrainRequests(objects, PATHS).find().notifications == ()
+
+
+def test_a_run_that_is_still_to_come_is_named(killed: Running, objects: FileObjectStore) -> None:
+    found = call_json("drain", "visits", "--run", "v7")
+    assert (found["status"], found["runId"], found["isRunning"]) == ("asked", "v7", False)
+    assert call_json("drain", "visits", "--run", "v7")["status"] == "asked before"
+    (waits,) = call_json("status", "visits")["drain"]["awaiting"]
+    assert (waits["uuid"], waits["runId"]) == (found["requests"][0], "v7")
+    assert "run v7 drains as it starts" in " ".join(call("status", "visits")[1].split())
+    exported = call("drain", "visits", "--export")[0]
+    assert call_json("drain", "visits", "--cancel")["requests"] == found["requests"]
+    assert DrainRequests(objects, PATHS).find().notifications == ()
+    said = call("drain", "visits", "--import", "-", stdin=exported.encode(), status=1)[1]
+    assert "is for run v7" in said, "the present run is another one"
+    call("drain", "visits", "--run", "v7", "--cancel", status=2)
+    assert "no run has the id `a b`" in call("drain", "visits", "--run", "a b", status=2)[1]
 
 
 class TestStatus:
