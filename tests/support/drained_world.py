@@ -40,11 +40,11 @@ class DrainWorld(DrainHome):
 
     def started(self, overrides: Mapping[str, object] | None = None, **given: Any) -> InProcessDriver:
         """Another driver, with its first epoch open."""
-        driver = self.driver(overrides, **given)
+        driver = self.claimed(overrides, **given)
         driver.loop.start()
         return driver
 
-    def driver(self, overrides: Mapping[str, object] | None = None, **given: Any) -> InProcessDriver:
+    def claimed(self, overrides: Mapping[str, object] | None = None, **given: Any) -> InProcessDriver:
         """Another driver of the job, which has claimed it."""
         graph = self.application().graph()
         config = load_config(

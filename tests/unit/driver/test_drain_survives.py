@@ -291,7 +291,7 @@ class TestBeforeTheStart:
         before = world.waiting(8)
         before.close()
         committed, read = world.read(), world.everything
-        driver = world.driver()
+        driver = world.claimed()
         driver.loop.drain_at_start()
         with monkeypatch.context() as patch, suppress(KilledError):
             if step == "claimed":
