@@ -131,22 +131,24 @@ class TaskCommitManager:
         """Whether every store has a marker of at least one backend."""
         return all(any(store in own for own in markers.values()) for store in self._folders.stores)
 
-    def uploaded(self, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> None:
+    def uploaded(
+        self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]], copies: Mapping[str, StoreCopy]
+    ) -> None:
         """All uploads are done: publish the copies that stay on this host, let go of the others."""
         if self._keep_copies:
             for store in self._folders.stores:
                 if store in copies:
-                    self._publish(store, copies[store], checkpoint_id)
+                    self._publish(store, copies[store], checkpoint_id, _of_store(store, markers))
         self._release_copies()
 
-    def _publish(self, store: str, copy: StoreCopy, checkpoint_id: CheckpointId) -> None:
+    def _publish(self, store: str, copy: StoreCopy, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:
         """Keep a copy on this host. Without it a restart takes longer, so a failure is only logged."""
         # The published folder is a second set of links: a reader of this copy keeps its links.
         linked = copy.directory.with_name(f"{copy.directory.name}-link")
         try:
             shutil.rmtree(linked, ignore_errors=True)
             shutil.copytree(copy.directory, linked, copy_function=_link)
-            self._folders.copies(store, self._task.task).publish(checkpoint_id, linked)
+            self._folders.copies(store, self._task.task).publish(checkpoint_id, markers, linked)
         except OSError as error:
             shutil.rmtree(linked, ignore_errors=True)
             logger.warning(
@@ -186,3 +188,8 @@ class TaskCommitManager:
 
 def _link(source: str, target: str) -> None:
     Path(target).hardlink_to(source)
+
+
+def _of_store(store: str, markers: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The markers of one store, by backend."""
+    return {backend: own[store] for backend, own in markers.items() if store in own}

@@ -103,7 +103,7 @@ class Committers:
             if items and self._resources.leaving.wait(_BASE_POLL_SECONDS):
                 raise RetryableError("the container leaves the epoch")
         for task, commit in self._commits.items():
-            commit.uploaded(checkpoint_id, copies[task])
+            commit.uploaded(checkpoint_id, markers[str(task)], copies[task])
         return Uploaded(markers, self._outboxes.uploaded())
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:

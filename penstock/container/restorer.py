@@ -136,10 +136,11 @@ class Restorer:
             self._folders.copies(store, task).keep_only(None)
             return self._folders.open(store, live), ()
         order = restore_order(store, self._config.store(store).restore_factories, markers)
-        taken = self._take_over(task, Wanted.of(self._checkpoint_id, store, order, markers), store, progress)
+        wanted = Wanted.of(self._checkpoint_id, store, order, markers)
+        taken = self._take_over(task, wanted, store, progress)
         if taken is not None:
             return taken, ()
-        copied = self._open_copy(store, task, self._checkpoint_id, live)
+        copied = self._open_copy(store, task, wanted, live)
         if copied is not None:
             return copied, ()
         restored = restore_store(
@@ -185,12 +186,12 @@ class Restorer:
         self._resources.metrics.of_task(task).new_counter("standby", "takeovers").inc()
         return engine
 
-    def _open_copy(self, store: str, task: int, checkpoint_id: CheckpointId, live: Path) -> Engine | None:
+    def _open_copy(self, store: str, task: int, wanted: Wanted, live: Path) -> Engine | None:
         """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
         if not self._config.job.keeps_copies:
             return None
         try:
-            if not self._folders.copies(store, task).take(checkpoint_id, live):
+            if not self._folders.copies(store, task).take(wanted.checkpoint_id, wanted.markers, live):
                 return None
             return self._folders.open(store, live)
         except (CorruptError, IncompatibleError, RetryableError) as error:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from penstock.checkpoint.id import CheckpointId
 from penstock.errors import RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
@@ -86,7 +85,7 @@ class StandbyCopies:
         contexts: Callable[[str], BackendContext],
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
-        take_local: Callable[[CheckpointId, Path], bool],
+        take_local: Callable[[Path], bool],
     ) -> None:
         """Bring the copy of a store to a checkpoint, by its tail or whole; `take_local` as in `StandbyCopy.made`.
 

@@ -172,7 +172,9 @@ class Standbys:
                     lambda name: self._context(name, place),
                     lambda directory: folders.open_restored(place.store, directory),
                     progress,
-                    folders.copies(place.store, place.task).take,
+                    lambda directory: folders.copies(place.store, place.task).take(
+                        wanted.checkpoint_id, wanted.markers, directory
+                    ),
                 )
             self._failures = {other: failure for other, failure in self._failures.items() if other != place}
         except BaseException as error:  # an engine that failed is no Exception

@@ -1,9 +1,12 @@
 """Copies of a store on the host, one for each of the last checkpoints: a restart there needs no download.
 
     copy-<checkpoint id>/       the engine's files, immutable
-    copy-<checkpoint id>.json   every file with its size and SHA-256; written last, so that a copy without it is none
+    copy-<checkpoint id>.json   the markers of the store, and every file with its size and SHA-256; written last, so
+                                that a copy without it is none
 
-A copy is used only for exactly the checkpoint it was made at, and after all of it was verified. What this process has
+A copy is used only for exactly the checkpoint it was made at, and after all of it was verified. The id alone does not
+say which checkpoint that is: a driver that was replaced publishes copies before it finds that it cannot write its
+record, and its successor's record may have the same id. A marker of a backend means one content. What this process has
 hashed before is not hashed again (`penstock.state.known_files`).
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import orjson
@@ -22,7 +25,7 @@ from penstock.documents import Count, Versioned, decode, decoding
 from penstock.errors import ConfigError, CorruptError
 from penstock.state.known_files import known_files
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def tasks_with_copies(base: Path) -> tuple[int, ...]:
@@ -42,8 +45,9 @@ class LocalCopies:
         """(inode, size, mtime) of a file of the last copy, which is durable -> its hash: copies share their files by
         hard links."""
 
-    def publish(self, checkpoint_id: CheckpointId, files: Path) -> None:
-        """Make the folder `files` the copy of a checkpoint. It is moved; durable when this returns."""
+    def publish(self, checkpoint_id: CheckpointId, markers: Mapping[str, str], files: Path) -> None:
+        """Make the folder `files` the copy of a checkpoint, with the store's marker of each backend. It is moved;
+        durable when this returns."""
         target = self._folder / f"copy-{checkpoint_id}"
         shutil.rmtree(target, ignore_errors=True)
         hashes: dict[tuple[int, int, int], str] = {}
@@ -59,13 +63,14 @@ class LocalCopies:
         files.rename(target)
         _sync(self._folder)
         made = self._folder / f"copy-{checkpoint_id}.json.new"
-        made.write_bytes(orjson.dumps({"format": _FORMAT, "files": listing}))
+        made.write_bytes(orjson.dumps({"format": _FORMAT, "markers": dict(markers), "files": listing}))
         _sync(made)
         made.rename(self._description(checkpoint_id))
         _sync(self._folder)
 
-    def take(self, checkpoint_id: CheckpointId, target: Path) -> bool:
-        """Link a verified copy of exactly this checkpoint into the new folder `target`; False if there is none.
+    def take(self, checkpoint_id: CheckpointId, markers: Mapping[str, str], target: Path) -> bool:
+        """Link a verified copy of exactly this checkpoint, which has these markers of the store, into the new folder
+        `target`; False if there is none.
 
         Files an engine never changes are linked, the others copied.
 
@@ -76,9 +81,10 @@ class LocalCopies:
             description = self._description(checkpoint_id).read_bytes()
         except FileNotFoundError:
             return False
-        listing = read_listing(description, str(self._description(checkpoint_id)))
-        if listing is None:
+        written = read_description(description, str(self._description(checkpoint_id)))
+        if written is None or not written.markers.items() & markers.items():
             return False
+        listing = written.files
         source = self._folder / f"copy-{checkpoint_id}"
         target.mkdir(parents=True)
         for name, (size, expected) in listing.items():
@@ -112,8 +118,15 @@ class LocalCopies:
         return self._folder / f"copy-{checkpoint_id}.json"
 
 
-def read_listing(data: bytes, path: str) -> dict[str, tuple[int, str]] | None:
-    """Name -> size and hash, from the description of a copy; None if it is of another format.
+class Description(Struct):
+    """What a copy is of: the store's marker of each backend, and each file's size and hash."""
+
+    markers: dict[str, str]
+    files: dict[str, tuple[Count, str]]
+
+
+def read_description(data: bytes, path: str) -> Description | None:
+    """The description of a copy; None if it is of another format.
 
     Raises CorruptError naming the description's path.
     """
@@ -121,19 +134,13 @@ def read_listing(data: bytes, path: str) -> dict[str, tuple[int, str]] | None:
     with decoding(what):
         if decode(Versioned, data, what).format != _FORMAT:
             return None
-        listing = decode(_Written, data, what).files
-        for name in listing:
+        found = decode(Description, data, what)
+        for name in found.files:
             if any(part in {"", ".", ".."} for part in name.split("/")) or "\0" in name:
                 raise ValueError(f"{name!r} leads out of the copy")
-        if not listing:
+        if not found.files:
             raise ValueError("no engine has no files: a store opened over nothing would be an empty one")
-        return listing
-
-
-class _Written(Struct):
-    """The fields of a description."""
-
-    files: dict[str, tuple[Count, str]]
+        return found
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -71,7 +71,7 @@ class StandbyCopy:
         directory: Path,
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
-        take_local: Callable[[CheckpointId, Path], bool] = lambda *_: False,
+        take_local: Callable[[Path], bool] = lambda _: False,
     ) -> StandbyCopy:
         """The store whole: from the host's copy of exactly this checkpoint, or from the first backend that can restore
         it.
@@ -87,7 +87,7 @@ class StandbyCopy:
         errors: list[str] = []
         shutil.rmtree(directory, ignore_errors=True)
         try:
-            if wanted.markers and take_local(wanted.checkpoint_id, directory):
+            if wanted.markers and take_local(directory):
                 return cls(store, wanted, next(iter(wanted.markers)), directory, open_engine)
         except (OSError, PenstockError) as error:  # whoever keeps the copy may remove it at the same time
             logger.debug("the copy of store `%s` on this host is not used for a standby: %s", store, error)

@@ -132,10 +132,14 @@ def test_a_local_copy(tmp_path: Path) -> None:
     (made / "sub").mkdir(parents=True)
     (made / "CURRENT").write_bytes(b"MANIFEST-000005\n")
     (made / "sub" / "000008.sst").write_bytes(b"table")
-    LocalCopies(tmp_path).publish(ID, made)
-    assert (tmp_path / f"copy-{ID}.json").read_bytes() == golden("local-copy-format1.json")
+    LocalCopies(tmp_path).publish(ID, {"blob": "m"}, made)
+    assert (tmp_path / f"copy-{ID}.json").read_bytes() == golden("local-copy-format2.json")
     (tmp_path / f"copy-{ID}.json").write_bytes(golden("local-copy-format1.json"))
-    assert LocalCopies(tmp_path).take(ID, tmp_path / "taken")
+    assert not LocalCopies(tmp_path).take(ID, {"blob": "m"}, tmp_path / "taken"), (
+        "it does not say of which commit it is"
+    )
+    (tmp_path / f"copy-{ID}.json").write_bytes(golden("local-copy-format2.json"))
+    assert LocalCopies(tmp_path).take(ID, {"blob": "m"}, tmp_path / "taken")
     assert (tmp_path / "taken" / "sub" / "000008.sst").read_bytes() == b"table"
 
 

@@ -112,10 +112,10 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "all files are gone": shutil.rmtree,
     "half of the description": lambda copy: _halve(copy.with_name(f"{copy.name}.json")),
     "a description of nothing": lambda copy: copy.with_name(f"{copy.name}.json").write_text(
-        '{"format": 1, "files": {}}'
+        '{"format": 2, "markers": {"fault": "m"}, "files": {}}'
     ),
     "a description that is none": lambda copy: copy.with_name(f"{copy.name}.json").write_text(
-        '{"format": 1, "files": {"CURRENT": 1}}'
+        '{"format": 2, "markers": {"fault": "m"}, "files": {"CURRENT": 1}}'
     ),
 }
 

@@ -174,11 +174,11 @@ def test_a_local_copy_that_cannot_be_read_for_now_is_not_damaged(tmp_path: Path)
     engine.apply(CHANGES)
     engine.copy_to(tmp_path / "made")
     engine.close()
-    copies.publish(CheckpointId(1, 0), tmp_path / "made")
+    copies.publish(CheckpointId(1, 0), {"blob": "m"}, tmp_path / "made")
     for count in LEFT:
         with descriptors_left(count):
             try:
-                assert copies.take(CheckpointId(1, 0), tmp_path / f"taken-{count}")
+                assert copies.take(CheckpointId(1, 0), {"blob": "m"}, tmp_path / f"taken-{count}")
             except CorruptError:
                 raise
             except OSError as error:

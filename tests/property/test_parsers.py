@@ -54,7 +54,7 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.state.backends.changelog_stream import partition
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
-from penstock.state.copies import read_listing
+from penstock.state.copies import read_description
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.records import compress
 from penstock.state.spark.changelog import ChangelogHead, read_head
@@ -202,7 +202,7 @@ FORMATS: dict[str, Format] = {
     ),
     "local copy": Format(
         {"format": 1, "files": {"CURRENT": [16, SHA], "sub/000008.sst": [4, SHA]}},
-        lambda d: read_listing(d, "k"),
+        lambda d: read_description(d, "k"),
         dict[str, tuple[int, str]] | None,
     ),
     "identity": Format(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -115,7 +116,9 @@ class CommitJob(Job):
         found: dict[bytes, bytes] = {}
         for task in range(self.tasks):
             target = self.folder / "copied" / f"{self.epoch}-{number}-{task}"
-            assert LocalCopies(self.store_folder(task)).take(CheckpointId(number, 0), target)
+            folder = self.store_folder(task)
+            markers = json.loads((folder / f"copy-{number}-0.json").read_text())["markers"]
+            assert LocalCopies(folder).take(CheckpointId(number, 0), markers, target)
             engine = open_whatever(self.config.store(STORE), target)
             found |= dict(engine.scan(None, None))
             engine.close()

@@ -16,7 +16,7 @@ from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.clock import SYSTEM_CLOCK
+from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.load import load_config
 from penstock.container.calls import SNAPSHOT, UPLOAD, Call
 from penstock.container.container import Container
@@ -125,6 +125,7 @@ class StorageJob:
         self.stores = stores
         self.overrides = dict(config)
         self.topology = plan_topology(graph_with(stores))
+        self.clock: Clock = SYSTEM_CLOCK
         self.fleet = Fleet()
         self.notes: list[str] = []
         """What the last restore told."""
@@ -194,7 +195,7 @@ class StorageJob:
             cast("FleetPort", self.fleet),
             Collection(log, admins),
             lambda: None,
-            SYSTEM_CLOCK,
+            self.clock,
         )
         commits.last = record
         return commits

@@ -13,6 +13,7 @@ from penstock.errors import CorruptError
 from penstock.state.copies import LocalCopies, tasks_with_copies
 
 FILES = {"CURRENT": b"MANIFEST-1\n", "000007.sst": b"sorted" * 100, "sub/000008.sst": b"more" * 50, "empty": b""}
+MARKERS = {"blob": "7-1000-1.index", "changelog-files": "3-7"}
 FIRST, SECOND, THIRD = CheckpointId(1000, 1), CheckpointId(1000, 2), CheckpointId(2000, 0)
 
 
@@ -27,7 +28,7 @@ def publish(copies: LocalCopies, folder: Path, checkpoint_id: CheckpointId, **ch
     for name, data in {**FILES, **changed}.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_bytes(data)
-    copies.publish(checkpoint_id, made)
+    copies.publish(checkpoint_id, MARKERS, made)
     assert not made.exists(), "the folder is moved"
     return folder / "store" / f"copy-{checkpoint_id}"
 
@@ -38,26 +39,34 @@ def content(folder: Path) -> dict[str, bytes]:
 
 def test_a_copy_comes_back_as_it_was_published(copies: LocalCopies, tmp_path: Path) -> None:
     source = publish(copies, tmp_path, FIRST)
-    assert copies.take(FIRST, tmp_path / "live") is True
+    assert copies.take(FIRST, MARKERS, tmp_path / "live") is True
     assert content(tmp_path / "live") == FILES
     for name in FILES:
         shared = (tmp_path / "live" / name).stat().st_ino == (source / name).stat().st_ino
         assert shared == name.endswith(".sst"), f"{name}: what an engine writes to must not be the copy's own"
 
 
+def test_a_copy_of_another_commit_with_the_same_id_is_not_used(copies: LocalCopies, tmp_path: Path) -> None:
+    """A driver that was replaced published it, and could not write its record."""
+    publish(copies, tmp_path, FIRST)
+    assert not copies.take(FIRST, {"blob": "8-1000-1.index", "changelog-files": "3-8"}, tmp_path / "live")
+    assert not copies.take(FIRST, {}, tmp_path / "live")
+    assert copies.take(FIRST, {"changelog-files": "3-7"}, tmp_path / "live"), "a backend was dropped since"
+
+
 def test_what_is_done_to_the_working_copy_does_not_reach_the_copy(copies: LocalCopies, tmp_path: Path) -> None:
     publish(copies, tmp_path, FIRST)
-    assert copies.take(FIRST, tmp_path / "live")
+    assert copies.take(FIRST, MARKERS, tmp_path / "live")
     (tmp_path / "live" / "CURRENT").write_bytes(b"MANIFEST-2\n")
     (tmp_path / "live" / "000007.sst").unlink()
-    assert LocalCopies(tmp_path / "store").take(FIRST, tmp_path / "again")
+    assert LocalCopies(tmp_path / "store").take(FIRST, MARKERS, tmp_path / "again")
     assert content(tmp_path / "again") == FILES
 
 
 def test_only_exactly_the_checkpoint_counts(copies: LocalCopies, tmp_path: Path) -> None:
     publish(copies, tmp_path, SECOND)
     for other in (FIRST, THIRD, CheckpointId(1000, 20)):
-        assert copies.take(other, tmp_path / "live") is False
+        assert copies.take(other, MARKERS, tmp_path / "live") is False
         assert not (tmp_path / "live").exists()
 
 
@@ -77,7 +86,7 @@ def test_each_checkpoint_has_its_own(copies: LocalCopies, tmp_path: Path) -> Non
     publish(copies, tmp_path, SECOND, CURRENT=b"MANIFEST-5\n")
     assert copies.ids() == [FIRST, SECOND, THIRD]
     for checkpoint_id, current in ((FIRST, b"MANIFEST-1\n"), (SECOND, b"MANIFEST-5\n"), (THIRD, b"MANIFEST-9\n")):
-        assert copies.take(checkpoint_id, tmp_path / str(checkpoint_id))
+        assert copies.take(checkpoint_id, MARKERS, tmp_path / str(checkpoint_id))
         assert content(tmp_path / str(checkpoint_id)) == {**FILES, "CURRENT": current}
 
 
@@ -86,18 +95,18 @@ def test_files_that_two_copies_share_are_checked_in_both(copies: LocalCopies, tm
     made = tmp_path / "store" / "making"
     made.mkdir()
     (made / "000007.sst").hardlink_to(first / "000007.sst")
-    copies.publish(SECOND, made)
+    copies.publish(SECOND, MARKERS, made)
     shared = tmp_path / "store" / f"copy-{SECOND}" / "000007.sst"
     shared.write_bytes(shared.read_bytes()[:-1] + b"?")
     for checkpoint_id in (FIRST, SECOND):
         with pytest.raises(CorruptError, match=r"000007\.sst` of a local copy is missing or damaged"):
-            copies.take(checkpoint_id, tmp_path / f"live-{checkpoint_id}")
+            copies.take(checkpoint_id, MARKERS, tmp_path / f"live-{checkpoint_id}")
 
 
 def test_publishing_again_replaces_it(copies: LocalCopies, tmp_path: Path) -> None:
     publish(copies, tmp_path, FIRST)
     publish(copies, tmp_path, FIRST, CURRENT=b"MANIFEST-3\n")
-    assert copies.take(FIRST, tmp_path / "live")
+    assert copies.take(FIRST, MARKERS, tmp_path / "live")
     assert content(tmp_path / "live")["CURRENT"] == b"MANIFEST-3\n"
 
 
@@ -107,7 +116,7 @@ def test_without_its_description_there_is_no_copy(copies: LocalCopies, tmp_path:
     description = tmp_path / "store" / f"copy-{FIRST}.json"
     description.rename(description.with_suffix(".json.new"))
     assert copies.ids() == []
-    assert copies.take(FIRST, tmp_path / "live") is False
+    assert copies.take(FIRST, MARKERS, tmp_path / "live") is False
     copies.keep_only(FIRST)
     assert not description.with_suffix(".json.new").exists()
 
@@ -135,7 +144,7 @@ def test_a_damaged_file_is_refused(copies: LocalCopies, tmp_path: Path, name: st
         case "a folder":
             path.mkdir()
     with pytest.raises(CorruptError, match=f"{name}` of a local copy is missing or damaged"):
-        copies.take(FIRST, tmp_path / "live")
+        copies.take(FIRST, MARKERS, tmp_path / "live")
 
 
 @pytest.mark.parametrize(
@@ -147,29 +156,29 @@ def test_a_damaged_file_is_refused(copies: LocalCopies, tmp_path: Path, name: st
         "null",
         "\x00",
         "{}",
-        '{"format": 1}',
-        '{"format": 1, "files": null}',
-        '{"format": 1, "files": 5}',
-        '{"format": 1, "files": {}}',
-        '{"format": 1, "files": ["abc"]}',
-        '{"format": 1, "files": {"CURRENT": 5}}',
-        '{"format": 1, "files": {"CURRENT": [1]}}',
-        '{"format": 1, "files": {"CURRENT": [11, "0", 3]}}',
-        '{"format": 1, "files": {"CURRENT": [11, "0"]}}',
+        '{"format": 2}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": null}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": 5}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": {}}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": ["abc"]}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": {"CURRENT": 5}}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": {"CURRENT": [1]}}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": {"CURRENT": [11, "0", 3]}}',
+        '{"format": 2, "markers": {"blob": "7-1000-1.index"}, "files": {"CURRENT": [11, "0"]}}',
     ],
 )
 def test_a_damaged_description_is_refused(copies: LocalCopies, tmp_path: Path, text: str) -> None:
     publish(copies, tmp_path, FIRST)
     (tmp_path / "store" / f"copy-{FIRST}.json").write_text(text)
     with pytest.raises(CorruptError, match="local copy"):
-        copies.take(FIRST, tmp_path / "live")
+        copies.take(FIRST, MARKERS, tmp_path / "live")
 
 
 def test_a_description_of_a_later_format_is_no_copy(copies: LocalCopies, tmp_path: Path) -> None:
     publish(copies, tmp_path, FIRST)
     description = tmp_path / "store" / f"copy-{FIRST}.json"
-    description.write_text(json.dumps({**json.loads(description.read_text()), "format": 2}))
-    assert copies.take(FIRST, tmp_path / "live") is False
+    description.write_text(json.dumps({**json.loads(description.read_text()), "format": 3}))
+    assert copies.take(FIRST, MARKERS, tmp_path / "live") is False
 
 
 def test_older_copies_go_and_nothing_else(copies: LocalCopies, tmp_path: Path) -> None:
