@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import time
@@ -9,21 +10,24 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaException, Producer
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, RetryableError, SystemAwayError
 from penstock.retry import interruptible
 from penstock.system.base import OffsetRange, Progress, System, SystemWriter, WriterIdentity
-from penstock.system.kafka import cluster
+from penstock.system.kafka import cluster, transaction
 from penstock.system.kafka.system import KafkaSystem
+from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs import wait_until
 from tests.support.kafka import new_topic
 from tests.support.kafka_world import KafkaWorld
+from tests.support.kafka_writers import options_of
 
 pytestmark = pytest.mark.kafka
 
@@ -147,6 +151,50 @@ def test_a_publication_is_interrupted(broker: KafkaBroker, fault: str, capfd: py
         end = admin.offsets(topic)[0].upcoming
         assert [m[3] for chunk in reader.read(OffsetRange(here, 0, end), 10) for m in chunk] == [b"1"]
         reader.close()
+    assert capfd.readouterr().err == ""
+
+
+def clients() -> int:
+    """How many clients of this process are open, or could be."""
+    gc.collect()
+    return sum(isinstance(each, Producer) for each in gc.get_objects())
+
+
+def test_a_writer_leaves_no_producer_open(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the first one of a job, which makes the job's topic, nor one whose broker was away when it was to send
+    and to abort."""
+    if not broker.running:
+        broker.start()
+    monkeypatch.setattr(transaction, "_ABORT_SECONDS", 0.5)
+    here, before = SystemStreamPartition("kafka", new_topic(broker), 0), clients()
+    options = replace(options_of(broker), timeout_ms=5000)
+    with closing(KafkaWriter(options, WriterIdentity(uuid.uuid4().hex, 1))) as writer:
+        publish(writer, here, Progress(1, 0), b"1")
+    assert clients() == before
+    with closing(KafkaWriter(options, WriterIdentity(uuid.uuid4().hex, 1))) as writer:
+        publish(writer, here, Progress(1, 0), b"1")
+        broker.freeze()
+        try:
+            with pytest.raises(RetryableError):
+                publish(writer, here, Progress(2, 0), b"2")
+        finally:
+            broker.resume()
+    assert clients() == before
+
+
+def test_what_a_client_says_is_logged_and_never_written_to_standard_error(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also if the configuration asks for more of it. A connection that is tried again is no error."""
+    caplog.set_level(logging.DEBUG, "penstock.system.kafka")
+    system = system_at("127.0.0.1:9", 1000, log_level="7")
+    with closing(system.admin()) as admin, pytest.raises(SystemAwayError):
+        admin.offsets("flights")
+    here = SystemStreamPartition("kafka", "flights", 0)
+    with closing(system.writer(WriterIdentity("w", 1))) as writer, pytest.raises(SystemAwayError):
+        writer.append(here, [(1, None, b"x")])
+    said = [record for record in caplog.records if "Connection refused" in record.message and "FAIL" in record.message]
+    assert {record.levelno for record in said} == {logging.WARNING}
     assert capfd.readouterr().err == ""
 
 

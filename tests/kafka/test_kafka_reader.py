@@ -19,7 +19,7 @@ from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.reader import KafkaReader
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.containers import wait_until
-from tests.support.kafka import new_topic
+from tests.support.kafka import QUIET, new_topic
 from tests.support.kafka_streams import Feed, kafka_system, read_range
 
 pytestmark = pytest.mark.kafka
@@ -223,7 +223,8 @@ def test_nothing_grows_and_nothing_is_left(room: Room) -> None:
 
 def test_a_group_of_the_same_name_has_no_effect(room: Room) -> None:
     room.feed.append(records(5))
-    other = Consumer({**room.broker.client_options(), "group.id": "penstock", "auto.offset.reset": "earliest"})
+    options = {**room.broker.client_options(), "group.id": "penstock", "auto.offset.reset": "earliest"}
+    other = Consumer(options, logger=QUIET)
     other.subscribe([room.topic])
     wait_until(lambda: other.consume(1, 0.2), "the other group's consumer has a message")
     assert room.offsets(0, 5) == [0, 1, 2, 3, 4]

@@ -13,6 +13,7 @@ from penstock.system.base import OffsetRange, RawMessage, SystemAdmin, SystemRea
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker, Security
 from tests.support.containers import wait_until
+from tests.support.kafka import QUIET
 
 TIMEOUT_S = 30.0
 
@@ -33,8 +34,8 @@ class Feed:
         self._admin = admin
         self._ssp = ssp
         common = {**broker.client_options(), "linger.ms": 0, "message.max.bytes": 50_000_000, **options}
-        self._plain = Producer(common)
-        self._transactional = Producer({**common, "transactional.id": uuid.uuid4().hex})
+        self._plain = Producer(common, logger=QUIET)
+        self._transactional = Producer({**common, "transactional.id": uuid.uuid4().hex}, logger=QUIET)
         self._transactional.init_transactions(TIMEOUT_S)
 
     @property

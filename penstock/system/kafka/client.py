@@ -43,12 +43,13 @@ _PRODUCER_DECIDED: Mapping[str, Any] = {"enable.idempotence": True, "acks": "all
 
 
 class _ClientLog:
-    """The `logger` of a client: what a call raises as well is only for debugging."""
+    """The `logger` of a client. What a call raises as well is only for debugging, and nothing is more than a warning:
+    the client goes on trying, and what ends a call is raised."""
 
     def log(self, level: int, message: str, *arguments: str) -> None:
         """Take a line of the client: its kind, the client's name, the text."""
         raised = bool(arguments) and arguments[0] in _RAISED
-        LOG.log(logging.DEBUG if raised else level, message, *arguments)
+        LOG.log(logging.DEBUG if raised else min(level, logging.WARNING), message, *arguments)
 
 
 def open_consumer(options: KafkaOptions, reported: ClientErrors, decided: Mapping[str, Any] | None = None) -> Consumer:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
+from contextvars import copy_context
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -42,6 +44,7 @@ class TopicState(Protocol):
 
 
 S = TypeVar("S", bound=TopicState)
+T = TypeVar("T")
 
 
 class TopicLog(Generic[S]):
@@ -170,9 +173,12 @@ def created(options: KafkaOptions, state: S) -> TopicLog[S]:
     """The log of a topic, with all its records. The topic is created if there is none."""
     log = TopicLog(options, state, committed=False)
     try:
+        is_there = True
         try:
             log.catch_up()
         except NotFoundError:
+            is_there = False
+        if not is_there:  # not while the error is handled, see `apart`
             _create(options, state.topic)
             log.wait_until_there()
     except BaseException:
@@ -259,6 +265,13 @@ def patiently(
             reported.check(what, options)
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 time.sleep(0.05)
+
+
+def apart(call: Callable[[], T]) -> T:
+    """Call on another thread, and wait. To be used while an exception is handled: if the client raises meanwhile, it
+    keeps the handled exception for ever, and with it the clients of all frames in its traceback."""
+    with ThreadPoolExecutor(1, thread_name_prefix="kafka-call") as thread:
+        return thread.submit(copy_context().run, call).result()
 
 
 def discard(writer: Producer) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -165,13 +166,16 @@ class KafkaTransaction(WriterTransaction):
         if producer is None:
             return
         try:
-            job_log.patiently(
-                producer,
-                producer.abort_transaction,
-                self._writer.options,
-                "the transaction could not be aborted",
-                _ABORT_SECONDS,
-                self._writer.reported,
+            job_log.apart(
+                partial(
+                    job_log.patiently,
+                    producer,
+                    producer.abort_transaction,
+                    self._writer.options,
+                    "the transaction could not be aborted",
+                    _ABORT_SECONDS,
+                    self._writer.reported,
+                )
             )
         except BaseException as error:
             self._writer.lose_producer()
@@ -292,7 +296,8 @@ class KafkaTransaction(WriterTransaction):
         self._has_failed = True
         if reason.code() == KafkaError._STATE and self._producer is not None:
             try:
-                self._producer.commit_transaction(job_log.STEP_SECONDS)  # it does not: it says what has failed before
+                # It does not: it says what has failed before.
+                job_log.apart(partial(self._producer.commit_transaction, job_log.STEP_SECONDS))
             except KafkaException as before:
                 reason = before.args[0]
         if reason.fatal() or _is_refused(reason):
@@ -338,7 +343,7 @@ class KafkaTransaction(WriterTransaction):
         if not _is_refused(reason):
             return explain(reason, what, self._writer.options, right=self._right)
         try:
-            self._writer.check_fence()
+            job_log.apart(self._writer.check_fence)
         except PenstockError as fenced:
             return fenced
         return self._writer.refused(what, reason.str())
