@@ -27,7 +27,8 @@ LAST_BATCH = 2**62
 """No batch has this id."""
 NO_DRAIN = (
     "a job inside a streaming query cannot be drained: its input is Spark's, which would begin the next batch. Stop "
-    "the query; its state stays as it is"
+    "the query; its state stays as it is, and what waits there waits for the next start. A changed program that does "
+    'not fit this state needs another `job.name`, and begins with empty state by `begin_at="here"`'
 )
 """What is said to who asks for a drain."""
 

@@ -44,7 +44,7 @@ from penstock.metadata.stop_request import StopRequests
 from penstock.metadata.stop_request import StopWatch as RequestWatch
 from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
-from penstock.system.query import QUERY_SYSTEM, QuerySystem
+from penstock.system.query import NO_DRAIN, QUERY_SYSTEM, QuerySystem
 
 logger = logging.getLogger(__name__)
 
@@ -229,6 +229,7 @@ class QueryJob:
         self._watch.cancel = runner.cancel
         directory.start(runner.cancel)
         self._loop.start()
+        job.drains.refuse(NO_DRAIN)  # whoever asks from here on is refused, because the log says that it is a query's
         requests = StopRequests(self._objects, self._paths)
         undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
 
