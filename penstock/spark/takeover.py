@@ -100,6 +100,12 @@ class Takeover:
                     f"{_OPERATOR} is its only one. Nothing was started"
                 )
             latest = first_record(config)
+            if operators and folder.is_read_by(checkpoint.query_id()):
+                raise IncompatibleError(
+                    f"the query of {url} is running in this program: it would have more batches while its state is "
+                    "taken over, and these would be missing. Nothing was started. Stop it first, and wait until it "
+                    "has ended"
+                )
             if latest is None:
                 tasks = partitions or spark.sparkContext.defaultParallelism
                 self._begin(checkpoint, operators, batch, config, tasks, scratch)
@@ -233,6 +239,8 @@ class _Location:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001
+        self._uuid = jvm.java.util.UUID
+        self._active: Any = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
         self._path = jvm.org.apache.hadoop.fs.Path
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         path = self._path(location)
@@ -253,6 +261,10 @@ class _Location:
                 "checkpoint location to one of them"
             )
         return text
+
+    def is_read_by(self, query: str) -> bool:
+        """Whether a query runs in any session of this program."""
+        return bool(self._active.containsKey(self._uuid.fromString(query)))
 
     def has_begun(self) -> bool:
         """Whether the query has had a batch."""

@@ -17,6 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.spark.queries import StreamWriter
+from tests.support.jobs import wait_until
 from tests.support.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
@@ -173,6 +174,26 @@ def test_a_query_continues_with_the_state_that_pyspark_kept(spark: SparkSession,
     world.feed(40, 50)
     world.in_penstock(import_state=True)  # has nothing to do any more
     world.check(40, 50, 2, waiting=5)
+
+
+def test_a_query_that_still_runs_is_not_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    """Its next batches would be in PySpark's state alone."""
+    world = World(spark, tmp_path)
+    world.feed(0, 20)
+    made = world.source.groupBy("user").transformWithState(Keeper(), OUTPUT, "Update", "ProcessingTime")
+    writer = made.writeStream.outputMode("update").option("checkpointLocation", world.location)
+    query = writer.foreachBatch(lambda df, batch: df.collect()).start()
+    commit = Path(world.location, "commits", "0")
+    try:
+        wait_until(lambda: commit.exists() or not query.isActive, "a batch of PySpark", 120)
+        for how in ({"import_state": True}, {"begin_at": "here"}):
+            with pytest.raises(IncompatibleError, match="is running in this program"):
+                world.writer(**how).option("checkpointLocation", world.location).start()
+        assert query.isActive
+    finally:
+        query.stop()
+    assert not (tmp_path / "root").exists()
+    assert Path(world.location, "state", "0", "_metadata").exists()
 
 
 class Other(StatefulProcessor):

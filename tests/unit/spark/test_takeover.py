@@ -126,6 +126,9 @@ class Folder:
     def has_begun(self) -> bool:
         return (self._root / "offsets").exists()
 
+    def is_read_by(self, query: str) -> bool:
+        return False
+
     def operators(self) -> list[int]:
         return [0] if (self._root / "state" / "0" / "_metadata").exists() else []
 
