@@ -5,8 +5,8 @@ source, which has no rows: only its offset moves, when something is due. Spark r
 the driver's machine, and asks it whenever it asks the others; the driver says in a small local file when the next batch
 is due.
 
-Spark's log of offsets has the sources by position, without names. A query whose checkpoint location was made without
-this source therefore stays without it.
+Spark's log of offsets has the sources by position, without names, and a start fails if their number is another one. A
+query whose checkpoint location was made without this source therefore gets an offset of it in this log first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,11 +27,15 @@ from pyspark.sql.datasource import DataSource, DataSourceRegistration, DataSourc
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
+from penstock.engine.query.offsets import HEARTBEAT, OffsetLog
+from penstock.errors import ConfigError
+
 logger = logging.getLogger(__name__)
 
 _SOURCE = "penstock-heartbeat"
-_OFFSET = "penstock.heartbeat"
 _DUE = "due"
+_POSITIONAL = b"v1\n"
+"""How the files of a log begin that has the sources by position."""
 AT_ONCE = 0
 """A time that has come."""
 
@@ -104,7 +108,7 @@ def heartbeat_source(source: str) -> type[DataSource]:
             self._until_ms: float | None = None
 
         def initialOffset(self) -> dict[str, int]:
-            return {_OFFSET: 0}
+            return {HEARTBEAT: 0}
 
         def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
             import time
@@ -115,7 +119,7 @@ def heartbeat_source(source: str) -> type[DataSource]:
             except FileNotFoundError:  # the query has ended
                 return start
             now_ms = time.time_ns() // 1_000_000 if self._until_ms is None else self._until_ms
-            return {_OFFSET: start[_OFFSET] + 1} if due and int(due) <= now_ms else start
+            return {HEARTBEAT: start[HEARTBEAT] + 1} if due and int(due) <= now_ms else start
 
         def prepareForTriggerAvailableNow(self) -> None:
             # Timers that come due while the query runs would keep it from its end.
@@ -142,20 +146,37 @@ def heartbeat_source(source: str) -> type[DataSource]:
     return HeartbeatSource
 
 
-def has_heartbeat(offsets: bytes | None, *, timed: bool) -> bool:
-    """Whether a query reads the source.
+def prepare_heartbeat(log: OffsetLog, *, timed: bool, continues: Callable[[], bool]) -> bool:
+    """Decide whether a query reads the source, and make its log of offsets fit. What was done stays done: the same call
+    continues after a process that died.
 
     Args:
-        offsets: what its checkpoint location says of the offsets of its last batch; None: it is new.
-        timed: whether anything can be due in it.
+        log: that of the query's checkpoint location.
+        timed: whether anything can be due in the query.
+        continues: whether Penstock has state for the query's next batch. Otherwise the start will be refused, and the
+            log stays what another program needs.
+
+    Raises:
+        ConfigError: the log would have to be changed, and the query is running.
     """
-    if offsets is None:
-        return timed
-    found = f'"{_OFFSET}"'.encode() in offsets
-    if timed and not found:
+    newest = log.newest()
+    lacking = {batch: content for batch, content in newest.items() if f'"{HEARTBEAT}"'.encode() not in content}
+    if not newest or not lacking:
+        return timed or bool(newest)
+    if lacking == newest and not (timed and continues()):
+        return False
+    if not all(content.startswith(_POSITIONAL) for content in lacking.values()):
         logger.warning(
-            "the checkpoint location of the query was made without Penstock's heartbeat, and Spark can add no source "
-            "to it: timers that are due fire in the next batch with new rows. With a new checkpoint location they "
-            "would fire by themselves"
+            "the checkpoint location of the query was made without Penstock's heartbeat, and its log of offsets has "
+            "sources by name, to which Penstock can add none: timers that are due fire in the next batch with new "
+            "rows. With a new checkpoint location they would fire by themselves"
         )
-    return found
+        return False
+    if log.is_read():
+        raise ConfigError(
+            "the query is running in this program without Penstock's heartbeat, which makes batches for timers, and "
+            "can get it only between two runs. Nothing was started. Stop the query first, and wait until it has ended"
+        )
+    for batch, content in lacking.items():
+        log.add_heartbeat(batch, content)
+    return True

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from penstock.admin.state.query_state import first_record
 from penstock.api.callbacks import not_started
 from penstock.api.graph import ApplicationGraph
 from penstock.config.load import load_config
@@ -28,8 +29,9 @@ from penstock.engine.query.stopping import QueryStoppedError
 from penstock.engine.session import check_session, scratch_folder
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
 from penstock.metadata.lease import LeaseHeldError
-from penstock.spark.heartbeat import Heartbeat, has_heartbeat
+from penstock.spark.heartbeat import Heartbeat, prepare_heartbeat
 from penstock.spark.takeover import Takeover
+from penstock.system.query import queries_of
 
 logger = logging.getLogger(__name__)
 
@@ -290,7 +292,8 @@ class StreamWriter:
 
         try:
             timed = self._plan.timed or running.settings.task.window_ms > 0
-            if has_heartbeat(OffsetLog(spark, location).last(), timed=timed):
+            log = OffsetLog(spark, location)
+            if prepare_heartbeat(log, timed=timed, continues=lambda: self._continues(log, running.settings)):
                 df = running.with_heartbeat(df)
             writer: DataStreamWriter = df.writeStream.foreachBatch(run)
             for call in self._calls:
@@ -301,6 +304,11 @@ class StreamWriter:
             raise
         _close_at_end(query, running)
         return query
+
+    def _continues(self, log: OffsetLog, config: JobConfig) -> bool:
+        """Whether the job is the query's, or may become it."""
+        latest = first_record(config, "report")
+        return self._plan.begins_here if latest is None else queries_of(latest.identities) == {log.query()}
 
     def _call(self, call: _Call) -> Self:
         """Remember a call for the writer that `start` makes. What is wrong with it is said now."""

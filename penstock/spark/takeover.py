@@ -17,7 +17,7 @@ from penstock.api.graph import ApplicationGraph
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.engine.query.binding import reached_batch
-from penstock.engine.query.offsets import plan_of
+from penstock.engine.query.offsets import OffsetLog, plan_of
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.spark.processor.from_spark import (
@@ -100,7 +100,7 @@ class Takeover:
                     f"{_OPERATOR} is its only one. Nothing was started"
                 )
             latest = first_record(config)
-            if operators and folder.is_read_by(checkpoint.query_id()):
+            if operators and folder.is_read():
                 raise IncompatibleError(
                     f"the query of {url} is running in this program: it would have more batches while its state is "
                     "taken over, and these would be missing. Nothing was started. Stop it first, and wait until it "
@@ -239,8 +239,7 @@ class _Location:
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         jvm: Any = spark._jvm  # noqa: SLF001
-        self._uuid = jvm.java.util.UUID
-        self._active: Any = spark._jsparkSession.sharedState().activeStreamingQueries()  # noqa: SLF001
+        self._log = OffsetLog(spark, location)
         self._path = jvm.org.apache.hadoop.fs.Path
         configuration = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         path = self._path(location)
@@ -262,9 +261,9 @@ class _Location:
             )
         return text
 
-    def is_read_by(self, query: str) -> bool:
-        """Whether a query runs in any session of this program."""
-        return bool(self._active.containsKey(self._uuid.fromString(query)))
+    def is_read(self) -> bool:
+        """See `OffsetLog.is_read`."""
+        return self._log.is_read()
 
     def has_begun(self) -> bool:
         """Whether the query has had a batch."""

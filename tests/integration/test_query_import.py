@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
+from penstock.engine.query.offsets import OffsetLog
 from penstock.errors import ConfigError, IncompatibleError
+from penstock.spark.heartbeat import prepare_heartbeat
 from penstock.spark.queries import StreamWriter
 from tests.support.jobs import wait_until
 from tests.support.spark_sessions import Sessions
@@ -209,6 +212,40 @@ class Other(StatefulProcessor):
         pass
 
 
+def test_timers_fire_without_rows_behind_a_takeover_that_died(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PySpark is the oracle. The process dies between its changes of Spark's log of offsets."""
+    world = World(spark, tmp_path)
+    for first in (0, 20):
+        world.feed(first, first + 20)
+        world.in_pyspark()
+    shutil.copytree(world.location, tmp_path / "theirs")
+    add, added = OffsetLog.add_heartbeat, list[int]()
+
+    def dies(log: OffsetLog, batch: int, content: bytes) -> None:
+        if added:
+            raise SystemExit
+        add(log, batch, content)
+        added.append(batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OffsetLog, "add_heartbeat", dies)
+        with pytest.raises(SystemExit):
+            world.in_penstock(import_state=True)
+    assert added == [0]
+    Path(world.location, "offsets", ".0.crc").unlink()  # as if it had died before this was written
+    world.in_penstock(import_state=True)
+    fired = world.rows
+
+    theirs = World(spark, tmp_path)
+    theirs.location = str(tmp_path / "theirs")
+    spark.sql("select 'other' user, 1L id").write.mode("append").parquet(str(tmp_path / "in"))
+    theirs.in_pyspark()  # which fires nothing behind a start until there are rows
+    assert len(fired) == 5
+    assert sorted(fired, key=str) == sorted((each for each in theirs.rows if each[0].user != "other"), key=str)
+
+
 @pytest.mark.slow
 def test_another_processor_is_refused_and_may_begin_without_the_state(spark: SparkSession, tmp_path: Path) -> None:
     world = World(spark, tmp_path)
@@ -230,8 +267,11 @@ def test_pyspark_can_continue_until_penstock_has_had_a_batch(spark: SparkSession
     plan = world.writer(import_state=True)._plan
     assert plan.takeover is not None
     plan.takeover.run(spark, world.location, plan.settings(), 2, tmp_path)
+    log = OffsetLog(spark, world.location)
+    assert prepare_heartbeat(log, timed=True, continues=lambda: True)
+    assert prepare_heartbeat(log, timed=False, continues=lambda: False), "Spark could not start without it any more"
     world.feed(20, 40)
-    with pytest.raises(StreamingQueryException, match="STDS_FAILED_TO_READ_OPERATOR_METADATA"):
+    with pytest.raises(StreamingQueryException, match="sources in the checkpoint offsets"):
         world.in_pyspark()
     put_back(world)
     world.in_pyspark()
@@ -259,7 +299,10 @@ def test_pyspark_cannot_continue_behind_penstock_at_the_old_location(spark: Spar
 
 
 def put_back(world: World) -> None:
-    """Let Spark know of its operator again."""
+    """Let Spark know of its operator again, and of no heartbeat."""
+    for file in Path(world.location, "offsets").glob("[0-9]*"):
+        file.write_text(file.read_text().removesuffix('\n{"penstock.heartbeat":-1}'))
+        file.with_name(f".{file.name}.crc").unlink()
     operator = world.folder / "location" / "state" / "0"
     (operator / "_metadata.until-0").rename(operator / "_metadata")
 

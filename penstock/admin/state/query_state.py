@@ -18,7 +18,7 @@ from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord, Offered
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
@@ -55,12 +55,16 @@ class FirstState:
     """How many batches made the state; without any, the job's first batch brings initial state."""
 
 
-def first_record(config: JobConfig) -> CheckpointRecord | None:
-    """The last checkpoint of the job; None if it has none."""
+def first_record(config: JobConfig, on_damage: OnDamage = "raise") -> CheckpointRecord | None:
+    """The last checkpoint of the job; None if it has none.
+
+    Args:
+        on_damage: see `CheckpointLog.read`.
+    """
     with ExitStack() as stack:
         objects = open_store(config.job.root)
         stack.callback(objects.close)
-        return CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read().latest
+        return CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read(on_damage).latest
 
 
 def write_first_state(state: FirstState, scratch: Path) -> CheckpointRecord:

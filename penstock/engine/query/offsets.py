@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
 
+HEARTBEAT = "penstock.heartbeat"
+"""Names the offset of the source that makes batches without rows."""
+_ADDED = f'\n{{"{HEARTBEAT}":-1}}'.encode()
+"""The offset of this source in batches that were planned without it. The source itself counts from 0."""
+
 
 class OffsetLog:
-    """The log of one checkpoint location. Writes nothing."""
+    """The log of one checkpoint location."""
 
     def __init__(self, spark: SparkSession, location: str) -> None:
         """
@@ -20,8 +26,10 @@ class OffsetLog:
         """
         session: Any = spark._jsparkSession  # noqa: SLF001
         self._jvm: Any = spark._jvm  # noqa: SLF001
-        self._folder = self._path(location, "offsets")
-        self._files = self._folder.getFileSystem(session.sessionState().newHadoopConf())
+        self._active: Any = session.sharedState().activeStreamingQueries()
+        self._folder, self._metadata = self._path(location, "offsets"), self._path(location, "metadata")
+        self._conf = session.sessionState().newHadoopConf()
+        self._files = self._folder.getFileSystem(self._conf)
 
     @classmethod
     def of(cls, spark: SparkSession, query: str) -> OffsetLog:
@@ -31,13 +39,43 @@ class OffsetLog:
             raise PenstockError(f"the query {query} has ended")
         return cls(spark, str(running._jsq.streamingQuery().resolvedCheckpointRoot()))  # noqa: SLF001
 
-    def last(self) -> bytes | None:
-        """What it says of the last batch that was begun; None if there was none."""
+    def newest(self) -> dict[int, bytes]:
+        """What it says of the last two batches that were begun, which are those that a start of Spark reads."""
         if not self._files.exists(self._folder):
-            return None
+            return {}
         names = [str(each.getPath().getName()) for each in self._files.listStatus(self._folder)]
-        batches = [int(name) for name in names if name.isdigit()]
-        return self._read(self._at(max(batches))) if batches else None
+        batches = sorted(int(name) for name in names if name.isdigit())
+        return {batch: self._read(self._at(batch)) for batch in batches[-2:]}
+
+    def query(self) -> str | None:
+        """The id of the query; None if it has had no batch."""
+        return json.loads(self._read(self._metadata))["id"] if self._files.exists(self._metadata) else None
+
+    def is_read(self) -> bool:
+        """Whether the query runs in any session of this program."""
+        query = self.query()
+        return query is not None and bool(self._active.containsKey(self._jvm.java.util.UUID.fromString(query)))
+
+    def add_heartbeat(self, batch: int, content: bytes) -> None:
+        """Give a batch an offset of the source that makes batches without rows, behind those of its other sources. The
+        file is replaced as a whole.
+
+        Args:
+            content: of the file of the batch.
+        """
+        streaming = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing
+        manager = streaming.CheckpointFileManager.create(self._folder, self._conf)
+        if manager.isLocal():
+            # Hadoop replaces a local file and its checksum one after the other, and reads no file whose checksum is
+            # another one's. A file without one can be read.
+            manager.delete(self._path(self._folder, f".{batch}.crc"))
+        stream = manager.createAtomic(self._at(batch), True)
+        try:
+            stream.write(bytearray(content + _ADDED))
+            stream.close()
+        except BaseException:
+            stream.cancel()
+            raise
 
     def plan(self, batch: int) -> str:
         """What tells a batch from every other one of its number: Spark writes once what it reads, and when it planned
@@ -61,9 +99,9 @@ class OffsetLog:
 
 
 def plan_of(content: bytes) -> str:
-    """See `OffsetLog.plan`.
+    """See `OffsetLog.plan`. It is the same before and after `OffsetLog.add_heartbeat`.
 
     Args:
         content: of the file of the batch.
     """
-    return hashlib.sha256(content).hexdigest()
+    return hashlib.sha256(content.removesuffix(_ADDED)).hexdigest()

@@ -16,10 +16,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from penstock.clock import SYSTEM_CLOCK
-from penstock.spark.heartbeat import AT_ONCE, Heartbeat, has_heartbeat, heartbeat_source
+from penstock.engine.query.offsets import plan_of
+from penstock.errors import ConfigError
+from penstock.spark.heartbeat import AT_ONCE, Heartbeat, heartbeat_source, prepare_heartbeat
 
 OLD = b'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"logOffset":3}'
 NEW = OLD + b'\n{"penstock.heartbeat": 4}'
+NAMED = b'v2\n{"batchWatermarkMs":0,"conf":{}}\n{"first":{"logOffset":3}}'
+ADDED = b'\n{"penstock.heartbeat":-1}'
 AN_HOUR = 3_600_000
 
 
@@ -91,15 +95,64 @@ def test_the_processes_of_spark_need_no_penstock() -> None:
     subprocess.run([sys.executable, "-c", code], input=data, check=True, cwd="/", env=environment)
 
 
+class Log:
+    """What a query's log of offsets says of its last batches, and what is added to it."""
+
+    def __init__(self, *contents: bytes, runs: bool = False) -> None:
+        self.contents = dict(enumerate(contents))
+        self.runs = runs
+
+    def newest(self) -> dict[int, bytes]:
+        return dict(self.contents)
+
+    def is_read(self) -> bool:
+        return self.runs
+
+    def add_heartbeat(self, batch: int, content: bytes) -> None:
+        self.contents[batch] = content + ADDED
+
+    def prepare(self, *, timed: bool, continues: bool = True) -> bool:
+        return prepare_heartbeat(self, timed=timed, continues=lambda: continues)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    ("offsets", "timed", "expected"),
-    [(None, True, True), (None, False, False), (NEW, True, True), (NEW, False, True), (OLD, False, False)],
+    ("contents", "timed", "continues", "expected", "added"),
+    [
+        ([], True, False, True, []),
+        ([], False, True, False, []),
+        ([NEW], False, True, True, []),
+        ([NEW, NEW], True, True, True, []),
+        ([OLD, OLD], False, True, False, []),
+        ([OLD, OLD], True, False, False, []),
+        ([OLD, OLD], True, True, True, [0, 1]),
+        ([OLD], True, True, True, [0]),
+        ([OLD + ADDED, OLD], False, False, True, [1]),
+        ([OLD, NEW], True, True, True, [0]),
+        ([NAMED, NAMED], True, True, False, []),
+    ],
 )
-def test_a_query_has_it_from_its_first_batch_on_or_never(offsets: bytes | None, timed: bool, expected: bool) -> None:
-    assert has_heartbeat(offsets, timed=timed) is expected
+def test_the_last_two_batches_have_it_if_the_query_does(
+    contents: list[bytes], timed: bool, continues: bool, expected: bool, added: list[int]
+) -> None:
+    """Spark reads both at a start, and stops if the plan has another number of sources. A process may have died between
+    the two, and the location may have been set back."""
+    log = Log(*contents)
+    assert log.prepare(timed=timed, continues=continues) is expected
+    assert [batch for batch, content in log.contents.items() if content != contents[batch]] == added
 
 
-def test_a_checkpoint_location_without_it_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_added_while_the_query_runs() -> None:
+    log = Log(OLD, runs=True)
+    with pytest.raises(ConfigError, match="running in this program"):
+        log.prepare(timed=True)
+    assert log.contents == {0: OLD}
+
+
+def test_a_log_with_names_of_sources_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        assert not has_heartbeat(OLD, timed=True)
+        assert not Log(NAMED).prepare(timed=True)
     assert "fire in the next batch with new rows" in caplog.text
+
+
+def test_a_batch_keeps_its_plan() -> None:
+    assert plan_of(OLD + ADDED) == plan_of(OLD) != plan_of(NEW)

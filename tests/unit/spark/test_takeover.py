@@ -126,7 +126,7 @@ class Folder:
     def has_begun(self) -> bool:
         return (self._root / "offsets").exists()
 
-    def is_read_by(self, query: str) -> bool:
+    def is_read(self) -> bool:
         return False
 
     def operators(self) -> list[int]:
