@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from penstock.api.store import KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.values import Counter
 
 Emit: TypeAlias = Callable[[Any, Any], None]
 """Passes on a message: key and value."""
@@ -31,6 +32,10 @@ class BatchTaskContext(Protocol):
     @property
     def metrics(self) -> MetricsRegistry:
         """The application's own metrics of the task."""
+
+    @property
+    def late(self) -> Counter:
+        """Counts messages that were dropped because they came too late."""
 
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         """One of the operator's stores. Raises KeyError if the operator does not have it."""

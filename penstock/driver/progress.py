@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.drain.progress import DrainProgress
 from penstock.driver.metrics import JobMetrics
 from penstock.driver.replay import Replay
+from penstock.driver.state_progress import StateOperatorProgress
 from penstock.metadata.shown_outage import Outage
 from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.positions import Positions
@@ -35,6 +36,10 @@ class SourceProgress:
     time, and before every partition has had a message or is idle."""
     held_back_by: str | None = None
     """The partition that holds the watermark back."""
+    input_rows_per_second: float | None = None
+    """As in `JobProgress`."""
+    processed_rows_per_second: float = 0.0
+    metrics: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def lag(self) -> int:
@@ -72,6 +77,16 @@ class TableStatus:
         return f"{found}; {self.note}" if self.note else found
 
 
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """All outputs together."""
+
+    description: str = ""
+    """Their names."""
+    num_output_rows: int = 0
+    metrics: Mapping[str, str] = field(default_factory=dict)
+
+
 class SourceTime(NamedTuple):
     """The event time of an input: see `SourceProgress`."""
 
@@ -107,6 +122,16 @@ class JobProgress:
     """Since this run began."""
     commit_ms: Mapping[str, int] = field(default_factory=dict)
     """Of the last complete commit: `snapshot`, which processing waited for, and `total`."""
+    batch_duration: int = 0
+    """`triggerExecution`."""
+    input_rows_per_second: float | None = None
+    """Since the batch before began; None for the first one of a run."""
+    event_time: Mapping[str, str] = field(default_factory=dict)
+    """`max` of the batch, and `watermark`, the lowest one of the inputs; without what there is not."""
+    state_operators: tuple[StateOperatorProgress, ...] = ()
+    sink: SinkProgress = SinkProgress()
+    observed_metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Empty: `observe` is a DataFrame's."""
 
     @property
     def lag(self) -> int:

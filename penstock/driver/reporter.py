@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
@@ -15,7 +17,16 @@ from penstock.driver.feed import Feed
 from penstock.driver.planned import Planned
 from penstock.driver.ports import Fleet
 from penstock.driver.prepare import PreparedJob
-from penstock.driver.progress import JobProgress, ProgressBoard, SourceTime, Stopwatch, now_text, source_progress
+from penstock.driver.progress import (
+    JobProgress,
+    ProgressBoard,
+    SinkProgress,
+    SourceTime,
+    Stopwatch,
+    now_text,
+    source_progress,
+)
+from penstock.driver.state_progress import StateProgress
 from penstock.plan.watermarks import TimeFlow, slowest_partitions
 from penstock.wording import counted, utc_text
 
@@ -38,6 +49,11 @@ class ProgressReporter:
         self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None
         self._warned: set[SystemStreamPartition | SystemStream] = set()
         self._total_rows = 0
+        graph, tasks = job.topology.graph, job.settings.tasks
+        self._state = StateProgress(graph, tasks, lambda: board.metrics.containers(), job.clock)
+        self._outputs = ", ".join(str(output.stream) for output in graph.outputs)
+        self._began: float | None = None
+        """When the batch before began, on the run's monotonic clock."""
         self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
 
     def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
@@ -58,6 +74,8 @@ class ProgressReporter:
         messages, total_ms = rows.total(), watch.total_ms()
         times = {} if self._flow is None else _source_times(self._flow, planned.moment, after)
         self._total_rows += messages
+        since_s = None if self._began is None else max(good.began - self._began, 0.001)
+        self._began = good.began
         progress = JobProgress(
             id=self._job.uid,
             run_id=self._job.claim.run_id,
@@ -69,7 +87,19 @@ class ProgressReporter:
             dead_letters=good.outcome.dead_letters,
             processed_rows_per_second=messages / max(total_ms, 1) * 1000,
             duration_ms={"triggerExecution": total_ms, **watch.parts},
-            sources=source_progress(before.positions, after.positions, planned.latest, rows, times),
+            sources=tuple(
+                replace(
+                    source,
+                    input_rows_per_second=None if since_s is None else source.num_input_rows / since_s,
+                    processed_rows_per_second=source.num_input_rows / max(total_ms, 1) * 1000,
+                )
+                for source in source_progress(before.positions, after.positions, planned.latest, rows, times)
+            ),
+            batch_duration=total_ms,
+            input_rows_per_second=None if since_s is None else messages / since_s,
+            event_time=_event_time(highest, [source.watermark for source in times.values()]),
+            state_operators=self._state.of_batch(good.reports),
+            sink=SinkProgress(self._outputs, good.outcome.messages_out),
             total_input_rows=self._total_rows,
             total_dead_letters=self._dead_letters.total,
             last_checkpoint=self._board.last_checkpoint,
@@ -115,6 +145,13 @@ class ProgressReporter:
                 highest_ms,
                 utc_text(highest_ms),
             )
+
+
+def _event_time(highest_ms: Mapping[SystemStream, int], watermarks: Sequence[int | None]) -> dict[str, str]:
+    """The highest event time of the batch, and the watermark of all inputs, as far as there are any."""
+    found = {"max": utc_text(max(highest_ms.values()))} if highest_ms else {}
+    known = [each for each in watermarks if each is not None]
+    return {**found, "watermark": utc_text(min(known))} if known and len(known) == len(watermarks) else found
 
 
 def _source_times(flow: TimeFlow, moment: Moment, after: Boundary) -> dict[SystemStream, SourceTime]:

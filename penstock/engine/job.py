@@ -209,7 +209,8 @@ class Job:
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
-        """The last batch that ended, with the fields of Spark's StreamingQueryProgress; None before the first.
+        """The last batch that ended, with the fields of Spark's StreamingQueryProgress; None before the first. A field
+        that is not known is None.
 
         Example:
             >>> job.last_progress["numInputRows"], job.last_progress["durationMs"]["triggerExecution"]  # doctest: +SKIP

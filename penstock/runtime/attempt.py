@@ -26,6 +26,7 @@ from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.sources import Sources
 from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
+from penstock.state.records import deletes_in
 from penstock.system.base import RawMessage
 
 AT_ONCE = 1024
@@ -186,6 +187,11 @@ class Attempt:
             upstream_failed=self._sources.failed,
             next_due=self._next_due,
             process_ns=self._process_ns,
+            changed={
+                store: (len(overlay.changes), deletes_in(overlay.changes))
+                for store, overlay in instance.overlays.items()
+                if overlay.changes
+            },
             metrics=[*instance.metrics.take().rows(), *instance.operator_metrics.take().rows()],
         )
 

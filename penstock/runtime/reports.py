@@ -48,6 +48,8 @@ class Report:
     """Time that the operators took."""
     metrics: list[Row] = field(default_factory=list)
     """What the attempt counted of its stores, and the metrics of its tasks. They count once the batch has ended."""
+    changed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By store, how many keys the attempt wrote or deleted, and how many of them it deleted."""
     dead_letter: FailedMessage | None = None
     """The first dead letter, without its traceback."""
 

@@ -83,6 +83,7 @@ class _Context:
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("test"))
 
     def __post_init__(self) -> None:
+        self.late = self.metrics.new_counter("processor", "late-dropped")
         self.engines = {store.name: MemoryEngine() for store in processor_stores(self.spec)}
         self.stores = {s.name: build_store(s, self.engines[s.name], 1_000) for s in processor_stores(self.spec)}
 
@@ -102,6 +103,11 @@ class OneTask:
         self._task = ProcessorTask(spec)
         self._task.init(self._context)
         self._number = 0
+
+    @property
+    def late(self) -> int:
+        """How many rows were dropped."""
+        return self._context.late.count
 
     def batch(
         self,

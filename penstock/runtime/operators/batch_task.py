@@ -11,6 +11,7 @@ from penstock.api.callbacks import unused
 from penstock.api.graph import BatchTaskSpec
 from penstock.api.timers import timers_store
 from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.values import Counter
 from penstock.runtime.batch import NO_WATERMARK, Batch, Due
 from penstock.runtime.columns import Columns, Target
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
@@ -34,15 +35,16 @@ class BatchTaskOperator(Operator[BatchTaskSpec]):
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         try:
             task = self.spec.task()
-            task.init(_Context(surroundings))
+            task.init(_Context(self.spec.id, surroundings))
         except BaseException as error:
             raise failure_in(self.spec.id, error) from error
         return _BatchTaskNode(self.spec.id, task, surroundings.position, downstream.push)
 
 
 class _Context:
-    def __init__(self, surroundings: Surroundings) -> None:
+    def __init__(self, operator: str, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
+        self._late = surroundings.metrics.new_counter(operator, "late-dropped")
 
     @property
     def task(self) -> int:
@@ -55,6 +57,10 @@ class _Context:
     @property
     def metrics(self) -> MetricsRegistry:
         return self._surroundings.user_metrics
+
+    @property
+    def late(self) -> Counter:
+        return self._late
 
     def store(self, name: str) -> KeyValue:
         return self._surroundings.stores[name]

@@ -97,7 +97,9 @@ class ProcessorTask(BatchTask):
         if usual:
             found = rows_of(usual, spec.input)
             if spec.mode == "eventtime" and spec.event_time is not None:
-                found = not_late(found, spec.event_time, batch.late_watermark or 0)
+                kept = not_late(found, spec.event_time, batch.late_watermark or 0)
+                self._context.late.inc(found.num_rows - kept.num_rows)
+                found = kept
             rows = self._by_key(grouped(found, self._keys))
         before = None
         if initial and spec.initial is not None:

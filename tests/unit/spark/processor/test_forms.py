@@ -105,6 +105,7 @@ def test_late_rows_are_dropped_before_the_processor() -> None:
     times = [at(9), at(10), at(11), None, at(0), at(-1)]
     rows = [{"key": str(n), "n": n, "at": time} for n, time in enumerate(times)]
     assert [row["key"] for row in task.batch(rows, late=10_000, watermark=20_000)] == ["2", "3"]
+    assert task.late == 4
     assert [row["key"] for row in task.batch(rows)] == ["0", "1", "2", "3"]
 
 
