@@ -41,6 +41,7 @@ from penstock.metadata.identity import check_root
 from penstock.metadata.lease import LeaseKeeper
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown_failure import LastWords, ShownFailure
 from penstock.metadata.stop_request import StopRequests, StopWatch
 from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
@@ -89,6 +90,8 @@ def run_application(
             close=close,
             reset_operators=reset_operators,
         )
+        words = LastWords(ShownFailure(objects, paths), tenure.keeper.lease, job.claim.epoch)
+        undo.push(words)
         undo.callback(job.admins.close)
         if spark is None:
             # No session: Spark's SQL takes a third of its start, and no batch needs it.
@@ -97,7 +100,7 @@ def run_application(
         else:
             context = spark.sparkContext
             check_session(spark, settings.container)
-        handle = _start(context, job, log, tenure.keeper, undo.pop_all(), drains=drain)
+        handle = _start(context, job, log, tenure.keeper, words, undo.pop_all(), drains=drain)
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
         hear_signals_of_submit(pass_on)
@@ -140,7 +143,14 @@ def leave(tenure: Tenure) -> None:
 
 
 def _start(
-    context: SparkContext, job: PreparedJob, log: CheckpointLog, keeper: LeaseKeeper, undo: ExitStack, *, drains: bool
+    context: SparkContext,
+    job: PreparedJob,
+    log: CheckpointLog,
+    keeper: LeaseKeeper,
+    words: LastWords,
+    undo: ExitStack,
+    *,
+    drains: bool,
 ) -> Job:
     board, stop = ProgressBoard(), StopRequest()
     shipment = Shipment.of(job)
@@ -152,14 +162,15 @@ def _start(
     if drains:
         loop.drain_at_start()
     tables.needed = loop.needed_versions
+    words.epoch = lambda: loop.epoch
     board.processed = directory.processed_messages
     handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
     requests = StopRequests(job.objects, job.paths)
     try:
         exports = MetricsExports(job, job.claim.run_id, board, keeper.lease.may_start_batch)
     except BaseException:
-        undo.close()
-        raise
+        with undo:
+            raise
     handle.prometheus_port = exports.prometheus_port
 
     def body() -> None:

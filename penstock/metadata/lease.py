@@ -106,10 +106,12 @@ class LeaseState:
     token: str
     renewal: int = 0
     released: bool = False
+    renewed_ms: int | None = None
+    """When it was written, in epoch milliseconds, for people; None by a Penstock that did not say."""
 
     def encode(self) -> bytes:
         """The written form."""
-        return orjson.dumps({"format": FORMAT, **asdict(self)})
+        return orjson.dumps({"format": FORMAT, **{k: v for k, v in asdict(self).items() if v is not None}})
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> LeaseState:
@@ -117,17 +119,18 @@ class LeaseState:
         what = f"lease `{key}` is damaged; once no driver runs, delete it"
         name = f"lease `{key}` was written by another version of Penstock: it"
         written = decode_format(_Written, data, what, name, FORMAT)
-        return cls(written.holder, written.lease_ms, written.token, written.renewal, written.released)
+        return cls(*msgspec.structs.astuple(written))
 
 
 class _Written(msgspec.Struct):
-    """The fields of a lease, all of which are there."""
+    """The fields of a lease."""
 
     holder: LeaseHolder
     lease_ms: Positive
     token: str
     renewal: Count
     released: bool
+    renewed_ms: Count | None = None
 
 
 @dataclass(slots=True)
@@ -186,7 +189,7 @@ class Lease:
         """Replace our own last version; when that fails, find out whose the object is now."""
         # Counted even if it fails: a write that lands late must not equal a later one.
         self.state = replace(self.state, renewal=state.renewal)
-        data = state.encode()
+        data = replace(state, renewed_ms=_now_ms()).encode()
         failure: RetryableError | None = None
         try:
             self.store.put_if_match(self.key, data, self.tag)
@@ -283,7 +286,7 @@ def acquire(
     """
     key = paths.lease
     holder_clock = holder_clock or _boot_time
-    mine = LeaseState(me, lease_ms, token=secrets.token_hex(16))
+    mine = LeaseState(me, lease_ms, token=secrets.token_hex(16), renewed_ms=_now_ms())
     first: Sighting | None = None
     tried_at: float | None = None
     while True:
@@ -344,6 +347,10 @@ def _read(store: ObjectStore, key: str) -> tuple[LeaseState, str] | tuple[None, 
     except NotFoundError:
         return None, None
     return LeaseState.decode(data, key), tag
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _boot_time() -> float:

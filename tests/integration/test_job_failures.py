@@ -8,6 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
+from penstock import admin
+from penstock.admin.job.status import JobStatus
 from tests.support import job_app
 from tests.support.job_runs import finish, start
 from tests.support.jobs import Home
@@ -18,6 +20,11 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
     return Home(tmp_path)
+
+
+def status_of(home: Home) -> JobStatus:
+    with admin.open_job("totals", overrides=home.config) as found:
+        return admin.status(found)
 
 
 def test_a_dead_letter_stream_takes_what_fails(spark: SparkSession, home: Home) -> None:
@@ -52,9 +59,14 @@ def test_a_user_error_names_its_message_and_the_fixed_code_goes_on(spark: SparkS
     assert last.ended is None
     assert last.batch >= 2
     home.verify_checkpoint(last)
+    found = status_of(home)
+    assert found.status == "failed"
+    assert found.failure is not None
+    assert (found.failure.error, found.failure.place) == (failed.reason, failed.place)
     run_id = last.run_id
     finish(start(home, spark, job_app.totals_app(task=job_app.FixedKeyTotals)))
     assert home.checkpoints[-1].run_id == run_id, "a restart of a run that has not ended keeps its id"
+    assert (status_of(home).status, status_of(home).failure) == ("not running", None)
     home.verify()
 
 

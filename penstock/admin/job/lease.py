@@ -27,6 +27,10 @@ class LeaseFacts:
     running: Running
     reason: str
     holder: LeaseHolder | None = None
+    gone: bool = False
+    """Whether its holder is gone without having released it."""
+    last_sign_ms: int | None = None
+    """When the lease was written last, by its holder's clock, in epoch milliseconds; None if that is not known."""
 
 
 def watch_lease(
@@ -52,7 +56,8 @@ def watch_lease(
                 alive = None if state.released else state.holder.known_alive()
                 if alive is not None:
                     return LeaseFacts("not responding", _why_silent(state, alive), state.holder)
-                return LeaseFacts("not running", _why_free(state), state.holder)
+                gone = not state.released
+                return LeaseFacts("not running", _why_free(state), state.holder, gone, state.renewed_ms)
             case Verdict.WAIT if state.holder.known_alive() == psutil.STATUS_STOPPED:
                 return LeaseFacts("not responding", _why_silent(state, psutil.STATUS_STOPPED), state.holder)
             case Verdict.HELD:

@@ -6,7 +6,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
 from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
@@ -29,8 +31,9 @@ from penstock.config import table
 from penstock.config.model import JobConfig
 from penstock.container.found import ContainerProcess, containers_here
 from penstock.container.logs import log_directory
-from penstock.errors import PenstockError
+from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.metadata.lease import LeaseHolder
+from penstock.metadata.shown_failure import Failure, ShownFailure
 from penstock.metadata.shown_metrics import ShownMetrics, ShownRun
 from penstock.metadata.shown_outage import Outage, ShownOutage
 from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
@@ -43,7 +46,7 @@ from penstock.startpoint.request import task_name
 from penstock.system.base import OpenTransaction, PartitionOffsets
 from penstock.system.query import QUERY_SYSTEM
 from penstock.system.registry import open_system
-from penstock.wording import counted
+from penstock.wording import counted, utc_text
 
 _STANDSTILL_MS = 10_000
 """How long a transaction must have been open to be shown."""
@@ -131,7 +134,8 @@ class JobStatus:
     """The folder of its containers' logs, on each host."""
     containers: tuple[ContainerProcess, ...]
     """Its containers on this host."""
-    status: Running
+    status: Running | Literal["failed"]
+    """`failed`: it is not running, and its last run ended with an error or without a word."""
     reason: str
     holder: LeaseHolder | None
     run_id: str | None
@@ -167,6 +171,13 @@ class JobStatus:
     """The exactly-once output of the last checkpoint; None if it has none."""
     outage: Outage | None = None
     """The system that the run waits for, as of a few seconds ago; None if it waits for none, or does not run."""
+    failure: Failure | None = None
+    """Since when the job has failed, with which error and at which message; None if it has not."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no driver has the job: it is not running, or has failed."""
+        return self.status in {"not running", "failed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +231,9 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
     found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
+    failure = _failure(job, lease, view)
+    if failure is not None:
+        found = replace(found, status="failed", failure=failure)
     drain = drain_status(job, view)
     waiting = () if drain.step == "drained" else drain.requests
     found = replace(found, drains=tuple(each.uuid for each in waiting), drain=drain, side_stores=side_stores(job))
@@ -242,6 +256,23 @@ def _dead_letters_in(metrics: Snapshot) -> int:
         if key.name == "dead-letters" and isinstance(value, CounterValue)
         if key.group.startswith("stage.")
     )
+
+
+def _failure(job: FoundJob, lease: LeaseFacts, view: LogView) -> Failure | None:
+    """The last words of the last run; if it had none and its driver is gone, what is known of that."""
+    if view.owner is None or lease.running != "not running":
+        return None
+    with suppress(CorruptError, IncompatibleError):  # nothing depends on the words
+        words = ShownFailure(job.objects, job.paths).get(view.owner.epoch)
+        if words is not None:
+            return words
+    last = view.latest
+    has_ended = last is not None and last.epoch == view.owner.epoch and last.ended is not None
+    if not lease.gone or lease.holder is None or lease.holder.run_id != view.owner.run_id or has_ended:
+        return None
+    since_ms = lease.last_sign_ms
+    sign = "" if since_ms is None else f", its last sign of life was at {utc_text(since_ms)}"
+    return Failure(since_ms, f"its driver is gone{sign}: {lease.holder}; {lease.reason}")
 
 
 def _shown_run(job: FoundJob) -> ShownRun | None:

@@ -173,9 +173,9 @@ def _show(facts: JobStatus) -> None:
     last = facts.last_checkpoint
     rows: list[tuple[str, object]] = [
         ("job", facts.job),
-        ("status", f"{facts.status}: {facts.reason}"),
+        *_status_rows(facts),
         *([("waits for", f"since {utc_text(facts.outage.since_ms)}: {facts.outage.reason}")] if facts.outage else []),
-        ("holder" if facts.status != "not running" else "last holder", facts.holder),
+        ("last holder" if facts.has_ended else "holder", facts.holder),
         ("run id", facts.run_id),
         ("epoch", facts.epoch),
         ("job root", facts.root),
@@ -204,7 +204,7 @@ def _show(facts: JobStatus) -> None:
     for late in facts.drain.late:
         say(f"note: the run that request {late.uuid} was to drain has ended; the next start deletes the request")
     if facts.drain.progress is not None:
-        print_drain(facts.drain.progress, running=facts.status != "not running")
+        print_drain(facts.drain.progress, running=not facts.has_ended)
     if facts.backends:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
@@ -219,6 +219,18 @@ def _show(facts: JobStatus) -> None:
     _show_startpoints(facts)
 
 
+def _status_rows(facts: JobStatus) -> list[tuple[str, object]]:
+    if facts.failure is None:
+        return [("status", f"{facts.status}: {facts.reason}")]
+    failure = facts.failure
+    rows: list[tuple[str, object]] = [("status", f"failed: {failure.error}")]
+    if failure.place is not None:
+        rows.append(("  in", failure.place))
+    if failure.since_ms is not None:
+        rows.append(("  since", utc_text(failure.since_ms)))
+    return rows
+
+
 def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:
     if facts.outbox is None:
         return []
@@ -227,7 +239,7 @@ def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:
     if done == facts.outbox.messages:
         return [("  exactly once", f"{outputs}: published")]
     there = "" if done is None else f", {done:,} of them are published"
-    publishes = "the next start makes sure of it" if facts.status == "not running" else "the job publishes them"
+    publishes = "the next start makes sure of it" if facts.has_ended else "the job publishes them"
     return [("  exactly once", f"{outputs}{there}: {publishes}")]
 
 
@@ -236,7 +248,7 @@ def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:
     match drain.step:
         case None:
             return []
-        case "asked" | "draining" | "last commit" if facts.status == "not running":
+        case "asked" | "draining" | "last commit" if facts.has_ended:
             means = "the job is not running, and its next start drains"
         case "asked":
             means = "the run has not noticed it yet"

@@ -40,6 +40,7 @@ from penstock.errors import CorruptError, PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown_failure import LastWords, ShownFailure
 from penstock.metadata.stop_request import StopRequests
 from penstock.metadata.stop_request import StopWatch as RequestWatch
 from penstock.plan.side_inputs import with_side_inputs
@@ -176,6 +177,9 @@ class QueryJob:
             from_checkpoint=None if bound.record is None else str(bound.record.id),
             until_latest=False,
         )
+        shown = ShownFailure(self._objects, self._paths)
+        self._words = LastWords(shown, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
+        undo.push(self._words)
         undo.callback(job.admins.close)
         self._open(first, tenure, undo)
 
@@ -219,6 +223,7 @@ class QueryJob:
             job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
         )
         tables.needed = self._loop.needed_versions
+        self._words.epoch = lambda: self._loop.epoch
         self._board.processed = directory.processed_messages
         exports = MetricsExports(job, job.claim.run_id, self._board, tenure.keeper.lease.may_start_batch)
         undo.callback(exports.close)  # after the last metrics have come
@@ -305,3 +310,5 @@ class QueryJob:
         with self._undo:
             if self._failed is None:
                 self._loop.finish()
+            else:
+                self._words.say(self._failed)

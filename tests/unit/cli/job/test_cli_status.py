@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,11 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import CheckpointV2
 from penstock.container.logs import log_path
+from penstock.errors import ConfigError, FailedMessage, UserCodeError
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.lease import LeaseHolder, LeaseState, acquire
 from penstock.metadata.paths import JobPaths
+from penstock.metadata.shown_failure import Failure, LastWords, ShownFailure
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin
 from penstock.testing.system_contract import append
@@ -282,3 +284,122 @@ def test_status_names_the_containers_of_this_host(log: CheckpointLog, home: Path
         wait_until(lambda: call_json("status", "flights", "--no-wait")["containers"], "the container's process")
         assert call_json("status", "flights", "--no-wait")["containers"] == [{"container": "7-0", "pid": pids[0]}]
         assert f"7-0 (pid {pids[0]})" in call("status", "flights", "--no-wait")[0]
+
+
+def last_words(objects: FileObjectStore, error: Exception, epoch: int, lost: str | None = None) -> None:
+    """What a driver writes when the error ends its run."""
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
+    lease.lost = lost
+    with suppress(type(error)), ExitStack() as undo:
+        undo.callback(lease.release)
+        undo.push(LastWords(ShownFailure(objects, PATHS), lease, epoch))
+        raise error
+
+
+def test_a_failed_job_says_since_when_why_and_where(objects: FileObjectStore) -> None:
+    epoch = CheckpointLog(objects, PATHS).claim("run-a").epoch
+    failed = FailedMessage("local.flights", 1, 42, "'JFK'", "totals", "KeyError: 'distance'", "Traceback ...")
+    before_ms = time.time_ns() // 1_000_000
+    last_words(objects, UserCodeError(failed), epoch)
+    facts = call_json("status", "flights")
+    assert facts["status"] == "failed"
+    assert (facts["failure"]["error"], facts["failure"]["place"]) == (failed.reason, failed.place)
+    assert before_ms <= facts["failure"]["sinceMs"] <= time.time_ns() // 1_000_000
+    assert call_json("status")[0]["status"] == "failed"
+    said = " ".join(call("status", "flights")[0].split())
+    assert "failed: KeyError: 'distance'" in said
+    assert "stream `local.flights` partition 1 offset 42 key 'JFK'" in said
+    assert "last holder" in said
+
+
+def test_the_next_claim_makes_a_failure_a_thing_of_the_past(objects: FileObjectStore) -> None:
+    log = CheckpointLog(objects, PATHS)
+    last_words(objects, ConfigError("no such thing"), log.claim("run-a").epoch)
+    assert call_json("status", "flights")["failure"]["error"] == "no such thing"
+    log.claim("run-a")
+    facts = call_json("status", "flights")
+    assert (facts["status"], facts["reason"], facts["failure"]) == (
+        "not running",
+        "its last run released the lease",
+        None,
+    )
+
+
+def test_last_words_of_a_replaced_driver_do_not_hide_those_of_the_newer_run(objects: FileObjectStore) -> None:
+    log = CheckpointLog(objects, PATHS)
+    old, new = log.claim("run-a").epoch, log.claim("run-a").epoch
+    shown = ShownFailure(objects, PATHS)
+    shown.put(new, Failure(5, "the newer run"))
+    shown.put(old, Failure(6, "the replaced one"))
+    assert shown.get(new) == Failure(5, "the newer run")
+    assert shown.get(old) is None
+    newest = log.claim("run-a").epoch
+    last_words(objects, ConfigError("of a driver that has lost its lease"), newest, lost="another driver took over")
+    assert shown.get(new) == Failure(5, "the newer run")
+
+
+def test_a_stop_is_no_failure(objects: FileObjectStore) -> None:
+    epoch = CheckpointLog(objects, PATHS).claim("run-a").epoch
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
+    shown = ShownFailure(objects, PATHS)
+    words = LastWords(shown, lease, epoch, stops=ConfigError)
+    words.say(KeyboardInterrupt())
+    words.say(ConfigError("somebody stopped the run"))
+    assert shown.get(epoch) is None
+    words.say(ValueError("no stop"))
+    lease.release()
+    assert call_json("status", "flights")["failure"]["error"] == "ValueError: no stop"
+
+
+def test_last_words_of_any_text_are_written_and_cut(objects: FileObjectStore) -> None:
+    epoch = CheckpointLog(objects, PATHS).claim("run-a").epoch
+    last_words(objects, OSError("no file \udce4" + "x" * 1_000_000), epoch)
+    said = call_json("status", "flights")["failure"]["error"]
+    assert said.startswith("OSError: no file \\udce4xxx")
+    assert len(said) < 5_000
+
+
+def test_last_words_that_cannot_be_written_do_not_hide_the_error(
+    objects: FileObjectStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    (objects.root / PATHS.metadata("failure", "last-run")).mkdir(parents=True)
+    last_words(objects, ConfigError("the first error"), CheckpointLog(objects, PATHS).claim("run-a").epoch)
+    assert "will not say why this run failed" in caplog.text
+
+
+def test_a_job_whose_driver_was_killed_has_failed_since_its_last_sign_of_life(objects: FileObjectStore) -> None:
+    CheckpointLog(objects, PATHS).claim("other-run")
+    put_lease(objects, renewed_ms=1_700_000_000_000)
+    facts = call_json("status", "flights")
+    assert (facts["status"], facts["failure"]["sinceMs"]) == ("failed", 1_700_000_000_000)
+    said = " ".join(call("status", "flights")[0].split())
+    assert "its driver is gone, its last sign of life was at 2023-11-14T22:13:20.000Z" in said
+    assert "pid 7 on host `elsewhere`" in said
+
+
+def test_a_run_that_had_ended_before_it_was_killed_has_not_failed(objects: FileObjectStore) -> None:
+    log = CheckpointLog(objects, PATHS)
+    claim = log.claim("other-run")
+    first = record(claim, 0, None, kind_detail="start")
+    log.append(first)
+    log.append(record(claim, 3, first.id, ended="stopped"))
+    put_lease(objects)
+    assert call_json("status", "flights")["status"] == "not running"
+
+
+def test_damaged_last_words_hide_nothing_else(objects: FileObjectStore) -> None:
+    CheckpointLog(objects, PATHS).claim("run-a")
+    objects.put_if_absent(PATHS.metadata("failure", "last-run"), b"{")
+    assert call_json("status", "flights")["status"] == "not running"
+
+
+def test_the_lease_says_when_it_was_renewed(objects: FileObjectStore) -> None:
+    before_ms = time.time_ns() // 1_000_000
+    lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
+    taken = LeaseState.decode(objects.get(PATHS.lease), PATHS.lease).renewed_ms
+    assert taken is not None
+    assert before_ms <= taken
+    lease.renew()
+    renewed = LeaseState.decode(objects.get(PATHS.lease), PATHS.lease).renewed_ms
+    assert renewed is not None
+    assert taken <= renewed <= time.time_ns() // 1_000_000

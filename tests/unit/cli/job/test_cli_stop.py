@@ -154,7 +154,9 @@ def test_a_stopped_driver_does_not_respond(objects: FileObjectStore) -> None:
             assert f"kill -CONT {process.pid}" in call("status", "flights")[0].replace("\n", " ")
         finally:
             process.kill()
-    assert call_json("status", "flights")["status"] == "not running"
+    facts = call_json("status", "flights")
+    assert facts["status"] == "failed"
+    assert "its driver is gone, its last sign of life was at" in facts["failure"]["error"]
 
 
 def test_a_driver_that_lives_and_does_not_renew_does_not_respond(objects: FileObjectStore) -> None:
