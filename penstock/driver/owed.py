@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.outbox import Owed, Unpublished, outbox_name
@@ -17,6 +18,7 @@ from penstock.plan.identities import Identities, recreated
 from penstock.plan.positions import to_positions
 from penstock.plan.start import StartPlan
 from penstock.plan.streams import JobStreams
+from penstock.system.base import Progress
 from penstock.system.query import QUERY_SYSTEM
 from penstock.wording import counted, listed
 
@@ -122,6 +124,64 @@ def check_keepers(owed: Owed, publisher: str, streams: JobStreams) -> None:
 
 def _all(owed: Owed) -> str:
     return f"all {counted(owed.messages, 'message')}" if owed.messages else "nothing more"
+
+
+def check_age(view: LogView, publisher: str, streams: JobStreams, read_again: Callable[[], LogView]) -> None:
+    """Raise IncompatibleError if an exactly-once output has messages of a record that the log does not have: it is
+    older than its outputs, and the job would send again what they have. Fences nobody, and writes nothing.
+
+    Asked are all partitions, because the last record may have left nothing to be published, or nothing to some.
+
+    Args:
+        view: the log, read before.
+        publisher: the name of who writes the outputs.
+        streams: the streams of the job. Those that do not exist have no messages.
+        read_again: the log, read now: a driver that was replaced may have appended and published meanwhile.
+    """
+    last = _last(view)
+    found = {ssp: mark.slot for ssp, mark in _marks(publisher, streams) if mark.slot > last}
+    if not found or max(found.values()) <= (last := _last(read_again())):
+        return  # the claim refuses what another driver appended
+    ssp = max(sorted(found), key=lambda each: found[each])
+    known = f"the last record of the checkpoint log is {last}" if last >= 0 else "the checkpoint log has no record"
+    raise IncompatibleError(
+        f"`{ssp}` has output of record {found[ssp]} of this job, and {known}: the job's folder is older than its "
+        "output, as after a backup was restored. Nothing was started, because messages would be published a second "
+        "time. Bring the newer folder back, or give the job a new `job.id`"
+    )
+
+
+def _last(view: LogView) -> int:
+    """The slot of the last record, or of one behind it that is damaged or missing now; -1 if there is none."""
+    latest = view.latest
+    return max(-1 if latest is None else view.slot_of(latest), *view.damaged, *view.faults, -1)
+
+
+def _marks(publisher: str, streams: JobStreams) -> Iterator[tuple[SystemStreamPartition, Progress]]:
+    """How far publishing is, of every partition of every exactly-once output, with one question to each system."""
+    parts: dict[str, list[SystemStreamPartition]] = {}
+    for stream in sorted({*streams.exactly_once, *streams.owed}):
+        if stream.system != QUERY_SYSTEM:  # its rows are published by the record that names them
+            parts.setdefault(stream.system, []).extend(_partitions(stream, streams))
+    for system, own in parts.items():
+        try:
+            yield from streams.admins[system].progress_of(publisher, own).items()
+        except IncompatibleError as error:
+            logger.warning(
+                "the system `%s` was not asked how far its outputs are published, so a job folder that is older than "
+                "its output, as after a backup was restored, may not be noticed: %s. Its class must define "
+                "`SystemAdmin.progress_of`",
+                system,
+                error,
+            )
+
+
+def _partitions(stream: SystemStream, streams: JobStreams) -> list[SystemStreamPartition]:
+    try:
+        count = streams.admins[stream.system].partition_count(stream.stream)
+    except NotFoundError:
+        return []
+    return [SystemStreamPartition(stream.system, stream.stream, partition) for partition in range(count)]
 
 
 def check_streams(owed: Owed, streams: JobStreams) -> None:

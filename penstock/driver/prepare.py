@@ -24,6 +24,7 @@ from penstock.container.protocol import Markers
 from penstock.container.side_homes import side_fingerprints
 from penstock.drain.requests import DrainRequests
 from penstock.driver.owed import (
+    check_age,
     check_keepers,
     check_streams,
     own_debt,
@@ -231,6 +232,7 @@ def prepare(
     publisher = owed.publisher or f"{paths.root}-{uid}"
     check_keepers(owed, publisher, streams)
     check_streams(owed, streams)  # before outputs are created
+    check_age(view, publisher, streams, lambda: log.read(on_damage))
     warn_of_new_outputs(owed, {} if view.latest is None else view.latest.identities, streams)
     new = streams.create_intermediates(tasks, owner_of_intermediates(paths.root, uid))
     start = replace(start, intermediate=begin_streams(between, kept, streams.intermediate_ends(), new))

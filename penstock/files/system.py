@@ -6,7 +6,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -27,6 +27,7 @@ from penstock.system.base import (
     CHUNK_BYTES,
     OffsetRange,
     PartitionOffsets,
+    Progress,
     RawMessage,
     RecordLimits,
     System,
@@ -235,6 +236,12 @@ class FilesAdmin(SystemAdmin):
             for partition in range(partitions):
                 ssp = SystemStreamPartition(self._system.name, stream, partition)
                 self._logs.get(ssp).append(writer, None, None, 0)
+
+    def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """See `SystemAdmin`: the marks of each partition's last manifest."""
+        with self._lock:
+            marks = {ssp: self._logs.get(ssp).read().marks.get(name) for ssp in ssps}
+        return {ssp: Progress(*mark) for ssp, mark in marks.items() if mark is not None}
 
     def published(self, stream: str, name: str, slot: int) -> None:
         """See `SystemAdmin`: readers see the commit as a whole."""

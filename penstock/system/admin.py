@@ -234,8 +234,8 @@ class SystemAdmin(ABC):
         return True
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last marks of writers of this name, for people: unlike `SystemWriter.progress` it fences nobody, so a
-        transaction that is open may follow.
+        """The last marks of writers of this name: unlike `SystemWriter.progress` it fences nobody, so a transaction
+        that is open may follow. `penstock status` shows them, and a start refuses a job whose checkpoint log is older.
 
         Args:
             name: that of a `WriterIdentity`.
