@@ -40,6 +40,8 @@ class TableBuild:
     retained: int
     needed: Callable[[str], Collection[int]]
     """The versions of a table that containers read or load."""
+    check_owner: Callable[[], None]
+    """Looks into the log; raises FencedError if another driver has the job."""
     report: Callable[[str, Published], None]
     """Called whenever it is known what batches should read."""
     clock: Clock
@@ -99,7 +101,7 @@ class TableBuild:
                 choice,
             )
             return None
-        if place == self._built_from:
+        if place == self._built_from and choice.version is not None:  # without one, it was lost
             return None
         try:
             source = read_version(self.builder, side, place)
@@ -224,7 +226,7 @@ class TableBuild:
     def _retain(self) -> None:
         """Delete versions that nobody needs. What fails is done after the next build."""
         try:
-            self.registry.retain(self.retained, self.needed(self.name))
+            self.registry.retain(self.retained, self.needed(self.name), self.check_owner)
         except FencedError:
             raise
         except PenstockError as failure:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from penstock.api.side_inputs import PushedTable
+from penstock.checkpoint.log import CheckpointLog
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.driver.ports import Published
 from penstock.driver.prepare import PreparedJob
@@ -31,6 +32,7 @@ class TableBuilds:
     def __init__(
         self,
         job: PreparedJob,
+        log: CheckpointLog,
         builder: TableBuilder,
         needed: Callable[[str], Collection[int]] = lambda _: (),
         clock: Clock = SYSTEM_CLOCK,
@@ -38,6 +40,7 @@ class TableBuilds:
         """
         Args:
             job: the job.
+            log: says whether another driver has the job.
             builder: reads sources, and builds files.
             needed: by table, the versions that containers read or load. Called by the thread that looks.
             clock: measures and waits.
@@ -60,6 +63,7 @@ class TableBuilds:
                 builder,
                 job.config.tables.versions_retained,
                 lambda table: self.needed(table),
+                log.check_owner,
                 self._report,
                 clock,
             )

@@ -157,7 +157,7 @@ def _start(
     spec = container_spec(context, job, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
     runner = SparkRunner(context, job, shipment, directory, stop.immediate)
-    tables = TableBuilds(job, SparkTableBuilder(context, job.config.job.root, job.paths))
+    tables = TableBuilds(job, log, SparkTableBuilder(context, job.config.job.root, job.paths))
     loop = assemble(job, log, keeper, directory, runner, board, stop, published=tables)
     if drains:
         loop.drain_at_start()

@@ -8,10 +8,10 @@ wants, and publishes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 
-from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
+from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 from penstock.retry import Retry, retry
@@ -145,21 +145,26 @@ class TableRegistry:
         found = self._pin.read()
         return None if found is None else found.version
 
-    def retain(self, newest: int, in_use: Iterable[int]) -> tuple[int, ...]:
-        """Delete old versions. Kept are the newest ones, those in use, and the pinned one.
+    def retain(self, newest: int, in_use: Iterable[int], check_owner: Callable[[], None]) -> tuple[int, ...]:
+        """Delete old versions. Kept are the newest ones, those in use, and the pinned one. All that a later driver
+        finds when it takes the job over is kept, too: it may use an old version.
 
         Args:
             newest: `tables.versions.retained`.
             in_use: versions that a container reads or loads, or that a batch may still name.
+            check_owner: raises FencedError if another driver has the job.
 
         Returns:
             Those deleted.
+
+        Raises:
+            FencedError: another driver has the job.
         """
         records, unreadable = self._records()
         versions = [each.version for each in records if not each.is_fence]
         pinned = self.pinned()
         needed = {*in_use, *(() if pinned is None else (pinned,))}
-        gone = [number for number in expired(versions, newest, needed) if self._delete(records, number)]
+        gone = [number for number in expired(versions, newest, needed) if self._delete(records, number, check_owner)]
         last = max([0, *unreadable, *(each.version for each in records)])
         for fence in (each for each in records if each.is_fence and each.version < last):
             if any(each.version > fence.version and each.epoch >= fence.epoch for each in records):
@@ -215,11 +220,22 @@ class TableRegistry:
         elif records[-1].epoch > epoch:
             raise FencedError(f"table `{self.table}`: another driver, of epoch {records[-1].epoch}, has it now")
 
-    def _delete(self, records: tuple[TableManifest, ...], number: int) -> bool:
-        """Delete one version: its manifest first, which makes it invisible. False if it was pinned meanwhile."""
+    def _delete(self, records: tuple[TableManifest, ...], number: int, check_owner: Callable[[], None]) -> bool:
+        """Delete one version: its manifest first, which makes it invisible. False if it was pinned meanwhile.
+
+        If the job is still this driver's behind that, no later driver has seen the version, and its files may go at any
+        time.
+        """
+        check_owner()
         key = self._paths.table_version(self.table, number)
         manifest = next(each for each in records if each.version == number)
         self._objects.delete_durably(key)
+        try:
+            check_owner()
+        except PenstockError:
+            if self._missing(manifest) is None:
+                self._objects.put_if_absent(key, manifest.encode())
+            raise
         if self.pinned() == number:
             self._objects.put_if_absent(key, manifest.encode())
             return False

@@ -218,7 +218,7 @@ class QueryJob:
         graph = job.topology.graph
         self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
-        tables = TableBuilds(job, SparkTableBuilder(context, config.job.root, job.paths))
+        tables = TableBuilds(job, self._log, SparkTableBuilder(context, config.job.root, job.paths))
         self._loop = assemble(
             job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
         )

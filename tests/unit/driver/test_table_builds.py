@@ -77,6 +77,7 @@ class Driver:
     epoch: int = 1
     check: Callable[[TableCandidate], object] | None = None
     needed: Callable[[str], Collection[int]] = lambda _: ()
+    check_owner: Callable[[], None] = lambda: None
     retained: int = 3
     builder: ArrowTableBuilder | None = None
     published: list[Published] = field(default_factory=list)
@@ -94,6 +95,7 @@ class Driver:
             self.builder,
             self.retained,
             self.needed,
+            self.check_owner,
             lambda _, published: self.published.append(published),
             SYSTEM_CLOCK,
         )
@@ -433,6 +435,20 @@ def test_a_driver_that_lost_the_job_publishes_nothing(objects: ObjectStore, fold
     assert found.rows == 1
 
 
+def test_a_version_that_is_gone_is_built_again(objects: ObjectStore, folder: Path) -> None:
+    """A driver that was replaced, and ended while it deleted old versions, can take one with it."""
+    push(folder / "v1", {"N1": 1})
+    driver = Driver(objects, folder)
+    first = driver.look().manifest
+    driver.look()
+    assert first is not None
+    objects.delete(PATHS.table_version("planes", first.version))
+    again = driver.look().manifest
+    assert again is not None
+    assert (again.build != first.build, again.source_version) == (True, first.source_version)
+    assert files_of(objects) >= named_files(driver.registry)
+
+
 def job_of(objects: ObjectStore, folder: Path, root: Path) -> InProcessDriver:
     systems = {"local": MemorySystem("local")}
     systems["local"].admin().create_stream("trips", TASKS)
@@ -442,7 +458,7 @@ def job_of(objects: ObjectStore, folder: Path, root: Path) -> InProcessDriver:
 
 def test_the_thread_of_a_run(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     driver = job_of(objects, folder, tmp_path / "root")
-    builds = TableBuilds(driver.job, ArrowTableBuilder(objects, PATHS))
+    builds = TableBuilds(driver.job, driver.log, ArrowTableBuilder(objects, PATHS))
     assert builds.published("planes") == NOT_LOOKED
     builds.start()
     wait_until(lambda: "has no complete version" in builds.published("planes").note, "nothing is complete")
@@ -462,7 +478,7 @@ def test_a_source_that_cannot_be_listed_is_said_once(
             raise ConfigError("`planes` cannot be listed: permission denied")
 
     driver = job_of(objects, folder, tmp_path / "root")
-    builds = TableBuilds(driver.job, Forbidden(objects, PATHS))
+    builds = TableBuilds(driver.job, driver.log, Forbidden(objects, PATHS))
     with caplog.at_level(logging.WARNING):
         builds.look()
         builds.look()
@@ -478,7 +494,7 @@ def test_a_job_without_tables_has_no_thread(objects: ObjectStore, tmp_path: Path
     systems["local"].admin().create_stream("trips", 1)
     config = load_config(overrides={"job.name": "flights", "job.root": str(tmp_path / "root")})
     driver = InProcessDriver(app.graph(), config, objects, systems)
-    builds = TableBuilds(driver.job, ArrowTableBuilder(objects, PATHS))
+    builds = TableBuilds(driver.job, driver.log, ArrowTableBuilder(objects, PATHS))
     builds.start()
     builds.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-tables"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.object_store import ObjectStore
@@ -158,7 +159,7 @@ def test_a_number_that_became_free_is_withdrawn(tmp_path: Path) -> None:
                 other.collect(2)
                 publish(other, "2-a", 2)
                 publish(other, "2-b", 2)
-                other.retain(1, ())
+                other.retain(1, (), lambda: None)
                 assert key not in objects.list(PATHS.tables)
             return objects.put_if_absent(key, data)
 
@@ -175,7 +176,7 @@ def test_old_versions_go_but_never_those_that_are_needed(objects: ObjectStore) -
         publish(table, f"1-{number}")
     table.pin(1, "somebody")
     assert table.pinned() == 1
-    assert table.retain(2, [3]) == (2, 4)
+    assert table.retain(2, [3], lambda: None) == (2, 4)
     assert table.versions().numbers == (1, 3, 5, 6)
     assert sorted({key.split("/")[-2] for key in objects.list(f"{PATHS.tables}/planes/builds")}) == [
         "1-0",
@@ -184,7 +185,7 @@ def test_old_versions_go_but_never_those_that_are_needed(objects: ObjectStore) -
         "1-5",
     ]
     table.pin(None)
-    assert table.retain(1, ()) == (1, 3, 5)
+    assert table.retain(1, (), lambda: None) == (1, 3, 5)
     assert publish(table, "1-new").version == 7
 
 
@@ -201,7 +202,7 @@ def test_a_pinned_version_is_there_at_every_moment(objects: ObjectStore) -> None
     for number in range(4):
         publish(table, f"1-{number}")
     table.pin(2)
-    assert table.retain(1, ()) == (1, 3)
+    assert table.retain(1, (), lambda: None) == (1, 3)
     assert deleted == [PATHS.table_version("planes", number) for number in (1, 3)]
 
 
@@ -217,9 +218,57 @@ def test_a_version_that_is_pinned_while_it_expires_stays(tmp_path: Path) -> None
     table = registry(PinnedMeanwhile(objects))
     for number in range(3):
         publish(table, f"1-{number}")
-    assert table.retain(1, ()) == (2,)
+    assert table.retain(1, (), lambda: None) == (2,)
     assert table.versions().numbers == (1, 3)
     assert registry(objects).choose(PRINT).version == table.manifest(1)
+
+
+@pytest.mark.parametrize("moment", ["list", "delete_durably", "delete"])
+def test_a_driver_that_takes_over_while_versions_expire_keeps_what_it_finds(tmp_path: Path, moment: str) -> None:
+    """It uses an old version, because it has an older definition of the table."""
+    objects = FileObjectStore(tmp_path)
+    older = replace(PRINT, tasks=PRINT.tasks + 1)
+    found: list[TableManifest | None] = []
+
+    class Overtaken(ForwardingStore):
+        """Another driver claims the log and looks: behind the look at the versions, before the deletion of the first
+        manifest, or before that of the first file."""
+
+        expires = False
+
+        def overtake(self, call: str) -> None:
+            if self.expires and call == moment and not found:
+                CheckpointLog(objects, PATHS).claim("second")
+                found.append(registry(objects).choose(older).version)
+
+        def list(self, prefix: str, after: str | None = None) -> list[str]:
+            there = objects.list(prefix, after)
+            self.overtake("list")
+            return there
+
+        def delete_durably(self, key: str) -> None:
+            self.overtake("delete_durably")
+            objects.delete_durably(key)
+
+        def delete(self, key: str) -> None:
+            self.overtake("delete")
+            objects.delete(key)
+
+    store = Overtaken(objects)
+    log, table = CheckpointLog(store, PATHS), registry(store)
+    log.claim("first")
+    table.put_file("1-a", FILE.name, b"abc")
+    table.publish(replace(draft("1-a"), fingerprint=older))
+    for name in ("1-b", "1-c"):
+        publish(table, name)
+    store.expires = True
+    with pytest.raises(FencedError):
+        table.retain(1, (), log.check_owner)
+    seen = () if moment == "delete" else (1,)
+    assert [each and each.version for each in found] == [*seen, *([] if seen else [None])]
+    assert registry(objects).versions().numbers == (*seen, 2, 3)
+    for each in registry(objects).versions().manifests:
+        assert b"".join(registry(objects).pieces(each, FILE)) == b"abc"
 
 
 def test_a_pin_names_a_whole_version(objects: ObjectStore) -> None:
