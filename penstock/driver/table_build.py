@@ -120,7 +120,7 @@ class TableBuild:
         return fitting[-1] if fitting else None
 
     def _build(self, source: SourceVersion, *, alone: bool) -> TableManifest | None:
-        """Build and publish; None if the source changed meanwhile.
+        """Build and publish; None if another version is the newest one meanwhile.
 
         Raises:
             TableRefusedError: the version is refused before it is built, or was built and is no good.
@@ -131,7 +131,11 @@ class TableBuild:
         try:
             files = self.builder.build(BuildRequest(self.spec, self.tasks, source, build, alone))
             if self._changed(source):
-                logger.info("table `%s`: `%s` changed while it was read, and is read again", self.name, source.url)
+                logger.info(
+                    "table `%s`: %s of `%s` is not published, because the newest version is another one now. That one "
+                    "is built next",
+                    *(self.name, source.version, source.url),
+                )
                 return None
             published = self._publish(source, build, files)
         except TableRefusedError as error:
@@ -153,7 +157,7 @@ class TableBuild:
         return published
 
     def _changed(self, source: SourceVersion) -> bool:
-        """Whether the source is not what it was before it was read."""
+        """Whether the newest version is not the one that was read: its files changed, or a later one came."""
         if source.delta_version is not None:  # its versions never change
             return False
         side = pushed_table(self.spec)

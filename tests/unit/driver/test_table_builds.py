@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -293,6 +294,28 @@ def test_a_source_that_changes_while_it_is_read_is_read_again(objects: ObjectSto
     assert (found.version, found.rows) == (1, 3)
     driver.look()
     assert files_of(objects) == named_files(driver.registry)
+
+
+def test_a_version_that_comes_while_the_one_before_is_read_is_what_the_log_names(
+    objects: ObjectStore, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    push(folder / "v1", {"N1": 1})
+    builder = Builder(objects, PATHS)
+    later = iter([folder / "v2"])
+
+    def push_once() -> None:
+        for version in later:
+            push(version, {"N1": 2})
+
+    builder.before = push_once
+    driver = Driver(objects, folder, builder=builder)
+    assert driver.look().manifest is None
+    assert "changed while it was read" not in caplog.text
+    assert re.search(r"of `\S*v1` is not published, because the newest version is another one now", caplog.text)
+    found = driver.look().manifest
+    assert found is not None
+    assert found.source.endswith("v2")
 
 
 def test_what_may_pass_is_tried_again_but_not_forever(objects: ObjectStore, folder: Path) -> None:
