@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +20,7 @@ PROGRESS_LOGGER = "penstock.progress"
 _LOG_EVERY_S = 5.0
 _LOOK_EVERY_S = 0.5
 _SHOW_AFTER_S = 3.0
+_RATE_OVER_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,31 @@ class RunView:
         return ", ".join(text for text in (self.phase_text, self.messages_text, *self.details) if text)
 
 
+class RecentRate:
+    """Messages per second of real time: over the last ten seconds, and over whole batches if they take longer."""
+
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, int]] = deque()
+
+    def look(self, now: float, read: int, *, busy: bool) -> float | None:
+        """The rate now; None while nothing has been read between two looks.
+
+        Args:
+            now: on a monotonic clock, in seconds.
+            read: the messages of all batches that have ended.
+            busy: whether a batch with messages runs. They count once it has ended, so the time until then does too.
+        """
+        points = self._points
+        if not read and not busy:
+            points.clear()  # nothing has been read yet: the time counts from the first batch on
+        if not points or not busy or read != points[-1][1]:
+            points.append((now, read))
+        while len(points) > 2 and now - points[1][0] >= _RATE_OVER_S:
+            points.popleft()
+        (began, before), (ended, after) = points[0], points[-1]
+        return (after - before) / (ended - began) if after and ended > began else None
+
+
 class RunObserver:
     """Looks at a job from its handle. Used by one thread."""
 
@@ -89,6 +116,7 @@ class RunObserver:
         self._total: int | None = None
         self._running: tuple[int, float] = (-1, 0.0)
         """The batch that ran at the last look, and since when."""
+        self._rate = RecentRate()
 
     def look(self) -> RunView:
         """The job now."""
@@ -98,7 +126,9 @@ class RunObserver:
             # The two may be of neighbouring batches, and a rewind reads again: both only make the sum too large.
             self._total = min(read + remaining, read + remaining if self._total is None else self._total)
         done = read if self._total is None or remaining is None else self._total - remaining
-        running = self._long_running()
+        running_now = self._job.running_batch
+        recent = self._rate.look(self._clock(), read, busy=running_now is not None and running_now.messages > 0)
+        running = self._long_running(running_now)
         drain = None if running is None or phase != "draining" else self._job.drain_progress
         outage = self._job.outage
         waits_for = "" if drain is None else drain.waits_for
@@ -106,7 +136,7 @@ class RunObserver:
             phase=phase,
             done=max(done, 0),
             total=self._total,
-            rate=None if progress is None else progress.processed_rows_per_second,
+            rate=None if progress is None else progress.processed_rows_per_second if recent is None else recent,
             batch=None if progress is None else progress.batch_id,
             checkpoint=self._job.last_checkpoint,
             restored_bytes=self._job.restored_bytes,
@@ -117,8 +147,7 @@ class RunObserver:
             bootstrap=str(self._job.bootstrap_progress or ""),
         )
 
-    def _long_running(self) -> BatchProgress | None:
-        running = self._job.running_batch
+    def _long_running(self, running: BatchProgress | None) -> BatchProgress | None:
         if running is None:
             return None
         if running.batch != self._running[0]:

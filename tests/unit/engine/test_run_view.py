@@ -36,6 +36,36 @@ def test_a_run_without_an_end_shows_its_lag() -> None:
     assert str(view) == "running, 30 messages (1,200 behind), 2 dead letters, 100/s, batch 3"
 
 
+def test_the_rate_is_that_of_the_last_seconds_whatever_the_batches_were() -> None:
+    """A message every 10 ms, in batches of 1 s that an empty one follows; then nothing; then batches of 30 s."""
+    clock, board = SettableClock(), ProgressBoard()
+    board.update(phase="running")
+    observer = RunObserver(Job("shop-1", "r", board, StopRequest()), clock.monotonic)
+    assert observer.look().rate is None
+    read = 0
+    for batch in range(1, 30):
+        with board.batch(batch, 100):
+            clock.advance(1)
+            assert batch < 3 or observer.look().rate == pytest.approx(100)
+        read += 100
+        empty = replace(progress(batch, read, read), num_input_rows=0, processed_rows_per_second=0.0)
+        board.update(last=empty)
+        assert batch == 1 or observer.look().rate == pytest.approx(100)
+    for _ in range(12):
+        clock.advance(1)
+        idle = observer.look().rate
+    assert idle == 0
+    for batch in range(30, 33):
+        with board.batch(batch, 600):
+            for _ in range(30):
+                clock.advance(1)
+                slow = observer.look().rate
+        read += 600
+        board.update(last=progress(batch, read, read))
+        assert observer.look().rate == pytest.approx(20, rel=0.3)
+    assert slow == pytest.approx(20)
+
+
 def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
     clock = SettableClock()
     board = ProgressBoard(processed=lambda batch: 1000 * batch)
