@@ -110,6 +110,24 @@ def size_text(count: int) -> str:
     return f"{size:.1f} TB"
 
 
+def duration_text(duration_ms: int) -> str:
+    """A duration for people: in seconds, minutes, hours or days, whichever fits.
+
+    Args:
+        duration_ms: the duration in milliseconds.
+
+    Example:
+        >>> duration_text(3_500), duration_text(7_200_000), duration_text(95_403_376_500)
+        ('3.5 s', '120.0 min', '1,104.2 d')
+    """
+    value = duration_ms / 1000
+    for unit, longest, size in (("s", 600, 60), ("min", 600, 60), ("h", 72, 24)):
+        if abs(value) < longest:
+            return f"{value:,.1f} {unit}"
+        value /= size
+    return f"{value:,.1f} d"
+
+
 def utc_text(epoch_ms: int) -> str:
     """A time for people, in UTC; the number itself if it is beyond the calendar.
 

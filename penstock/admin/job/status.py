@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -83,8 +83,8 @@ class InputStatus:
     """Whether offsets have no gaps. Where they have, `lag` and `lost` are in offsets, and there are at most so many
     messages."""
     held_back_by: int | None = None
-    """The partition with the lowest event time, which holds the watermark back; None without event time. It does so
-    until it is idle."""
+    """The partition with the lowest event time, which holds the watermark back; None without event time, and if all
+    are idle. It does so until it is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,7 +382,8 @@ def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
     for stream, next_offsets in sorted(positions.items()):
         one = _input(stream, next_offsets, last, config)
         one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
-        found.append(_with_times(one, times.get(stream, {}), last) if last.event_times else one)
+        idle = _idle(one, view, config.idle_ms(stream))
+        found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
     return tuple(found)
 
 
@@ -420,15 +421,35 @@ def _smallest(
     return found
 
 
-def _with_times(status: InputStatus, times: Mapping[int, int], last: CheckpointRecord) -> InputStatus:
-    """The event times of its partitions. The lowest one holds the others back, or one that has none yet; not so in a
-    DataFrame, because which task met a row says nothing about its time."""
+def _idle(status: InputStatus, view: LogView, idle_ms: int) -> set[int]:
+    """The partitions that were idle at the last checkpoint. A partition with nothing unread now was at its end since
+    the oldest checkpoint of the epoch that has the same position: before it, a start counted the time anew."""
+    last = view.checkpoints[-1]
+    still = {each.partition for each in status.partitions if each.lag == 0}
+    idle: set[int] = set()
+    for record in reversed(view.checkpoints):
+        if record.epoch != last.epoch or not still:
+            break
+        there = _smallest(record.next_offsets).get(SystemStream.parse(status.stream), {})
+        still &= {each.partition for each in status.partitions if there.get(each.partition) == each.next_offset}
+        if last.batch_time_ms - record.batch_time_ms >= idle_ms:
+            idle |= still
+    return idle
+
+
+def _with_times(
+    status: InputStatus, times: Mapping[int, int], last: CheckpointRecord, idle: Collection[int]
+) -> InputStatus:
+    """The event times of its partitions. The lowest one that is not idle holds the others back, or one that has none
+    yet; not so in a DataFrame, because which task met a row says nothing about its time."""
     partitions = tuple(replace(each, event_time_ms=times.get(each.partition)) for each in status.partitions)
     if _is_frame(SystemStream.parse(status.stream), last):
         return replace(status, partitions=partitions)
     ended = {ssp.partition for ssp in last.ended_inputs if str(ssp.system_stream) == status.stream}
     reached = {each.partition: times.get(each.partition, NO_WATERMARK) for each in partitions}
-    slowest = min((part for part in reached if part not in ended), key=reached.__getitem__, default=None)
+    slowest = min(
+        (part for part in reached if part not in ended and part not in idle), key=reached.__getitem__, default=None
+    )
     return replace(status, partitions=partitions, held_back_by=slowest)
 
 

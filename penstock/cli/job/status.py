@@ -35,7 +35,7 @@ from penstock.cli.shared.output import (
 from penstock.errors import ConfigError
 from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.watermarks import holds_back_text
-from penstock.wording import counted, utc_text
+from penstock.wording import counted, duration_text, utc_text
 
 _WATCH_SECONDS = 1.0
 
@@ -287,7 +287,7 @@ def _show_standbys(facts: JobStatus) -> None:
 
 
 def _behind(standby: StandbyFacts) -> str | None:
-    return None if standby.behind_ms is None else f"{standby.behind_ms / 1000:,.1f} s"
+    return None if standby.behind_ms is None else duration_text(standby.behind_ms)
 
 
 def _show_tables(facts: JobStatus) -> None:
@@ -348,7 +348,7 @@ def _reached(watermark_ms: int | None) -> str | None:
 def _watermark(status: WatermarkStatus) -> tuple[object, ...]:
     if status.watermark_ms is None or status.delay_ms is None:
         return (status.operator, "its inputs have ended", None)
-    return (status.operator, utc_text(status.watermark_ms), f"{status.delay_ms / 1000:,.1f} s")
+    return (status.operator, utc_text(status.watermark_ms), duration_text(status.delay_ms))
 
 
 def _show_startpoints(facts: JobStatus) -> None:

@@ -200,6 +200,34 @@ def test_the_watermark_its_delay_and_who_holds_it_back(log: CheckpointLog) -> No
     assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 0
 
 
+def test_an_idle_partition_does_not_hold_the_watermark_back(log: CheckpointLog) -> None:
+    """Partition 1 has nothing unread and has had its position for an hour. Partition 0 has unread messages."""
+    published(20, partitions=2)
+    upcoming = [part["upcoming"] for part in call_json("status", "flights")["inputs"][0]["partitions"]]
+    ssps = [SystemStreamPartition("local", "flights", task) for task in range(2)]
+    last, claim = log.read().checkpoints[-1], log.claim("run-b")
+    at = 1_700_000_000_000
+    times = {0: {ssps[0]: at + 3_600_000 - 2_000}, 1: {ssps[1]: at - 3_500}}
+    marks = {"hourly": at - 3_500}
+    before = record(claim, 5, last.id, event_times=times, watermarks=marks)
+    before = replace(before, next_offsets={0: {ssps[0]: 0}, 1: {ssps[1]: upcoming[1]}})
+    log.append(before)
+    assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 1, "not idle yet"
+    moved = {0: {ssps[0]: 1}, 1: before.next_offsets[1]}
+    after = record(claim, 6, before.id, event_times=times, watermarks={"hourly": at + 3_600_000 - 2_000})
+    log.append(replace(after, batch_time_ms=at + 3_600_000, next_offsets=moved))
+    assert call_json("status", "flights")["inputs"][0]["heldBackBy"] == 0
+    assert "partition 1 holds the watermark back" not in call("status", "flights")[1]
+    assert re.search(r"hourly .* 2.0 s", call("status", "flights")[0])
+
+
+def test_how_far_a_watermark_of_long_ago_is_behind(log: CheckpointLog) -> None:
+    last = log.read().checkpoints[-1]
+    long_ago = 1_700_000_000_000 - 95_403_376_500
+    log.append(record(log.claim("run-b"), 5, last.id, watermarks={"hourly": long_ago}))
+    assert re.search(r"hourly .* 1,104.2 d", call("status", "flights")[0])
+
+
 def test_a_dataframe_of_a_query_has_no_partition_that_holds_it_back(log: CheckpointLog) -> None:
     rows = [SystemStreamPartition("spark", "rows", task) for task in range(2)]
     last = log.read().checkpoints[-1]
