@@ -197,6 +197,7 @@ def test_sigterm_ends_after_the_batch_with_a_commit(project: Path) -> None:
     with start(project, *RUN) as process:
         try:
             lines = lines_of(process)
+            await_line(lines, "starting Spark for job weigh-1")
             await_line(lines, r"running, .*batch \d")
             running = call_json(project, "status", "weigh")
             assert running["status"] == "running"

@@ -9,9 +9,11 @@ import typer
 from penstock.admin.configuration import EffectiveValue, check_application, effective_values, key_facts
 from penstock.admin.jobs import load_without_job
 from penstock.cli.shared.application import load_application
+from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
 from penstock.cli.shared.output import print_json, print_table
 from penstock.config.load import load_config
+from penstock.wording import counted
 
 app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_help=True)
 
@@ -24,9 +26,10 @@ def check(
     ] = None,
     config: ConfigFile = None,
     assignments: Assignments = None,
+    all_keys: Annotated[bool, typer.Option("--all", help="Show keys that have their defaults, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the effective values and where each comes from, or all mistakes."""
+    """Print the values that are set and where each comes from, or all mistakes. JSON always has all keys."""
     if application is None:
         loaded = load_without_job(config, assignments)
         graph = None
@@ -40,7 +43,7 @@ def check(
     if as_json:
         print_json(values)
     else:
-        _show(values)
+        _show(values if all_keys else [each for each in values if each.key in loaded.origins], len(values))
 
 
 @app.command("keys")
@@ -63,5 +66,7 @@ def keys(
     )
 
 
-def _show(values: list[EffectiveValue]) -> None:
+def _show(values: list[EffectiveValue], known: int) -> None:
     print_table("", ("key", "value", "origin"), ((each.key, each.value, each.origin) for each in values))
+    if len(values) < known:
+        say(f"{counted(known - len(values), 'other key')} have their defaults; `--all` shows them")

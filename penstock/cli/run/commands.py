@@ -89,7 +89,9 @@ def run(
     loaded = load_application(application)
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
     settings = load_config(config, assignments=assignments or (), default_job_name=name, stores=stores)
-    remember_job(JobPaths(settings.job.name, settings.job.id).root)
+    paths = JobPaths(settings.job.name, settings.job.id)
+    remember_job(paths.root)
+    say(f"starting Spark for job {paths.root}; this takes some seconds")
     with StopSignals() as signals:
         job: Job | None = None
         try:

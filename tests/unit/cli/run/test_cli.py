@@ -68,7 +68,18 @@ def test_config_check_says_what_holds_and_where_it_comes_from() -> None:
     assert found["job.name"] == (None, "the application's name")
     assert found["systems.local.samza.factory"] == ("local", "default")
     assert found["spark.hadoop.fs.s3a.secret.key"] == ("(hidden)", "-c")
-    assert "p.yaml:2" in call("config", "check", "--config", "p.yaml")[0]
+
+
+def test_config_check_shows_what_is_set_and_the_rest_on_demand() -> None:
+    Path("p.yaml").write_text("task:\n  commit.ms: 5s\n")
+    out, error = call("config", "check", "--config", "p.yaml", "-c", "job.id=7")
+    assert "p.yaml:2" in out
+    shown = {line.split()[0]: line.split()[1] for line in out.splitlines() if "." in line}
+    assert shown == {"job.id": "7", "job.name": "-", "task.commit.ms": "5000"}
+    assert "--all" in error
+    everything, error = call("config", "check", "--config", "p.yaml", "--all")
+    assert "task.checkpoint.retained" in everything
+    assert not error
 
 
 def test_config_check_reports_every_mistake() -> None:
