@@ -21,6 +21,7 @@ _LOG_EVERY_S = 5.0
 _LOOK_EVERY_S = 0.5
 _SHOW_AFTER_S = 3.0
 _RATE_OVER_S = 10.0
+_RATE_FROM_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class RecentRate:
         self._points: deque[tuple[float, int]] = deque()
 
     def look(self, now: float, read: int, *, busy: bool) -> float | None:
-        """The rate now; None while nothing has been read between two looks.
+        """The rate now; None while nothing has been read, and in the first second, which says little.
 
         Args:
             now: on a monotonic clock, in seconds.
@@ -104,7 +105,7 @@ class RecentRate:
         while len(points) > 2 and now - points[1][0] >= _RATE_OVER_S:
             points.popleft()
         (began, before), (ended, after) = points[0], points[-1]
-        return (after - before) / (ended - began) if after and ended > began else None
+        return (after - before) / (ended - began) if after and ended - began >= _RATE_FROM_S else None
 
 
 class RunObserver:
