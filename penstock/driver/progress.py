@@ -310,12 +310,13 @@ def now_text() -> str:
 
 def _camel(value: Any) -> Any:
     if isinstance(value, dict):
-        return {_camel_name(key): _camel(item) for key, item in value.items()}
+        return {camel(key): _camel(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_camel(item) for item in value]
     return value
 
 
-def _camel_name(name: str) -> str:
+def camel(name: str) -> str:
+    """A field's name in Spark's spelling."""
     head, *rest = name.split("_")
     return head + "".join(part.capitalize() for part in rest)

@@ -7,6 +7,7 @@ from penstock.public_names import lazy_names
 if TYPE_CHECKING:
     from penstock.spark.applications import ApplicationStream as ApplicationStream
     from penstock.spark.applications import run_application as run_application
+    from penstock.spark.query_progress import state_operators as state_operators
     from penstock.spark.rows import Rows as Rows
     from penstock.spark.state_frames import read_changes as read_changes
     from penstock.spark.state_frames import read_state as read_state
@@ -17,6 +18,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
         __name__,
         {
             "penstock.spark.applications": "ApplicationStream run_application",
+            "penstock.spark.query_progress": "state_operators",
             "penstock.spark.rows": "Rows",
             "penstock.spark.state_frames": "read_changes read_state",
             "penstock.spark.transform": "TransformedStream transform_with_state",

@@ -13,6 +13,7 @@ from typing import Any, Self, TypeAlias
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -30,6 +31,7 @@ from penstock.engine.session import check_session, scratch_folder
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
 from penstock.metadata.lease import LeaseHeldError
 from penstock.spark.heartbeat import Heartbeat, prepare_heartbeat
+from penstock.spark.query_progress import note_state, state_operators
 from penstock.spark.takeover import Takeover
 from penstock.system.query import queries_of
 
@@ -126,6 +128,7 @@ class RunningQuery:
                     begins_here=plan.begins_here,
                 )
             outputs = self._job.run(asked, frames)
+            note_state(query, batch, self._job.state_operators)
             if self._heartbeat is not None:
                 self._heartbeat.set(self._job.next_due_ms())
             return outputs
@@ -217,10 +220,26 @@ class Query(StreamingQuery):
             self._running.wait()
         return ended
 
+    @property
+    def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - Spark's name
+        """See `StreamingQuery.lastProgress`. `stateOperators` has Penstock's as well."""
+        found = super().lastProgress
+        return None if found is None else _with_state(found)
+
+    @property
+    def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - Spark's name
+        """See `StreamingQuery.recentProgress`. `stateOperators` has Penstock's as well."""
+        return [_with_state(each) for each in super().recentProgress]
+
     def stop(self) -> None:
         """See `StreamingQuery.stop`."""
         super().stop()
         self._running.wait()
+
+
+def _with_state(progress: StreamingQueryProgress) -> StreamingQueryProgress:
+    progress["stateOperators"] = [*progress.stateOperators, *state_operators(progress)]
+    return progress
 
 
 class StreamWriter:

@@ -32,6 +32,7 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
             if "from_checkpoint" in block and times == 1:
                 shutil.copytree(tmp_path / "location", tmp_path / "copy")
             exec(compile(block, "docs/pyspark.md", "exec"), found)
+        spark.streams.removeListener(found["dashboard"])
         wanted = {f"u{n}": times * len(range(n, 1000, 7)) for n in range(7)}
         assert {row.user: row.n for row in found["visits"]} == wanted
         batches = [each["batchId"] for each in found["query"].recentProgress if each["numInputRows"]]

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pyspark import cloudpickle
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
+from pyspark.sql.streaming.listener import StreamingQueryListener
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock as ps
@@ -133,6 +135,25 @@ class Plan:
         return self._make(first, second)
 
 
+class Dashboard(StreamingQueryListener):
+    """Adds up what events say of state: Spark's operators and Penstock's."""
+
+    def __init__(self) -> None:
+        self.late, self.updated = Counter[str](), Counter[str]()
+        self.ended = 0
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802
+        for operator in [*event.progress.stateOperators, *pss.state_operators(event.progress)]:
+            self.late[str(event.progress.id)] += operator.numRowsDroppedByWatermark
+            self.updated[str(event.progress.id)] += operator.numRowsUpdated
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
+        self.ended += 1
+
+
 Found = dict[int, list[tuple[Any, ...]]]
 
 
@@ -218,15 +239,23 @@ def by_penstock(
 def test_event_time_late_rows_timers_and_initial_state_are_those_of_pyspark(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In two runs: watermarks and timers go on from where they were."""
+    """In two runs: watermarks and timers go on from where they were. A listener hears of as many late rows."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    source = Source(tmp_path)
-    for files in (FILES[:3], FILES[3:]):
-        for rows in files:
-            source.add(rows)
-        expected, found = by_pyspark(spark, source, tmp_path), by_penstock(spark, source, tmp_path)
-        assert flat(found) == flat(expected)
-        assert any("end" in row[1] for row in flat(found))
+    source, dashboard = Source(tmp_path), Dashboard()
+    spark.streams.addListener(dashboard)
+    try:
+        for files in (FILES[:3], FILES[3:]):
+            for rows in files:
+                source.add(rows)
+            expected, found = by_pyspark(spark, source, tmp_path), by_penstock(spark, source, tmp_path)
+            assert flat(found) == flat(expected)
+            assert any("end" in row[1] for row in flat(found))
+        wait_until(lambda: dashboard.ended == 4, "the events of both queries in both runs", PATIENCE_S)
+    finally:
+        spark.streams.removeListener(dashboard)
+    theirs, ours = (json.loads((tmp_path / name / "metadata").read_text())["id"] for name in ("theirs", "ours"))
+    assert dashboard.late[ours] == dashboard.late[theirs] > 0
+    assert dashboard.updated[ours] > 0
 
 
 PLANS: dict[str, Callable[[DataFrame, DataFrame], DataFrame]] = {
@@ -389,6 +418,8 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
         ("b", "timer None (1,)"),
         ("c", "timer None (1,)"),
     ], "one has expired, the other one not"
+    (state,) = query.recentProgress[0].stateOperators
+    assert (state.numRowsUpdated > 0, state.numShufflePartitions) == (True, 2)
     assert first <= 3, "a batch with rows, and one for each time at which a timer was due"
     assert len(set(numbers)) <= 5
 

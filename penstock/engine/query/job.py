@@ -23,6 +23,7 @@ from penstock.driver.offered import OfferedFeed, next_batch
 from penstock.driver.owed import Debts
 from penstock.driver.prepare import prepare
 from penstock.driver.progress import ProgressBoard
+from penstock.driver.state_progress import StateOperatorProgress
 from penstock.driver.stop import StopRequest
 from penstock.driver.table_builds import TableBuilds
 from penstock.engine.directory import ContainerDirectory
@@ -242,6 +243,11 @@ class QueryJob:
     def tasks(self) -> int:
         """How many tasks the job has."""
         return self._job.settings.tasks
+
+    @property
+    def state_operators(self) -> tuple[StateOperatorProgress, ...]:
+        """What the last batch that this job processed did to its state; nothing before that."""
+        return () if self._board.last is None else self._board.last.state_operators
 
     def run(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
         """Process a batch once, however often it is asked for, and commit it. Returns its outputs, by name.
