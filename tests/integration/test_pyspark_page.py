@@ -14,12 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.support import beside_pyspark
+from tests.support.jobs import wait_until
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A query of two starts: the second one reads what is new, and continues with the state. Then its checkpoint
     location is set back behind the first one."""
     events = spark.range(1000).selectExpr("concat('u', id % 7) AS user", "id")
@@ -32,6 +33,11 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path) -> None:
             if "from_checkpoint" in block and times == 1:
                 shutil.copytree(tmp_path / "location", tmp_path / "copy")
             exec(compile(block, "docs/pyspark.md", "exec"), found)
+        if times == 2:
+            (state,) = found["query"].lastProgress.stateOperators
+            assert (state.numRowsTotal, state.numRowsUpdated, state.numRowsDroppedByWatermark) == (7, 7, 0)
+            line = f"{state.operatorName} 7 0\n"
+            wait_until(lambda line=line: line in capsys.readouterr().out, "the listener's line")
         spark.streams.removeListener(found["dashboard"])
         wanted = {f"u{n}": times * len(range(n, 1000, 7)) for n in range(7)}
         assert {row.user: row.n for row in found["visits"]} == wanted
