@@ -168,7 +168,7 @@ def _beats(tasks: EpochMetrics, registry: MetricsRegistry, engine: RocksDbEngine
         nonlocal known
         gets.inc()
         rows = changed.of(tasks.snapshot().merged(engine_metrics(0, STORE, engine)))
-        found = load(Beat, dump(Beat("0-0", "token", 1, 0, 0, "", 0, 0, metrics=rows)))
+        found = load(Beat, dump(Beat("0-0", "token", 1, 0, 0, "", 0, {}, metrics=rows)))
         known = Snapshot({**known, **Snapshot.of_rows(found.metrics)})
 
     return beat

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -79,8 +80,8 @@ class Activity:
     """What the attempts of a container are doing."""
 
     batch: int
-    processed: int
-    """Messages of the batch that were processed."""
+    processed: Mapping[int, int]
+    """By stage, the messages of the batch that were processed."""
     stalled_ms: int = 0
     """How long the slowest attempt has been processing one message."""
     processing: str = ""
@@ -102,8 +103,8 @@ class Attempts:
         """(stage, task) -> its attempt."""
         self._batch = NO_BATCH
         """The run whose attempts may come."""
-        self._processed = 0
-        """Messages that its attempts have processed that are finished."""
+        self._processed = Counter[int]()
+        """By stage, messages that its attempts have processed that are finished."""
         self._stopped = False
 
     def start(self) -> None:
@@ -114,7 +115,7 @@ class Attempts:
         with self._lock:
             self._check()
             self._batch = batch
-            self._processed = 0
+            self._processed.clear()
             running, self._running = self._running, {}
         for attempt in running.values():
             self._discard(attempt)
@@ -153,7 +154,7 @@ class Attempts:
             with self._lock:
                 if not self._unlist(running):
                     raise DiscardedAttemptError("the attempt was cancelled")
-                self._processed += attempt.processed
+                self._processed[attempt.stage] += attempt.processed
             running.cancelled = True  # it belongs to the task from here on
             self._tasks[attempt.task].finish_attempt(attempt)
         return rest
@@ -169,8 +170,9 @@ class Attempts:
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
-            batch, processed = self._batch.number, self._processed
-        processed += sum(each.attempt.processed for each in running)
+            batch, processed = self._batch.number, self._processed.copy()
+        for each in running:
+            processed[each.attempt.stage] += each.attempt.processed
         if not running:
             return Activity(batch, processed)
         stalled, slowest = max(

@@ -115,7 +115,7 @@ class Container:
         """A sign of life."""
         with self._lock:
             epoch = self._epoch
-        activity = Activity(NO_BATCH.number, 0) if epoch is None else epoch.attempts.activity()
+        activity = Activity(NO_BATCH.number, {}) if epoch is None else epoch.attempts.activity()
         return Beat(
             self.container,
             self.incarnation,

@@ -347,7 +347,7 @@ class StandbyState:
 class Beat:
     """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `processing` which
     message that is, `pending_bytes` what was written to its stores since the last commit, `processed` how many
-    messages of `batch` it has processed."""
+    messages of `batch` each of its stages has processed."""
 
     container: str
     incarnation: str
@@ -356,7 +356,7 @@ class Beat:
     pending_bytes: int
     processing: str = ""
     batch: int = -1
-    processed: int = 0
+    processed: Mapping[int, int] = field(default_factory=dict)
     metrics: list[Row] = field(default_factory=list)
     """Those that have changed since an earlier beat; not every beat looks."""
     side_failure: EpochFailure | None = None

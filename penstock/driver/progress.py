@@ -150,10 +150,13 @@ class BatchProgress:
 
     batch: int
     messages: int
-    processed: int
+    processed: Mapping[int, int]
+    """By stage. A stage may send more messages to the next one than it gets, or fewer."""
 
     def __str__(self) -> str:
-        return f"batch {self.batch} of {counted(self.messages, 'message')}, {self.processed:,} processed"
+        where = " in stage {}" if len(self.processed) > 1 else ""
+        done = [f"{count:,} processed" + where.format(stage) for stage, count in self.processed.items()]
+        return ", ".join([f"batch {self.batch} of {counted(self.messages, 'message')}", *(done or ["0 processed"])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +224,8 @@ class ProgressBoard:
     """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
     running: tuple[int, int] | None = None
     """The batch that runs, and its messages."""
-    processed: Callable[[int], int] = lambda _: 0
-    """How many messages of a batch containers have processed in stages with state, as of their last beats."""
+    processed: Callable[[int], Mapping[int, int]] = lambda _: {}
+    """How many messages of a batch each stage with state has processed, as of the containers' last beats."""
     tables: tuple[TableStatus, ...] = ()
     """The pushed tables."""
     standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()

@@ -215,10 +215,14 @@ class ContainerDirectory:
         """Memory of all containers, as of their last beats."""
         return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)
 
-    def processed_messages(self, batch: int) -> int:
-        """How many messages of the batch were processed in stages with state, as of the containers' last beats."""
+    def processed_messages(self, batch: int) -> Mapping[int, int]:
+        """How many messages of the batch each stage with state has processed, as of the containers' last beats."""
         beats = [c.last_beat for c in list(self._clients.values())]
-        return sum(beat.processed for beat in beats if beat is not None and beat.batch == batch)
+        found = Counter[int]()
+        for beat in beats:
+            if beat is not None and beat.batch == batch:
+                found.update(beat.processed)
+        return dict(sorted(found.items()))
 
     def waits_for(self) -> str:
         """See `Fleet.waits_for`."""

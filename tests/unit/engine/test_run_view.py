@@ -68,13 +68,16 @@ def test_the_rate_is_that_of_the_last_seconds_whatever_the_batches_were() -> Non
 
 def test_a_batch_that_takes_long_shows_how_far_it_is() -> None:
     clock = SettableClock()
-    board = ProgressBoard(processed=lambda batch: 1000 * batch)
+    done = {1: 4000}
+    board = ProgressBoard(processed=lambda _: done)
     board.update(phase="running", running=(4, 10_000))
     job = Job("shop-1", "r", board, StopRequest())
     observer = RunObserver(job, clock.monotonic)
     assert "batch" not in str(observer.look())
     clock.advance(5)
-    assert "batch 4 of 10,000 messages, 4,000 processed" in str(observer.look())
+    assert "batch 4 of 10,000 messages, 4,000 processed," in f"{observer.look()},"
+    done[2] = 3500
+    assert "of 10,000 messages, 4,000 processed in stage 1, 3,500 processed in stage 2" in str(observer.look())
     board.update(running=None)
     assert job.running_batch is None
 
