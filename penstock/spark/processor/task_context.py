@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -10,15 +11,24 @@ from pyspark import TaskContext
 
 from penstock.errors import PenstockError
 
+_here = threading.local()
+_lock = threading.Lock()
+_running = 0
+"""How many threads process keys. PySpark has one context for a process, and a container runs several tasks at once."""
+
 
 class ProcessorContext(TaskContext):
-    """Knows the partition of the keys, and nothing of Spark."""
+    """Knows the partition of the keys that the calling thread processes, and nothing of Spark."""
 
-    def __new__(cls, partition: int) -> ProcessorContext:
+    def __new__(cls) -> ProcessorContext:
         return object.__new__(cls)
 
-    def __init__(self, partition: int) -> None:
-        self._partitionId = partition
+    def partitionId(self) -> int:
+        """The partition."""
+        partition: int | None = getattr(_here, "partition", None)
+        if partition is None:
+            raise PenstockError("TaskContext.get().partitionId() is known only in the thread that calls the processor")
+        return partition
 
 
 def _unknown(name: str) -> Any:
@@ -37,10 +47,18 @@ for _name in ("stageId", "attemptNumber", "taskAttemptId", "getLocalProperty", "
 
 @contextmanager
 def task_context(partition: int) -> Iterator[None]:
-    """`TaskContext.get()` returns a context of this partition while the block runs."""
-    before = TaskContext.get()
-    TaskContext._setTaskContext(ProcessorContext(partition))  # noqa: SLF001
+    """`TaskContext.get()` returns a context of this partition while the block runs, in this thread."""
+    global _running
+    _here.partition = partition
+    with _lock:
+        _running += 1
+        if _running == 1:
+            TaskContext._setTaskContext(ProcessorContext())  # noqa: SLF001
     try:
         yield
     finally:
-        TaskContext._setTaskContext(before)  # noqa: SLF001
+        with _lock:
+            _running -= 1
+            if _running == 0:
+                TaskContext._setTaskContext(None)  # noqa: SLF001
+        del _here.partition
