@@ -34,7 +34,7 @@ from penstock.api.serdes.failures import (
 from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.api.side_declarations import SideDeclaration, check_side_store, read_only
 from penstock.api.ssp import SystemStream
-from penstock.api.store import OPERATOR_STORES, OperatorBytes, StoreSpec, TimeToLive, TtlFrom
+from penstock.api.store import OPERATOR_STORES, OperatorBytes, OperatorKind, StoreSpec, TimeToLive, TtlFrom, with_layout
 from penstock.api.tables import Table, TableSpec
 from penstock.api.task import StreamTask
 from penstock.api.timers import AtDrain, discards, timers_store
@@ -204,10 +204,11 @@ class Declarations:
         if spec.side is not None:
             raise ConfigError(f"{what}{read_only(spec)}")
 
-    def own_store(self, name: str, definition: str) -> str:
+    def own_store(self, name: str, kind: OperatorKind, definition: str) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
-        text without spaces: an operator that is defined otherwise is refused the bytes."""
-        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(definition))
+        text without spaces, with the number of the kind's layout: an operator that is defined otherwise, or writes
+        another layout, is refused the bytes."""
+        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)))
         return name
 
     def timers(self, op_id: str, place: Place, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
@@ -219,7 +220,7 @@ class Declarations:
         if serde is None:
             return None, ()
         keys = place.serde("key", serde, String()).for_store_keys()
-        return keys, (self.own_store(timers_store(op_id), f"timers({keys.name})".replace(" ", "")),)
+        return keys, (self.own_store(timers_store(op_id), "timers", f"timers({keys.name})".replace(" ", "")),)
 
     def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
         """Add an output. Raises ConfigError as `Application.output`."""

@@ -101,7 +101,7 @@ class MessageStream(Generic[T]):
         def make(i: str) -> WindowSpec:
             op = self._operator
             definition = definition_of(window, op.key_serde, op.value_serde)
-            store = self._declared.own_store(f"{i}.window", definition)
+            store = self._declared.own_store(f"{i}.window", "window", definition)
             same = {**self._same(), "value_serde": Panes()}
             return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, **same)
 
@@ -179,7 +179,7 @@ class MessageStream(Generic[T]):
                 upstream=tuple(dict.fromkeys(side.source for side in sides)),
                 key_serde=left.key_serde,
                 value_serde=join_place(f"operator `{i}`").serde("value", value, Json()),
-                stores=(self._declared.own_store(f"{i}.join", definition),),
+                stores=(self._declared.own_store(f"{i}.join", "join", definition),),
                 join=join,
                 function=function,
                 left=left,
@@ -582,7 +582,8 @@ class MessageStream(Generic[T]):
         op = self._operator
 
         def make(i: str) -> TemporalJoinSpec:
-            store = self._declared.own_store(f"{i}.join", f"as-of({op.key_serde.name},{op.value_serde.name})")
+            definition = f"as-of({op.key_serde.name},{op.value_serde.name})"
+            store = self._declared.own_store(f"{i}.join", "temporal-join", definition)
             return TemporalJoinSpec(
                 id=i,
                 stores=(table.name, store),
@@ -634,7 +635,8 @@ class MessageStream(Generic[T]):
         def make(i: str) -> SendToTableSpec:
             stores: tuple[str, ...] = (table.name,)
             if table.history_ms is not None:
-                stores += (self._declared.own_store(f"{i}.timers", f"versions({table.key_serde.name})"),)
+                definition = f"versions({table.key_serde.name})"
+                stores += (self._declared.own_store(f"{i}.timers", "versions", definition),)
             return SendToTableSpec(
                 id=i,
                 stores=stores,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -42,6 +43,41 @@ class StoreSpec:
 
 OPERATOR_STORES = (".window", ".join", ".timers")
 """What the names of stores that belong to one operator end with: `<operator id>.window`."""
+
+
+OperatorKind: TypeAlias = Literal["window", "join", "temporal-join", "timers", "versions"]
+
+STORE_LAYOUTS: dict[OperatorKind, int] = {"window": 1, "join": 1, "temporal-join": 1, "timers": 1, "versions": 1}
+"""The number of the layout in which operators of a kind write their stores.
+
+Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
+would be read wrongly. What writes them is in `runtime/windows`, `runtime/joins`, `runtime/operators/temporal_join.py`,
+`runtime/timers.py` and `runtime/operators/send_to_table.py`.
+"""
+_LAYOUT = ":layout="
+_NUMBERED = re.compile(rf"(.*){_LAYOUT}([0-9]+)")
+
+
+def with_layout(kind: OperatorKind, definition: str) -> str:
+    """The definition with the number of the layout. Layout 1 is not named: definitions had no number at first.
+
+    Example:
+        >>> with_layout("timers", "timers(string)")
+        'timers(string)'
+    """
+    number = STORE_LAYOUTS[kind]
+    return definition if number == 1 else f"{definition}{_LAYOUT}{number}"
+
+
+def layout_of(definition: str) -> int:
+    """The number of the layout from a definition.
+
+    Example:
+        >>> layout_of("timers(string)"), layout_of("timers(string):layout=2")
+        (1, 2)
+    """
+    found = _NUMBERED.fullmatch(definition)
+    return 1 if found is None else int(found[2])
 
 
 class OperatorBytes(Bytes):

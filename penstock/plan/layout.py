@@ -7,7 +7,7 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
-from penstock.api.store import OPERATOR_STORES, StoreSpec
+from penstock.api.store import OPERATOR_STORES, StoreSpec, layout_of
 from penstock.api.tables import TableSpec
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
@@ -96,14 +96,21 @@ def _changed_operator(
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]
+    drain = f"drain it with `penstock drain {job} --wait`: everything that waits fires, and the next start may be of"
+    reset = f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
+    if is_now and layout_of(was) != layout_of(is_now):
+        return IncompatibleError(
+            f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} in layout {layout_of(was)} of the "
+            f"store, which another version of Penstock wrote. This version reads layout {layout_of(is_now)}: what "
+            f"waits in {it} would be read wrongly. Start the application, as it was, with that version, and {drain} "
+            f"this version. {reset}"
+        )
     found = f"{verb} `{is_now}` now{_difference(was, is_now)}" if is_now else f"{verb} no longer in the application"
     put = "Put" if now is None else "Set"
     return IncompatibleError(
         f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
         f'{it} would be lost. {put} {it} back, with id="{operator}". To change {it}, start the application as it was, '
-        f"and drain it with `penstock drain {job} --wait`: everything that waits fires, and the next start may be of "
-        f"the changed one. Or drop what waits in {it}, and keep all other state: "
-        f"{argument('reset_operators', [operator])}"
+        f"and {drain} the changed one. {reset}"
     )
 
 

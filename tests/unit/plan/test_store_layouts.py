@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.store import TtlFrom
+from penstock.api.store import STORE_LAYOUTS, OperatorKind, TtlFrom
 from penstock.checkpoint.record import Claim
 from penstock.plan.layout import check_layout, store_layout
+from penstock.plan.reset import Reset
 from tests.support.checkpoints import checkpoint
 
 
@@ -218,3 +219,41 @@ def test_timers_are_refused_another_serde_and_none() -> None:
     ):
         check_layout(record, timers_layout(None), 0)
     check_layout(replace(record, ended="end-of-stream"), timers_layout(ps.Long()), 0)
+
+
+def of_all_kinds() -> ps.StreamApplication:
+    """An application with an operator of each kind that has a store."""
+
+    class Remind(Count):
+        def on_timer(
+            self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+        ) -> None: ...
+
+    app = ps.StreamApplication("a")
+    stream, table = app.input("local.in"), app.table("t", history_ms=5)
+    stream.window(SUMS, id="window")
+    stream.join(stream, lambda one, two: one, within_ms=5, id="join")
+    stream.send_to(table, id="versions")
+    stream.join_table(table, lambda one, two: one, as_of=True, id="temporal-join")
+    stream.process(Remind, timers=ps.String(), id="timers")
+    return app
+
+
+@pytest.mark.parametrize("kind", STORE_LAYOUTS)
+def test_stores_of_another_layout_are_refused(kind: OperatorKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two versions is the newer one. What is closed has nothing in such stores."""
+    first = store_layout(of_all_kinds().graph())
+    monkeypatch.setitem(STORE_LAYOUTS, kind, 2)
+    second = store_layout(of_all_kinds().graph())
+    assert [name.rpartition(".")[0] for name in first if first[name] != second[name]] == [kind]
+    for before, now, numbers in ((first, second, (1, 2)), (second, first, (2, 1))):
+        record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=before)
+        said = (
+            rf"of operator `{kind}` (is|are) in checkpoint .* in layout {numbers[0]} of .* reads layout {numbers[1]}: "
+            rf".*with that version, and drain it with `penstock drain JOB --wait`.*\[\"{kind}\"\]"
+        )
+        with pytest.raises(ps.IncompatibleError, match=said):
+            check_layout(record, now, 0)
+        check_layout(replace(record, ended="drained"), now, 0)
+        check_layout(record, now, 0, Reset((kind,)).stores)
+        check_layout(record, before, 0)
