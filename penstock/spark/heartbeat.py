@@ -11,8 +11,10 @@ query whose checkpoint location was made without this source therefore gets an o
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
+import shlex
 import shutil
 import sys
 import tempfile
@@ -28,12 +30,16 @@ from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailable
 from pyspark.sql.types import StructField, StructType
 
 from penstock.engine.query.offsets import HEARTBEAT, OffsetLog
+from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError
+from penstock.spark import early_worker
 
 logger = logging.getLogger(__name__)
 
 _SOURCE = "penstock-heartbeat"
 _DUE = "due"
+_READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
+"""The module of PySpark that Spark runs in the process it asks for offsets."""
 _POSITIONAL = b"v1\n"
 """How the files of a log begin that has the sources by position."""
 AT_ONCE = 0
@@ -79,12 +85,30 @@ class Heartbeat:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
+def python_here(folder: Path) -> str:
+    """A program that is this process's Python, except that the process of a reader connects to Spark at once.
+
+    Args:
+        folder: gets the program. If nothing there can be run, this is Python itself.
+    """
+    early = [sys.executable, "-S", "-c", inspect.getsource(early_worker)]
+    path = folder / "heartbeat-python"
+    written = path.with_suffix(".new")
+    written.write_text(
+        f'#!/bin/sh\n[ "$2" = {_READER_PROCESS} ] && exec {shlex.join(early)} "$2"\n'
+        f'exec {shlex.quote(sys.executable)} "$@"\n'
+    )
+    written.chmod(0o700)
+    written.replace(path)
+    return str(path) if os.access(path, os.X_OK) else sys.executable
+
+
 class _HereOnly:
     """A Spark context whose Python is that of this process."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
-        self.pythonExec = sys.executable
+        self.pythonExec = python_here(scratch_folder(context))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)

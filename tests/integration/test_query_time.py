@@ -23,6 +23,7 @@ import penstock as ps
 import penstock.spark as pss
 from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError
+from penstock.spark.heartbeat import Heartbeat
 from tests.support.jobs import wait_until
 
 pytestmark = pytest.mark.spark
@@ -41,6 +42,18 @@ FILES = [
     [("d", 150), ("b", 168)],  # the watermark comes to the timer of "d" behind the last rows
 ]
 INITIAL = [("b", 40), ("e", 5)]
+
+SLOW_PYSPARK = """
+import sys, time
+
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pyspark" and "pyspark.sql.streaming.python_streaming_source_runner" in sys.orig_argv:
+            time.sleep(12)
+
+sys.meta_path.insert(0, Slow())
+"""
+"""A `sitecustomize` of a busy machine: Spark waits 10 s for the process that imports it."""
 
 
 class Sessions(StatefulProcessor):
@@ -426,6 +439,29 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
     ended = begin(spark.newSession()).trigger(availableNow=True).start()
     assert ended.awaitTermination(PATIENCE_S), "nothing is due, and nothing new"
     assert sorted(set(numbers)) == list(range(1 + max(numbers))), "the stop may have come before Spark knew of a batch"
+
+
+@pytest.mark.slow
+def test_a_query_starts_where_the_import_of_pyspark_takes_longer_than_spark_waits_for_a_process(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text(SLOW_PYSPARK)
+    monkeypatch.setitem(spark.sparkContext.environment, "PYTHONPATH", str(tmp_path))
+    source, batches = Source(tmp_path), list[int]()
+    source.add([("a", 100)])
+    heartbeat = Heartbeat(scratch_folder(spark.sparkContext))
+    try:
+        df = heartbeat.added_to(source.read(spark.newSession()))
+        writer = df.writeStream.foreachBatch(lambda _, number: batches.append(number))
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            # One has the row, and the others are due.
+            wait_until(lambda: len(batches) >= 3 or not query.isActive, "batches", PATIENCE_S)
+            assert query.exception() is None
+        finally:
+            query.stop()
+    finally:
+        heartbeat.close()
 
 
 def test_initial_state_of_another_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:

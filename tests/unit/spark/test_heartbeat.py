@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import socket
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -12,19 +14,33 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
+from pyspark.serializers import SpecialLengths
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from penstock.clock import SYSTEM_CLOCK
 from penstock.engine.query.offsets import plan_of
 from penstock.errors import ConfigError
-from penstock.spark.heartbeat import AT_ONCE, Heartbeat, heartbeat_source, prepare_heartbeat
+from penstock.spark.heartbeat import AT_ONCE, Heartbeat, heartbeat_source, prepare_heartbeat, python_here
 
 OLD = b'v1\n{"batchWatermarkMs":0,"conf":{}}\n{"logOffset":3}'
 NEW = OLD + b'\n{"penstock.heartbeat": 4}'
 NAMED = b'v2\n{"batchWatermarkMs":0,"conf":{}}\n{"first":{"logOffset":3}}'
 ADDED = b'\n{"penstock.heartbeat":-1}'
 AN_HOUR = 3_600_000
+PATIENCE_S = 60
+READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
+GATE = """
+import os, sys, time
+
+class Gate:
+    def find_spec(self, name, path=None, target=None):
+        while name == "pyspark" and not os.path.exists(os.environ["GATE"]):
+            time.sleep(0.01)
+
+sys.meta_path.insert(0, Gate())
+"""
+"""A `sitecustomize` by which PySpark can be imported once a file is there."""
 
 
 class Beating:
@@ -93,6 +109,60 @@ def test_the_processes_of_spark_need_no_penstock() -> None:
     )
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     subprocess.run([sys.executable, "-c", code], input=data, check=True, cwd="/", env=environment)
+
+
+@pytest.mark.parametrize("family", ["AF_INET", "AF_UNIX"])
+def test_the_process_of_the_reader_connects_before_it_imports_pyspark(tmp_path: Path, family: str) -> None:
+    """Spark waits ten seconds for it, and nothing can be set. Here nobody waits longer than a file lets it."""
+    (tmp_path / "sitecustomize.py").write_text(GATE)
+    gate, path = tmp_path / "gate", tmp_path / "socket"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "GATE": str(gate)}
+    is_local = family == "AF_UNIX"
+    with socket.socket(getattr(socket, family)) as server:
+        server.bind(str(path) if is_local else ("127.0.0.1", 0))
+        server.listen()
+        server.settimeout(PATIENCE_S)
+        if is_local:
+            environment["PYTHON_WORKER_FACTORY_SOCK_PATH"] = str(path)
+        else:
+            environment["PYTHON_WORKER_FACTORY_PORT"] = str(server.getsockname()[1])
+            environment["PYTHON_WORKER_FACTORY_SECRET"] = "shibboleth"
+        process = subprocess.Popen([python_here(tmp_path), "-m", READER_PROCESS], env=environment)
+        try:
+            connection, _ = server.accept()
+            connection.settimeout(PATIENCE_S)
+            with connection, connection.makefile("rwb") as file:
+                if not is_local:
+                    assert read_text(file) == "shibboleth"
+                    write_text(file, "ok")
+                assert read_int(file) == process.pid
+                gate.touch()
+                write_text(file, "2.7")  # what Spark sends first: the driver's Python
+                assert read_int(file) == SpecialLengths.PYTHON_EXCEPTION_THROWN
+                assert "PYTHON_VERSION_MISMATCH" in read_text(file)
+            process.wait(PATIENCE_S)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def read_int(file: Any) -> int:
+    return int(struct.unpack("!i", file.read(4))[0])
+
+
+def read_text(file: Any) -> str:
+    return str(file.read(read_int(file)).decode())
+
+
+def write_text(file: Any, text: str) -> None:
+    file.write(struct.pack("!i", len(text)) + text.encode())
+    file.flush()
+
+
+def test_the_other_processes_of_the_source_have_this_python_as_it_is(tmp_path: Path) -> None:
+    command = ["-c", "import sys; print(sys.prefix, sys.flags.no_site, *sys.argv)", "a b", "$c"]
+    done = subprocess.run([python_here(tmp_path), *command], check=True, capture_output=True, text=True)
+    assert done.stdout == f"{sys.prefix} 0 -c a b $c\n"
 
 
 class Log:
