@@ -15,12 +15,16 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, RetryableError, SystemAwayError
 from penstock.retry import interruptible
 from penstock.system.base import OffsetRange, Progress, System, SystemWriter, WriterIdentity
 from penstock.system.kafka import cluster, transaction
+from penstock.system.kafka.client import open_admin
+from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
@@ -73,11 +77,16 @@ def late_broker() -> Iterator[KafkaBroker]:
         yield broker
 
 
-def test_clients_of_a_broker_that_comes_and_goes_get_answers(late_broker: KafkaBroker) -> None:
-    """A client that saw no broker, or that knows the leader of before, looks again by itself."""
+def test_clients_of_a_broker_that_comes_and_goes_get_answers(
+    late_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that saw no broker, or that knows the leader of before, looks again by itself. They look often here: the
+    process ends if one asks a broker about the cluster that knows of no broker."""
+    for name in ("_LOOK_S", "_ASK_AGAIN_S"):
+        monkeypatch.setattr(cluster, name, 0.05)
     system, stream = system_at(late_broker.bootstrap_servers, 60_000), ""
     while not stream:
-        with suppress(KafkaException):
+        with suppress(KafkaException, TimeoutError):
             stream = new_topic(late_broker, 2)
 
     def begin(number: int) -> int:
@@ -96,6 +105,40 @@ def test_clients_of_a_broker_that_comes_and_goes_get_answers(late_broker: KafkaB
     with ThreadPoolExecutor(14) as clients:
         begun, stayed = clients.map(begin, range(12)), clients.map(stay, range(2))
         assert [*begun, *stayed] == [2] * 14
+
+
+def clients(kind: type = Producer) -> int:
+    """How many clients of this process are open, or could be."""
+    gc.collect()
+    return sum(isinstance(each, kind) for each in gc.get_objects())
+
+
+def test_a_client_that_does_not_answer_is_replaced(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka's may not see for good that a broker is back. A change is asked for once, by a client that answers."""
+    if not broker.running:
+        broker.start()
+    opened = []
+
+    def opening(options: KafkaOptions, reported: ClientErrors) -> AdminClient:
+        opened.append(options)
+        return open_admin(options, reported)
+
+    monkeypatch.setattr(cluster, "open_admin", opening)
+    monkeypatch.setattr(cluster, "_FIRST_TRY_S", 0.2)
+    system, stream, other = system_at(broker.bootstrap_servers, 60_000), new_topic(broker), new_topic(broker)
+    with closing(system.admin()) as admin, ThreadPoolExecutor(2) as callers:
+        assert admin.partition_count(stream) == 1
+        before = clients(AdminClient)
+        broker.freeze()
+        try:
+            counted = callers.submit(admin.partition_count, stream)
+            deleted = callers.submit(admin.delete_stream, other)
+            wait_until(lambda: len(opened) >= 3, "other clients are asked")
+        finally:
+            broker.resume()
+        assert counted.result(60) == 1
+        deleted.result(60)
+        assert clients(AdminClient) == before, "those that did not answer are closed"
 
 
 def test_a_wrong_password_fails_at_once(kafka_broker: KafkaBroker, capfd: pytest.CaptureFixture[str]) -> None:
@@ -152,12 +195,6 @@ def test_a_publication_is_interrupted(broker: KafkaBroker, fault: str, capfd: py
         assert [m[3] for chunk in reader.read(OffsetRange(here, 0, end), 10) for m in chunk] == [b"1"]
         reader.close()
     assert capfd.readouterr().err == ""
-
-
-def clients() -> int:
-    """How many clients of this process are open, or could be."""
-    gc.collect()
-    return sum(isinstance(each, Producer) for each in gc.get_objects())
 
 
 def test_a_writer_leaves_no_producer_open(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:

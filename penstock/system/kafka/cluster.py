@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -22,12 +24,19 @@ from confluent_kafka.admin import (
 )
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError, SystemAwayError
+from penstock.errors import (
+    ConfigError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    SystemAwayError,
+    SystemRefusedError,
+)
 from penstock.retry import Retry, check_interrupt, retry
 from penstock.system.base import check_stream_name
 from penstock.system.kafka.access import topic
 from penstock.system.kafka.client import LOG, open_admin
-from penstock.system.kafka.errors import ClientErrors, explain, is_not_found, kafka_error, leader_is_old
+from penstock.system.kafka.errors import ClientErrors, explain, is_late, is_not_found, kafka_error, leader_is_old
 from penstock.system.kafka.options import KafkaOptions
 
 K = TypeVar("K")
@@ -46,7 +55,12 @@ SAY_S = 3.0
 """After so long without an answer, the log says what is tried."""
 _ASK_AGAIN_S = 1.0
 """After so long without an answer, and then as often, the client is made to look who is in the cluster. Once it saw no
-broker there, as while the only one registers again, it would not look again by itself."""
+broker there, as while the only one registers again, it would not look again by itself. It is asked for the topic and
+not for the cluster: librdkafka aborts the process if an answer has neither brokers nor topics."""
+_FIRST_TRY_S = 5.0
+"""How long the first client of a call may take to answer a question. Each further one may take twice as long."""
+_CHANGES = frozenset({"Create", "Delete", "AlterConfigs"})
+"""Operations that are not tried with another client: the first try may have had its effect."""
 _LIST_S = 5.0
 """How long one request for all topics is: nothing can end it."""
 
@@ -55,7 +69,10 @@ class _Trying(threading.local):
     """What this thread asks."""
 
     doing = ""
+    stream = ""
     began = 0.0
+    limit_s = 0.0
+    """How long this try of it may take."""
 
 
 class Cluster:
@@ -69,18 +86,14 @@ class Cluster:
         """Whether the log has what is tried, since the last answer."""
         self._reported = ClientErrors()
         self._client = open_admin(options, self._reported)
+        self._replacing = threading.Lock()
 
     def describe(self, stream: str) -> TopicDescription:
         """The topic of a stream, with its partitions. Raises ConfigError for a name that no stream has."""
         check_stream_name(stream)
-
-        def ask() -> TopicDescription:
-            found: TopicDescription = self._one(
-                self._client.describe_topics(TopicCollection([stream]), request_timeout=self._limit)
-            )
-            return found
-
-        return self._call(f"the topic of `{self._name(stream)}` could not be read", ask, stream)
+        return self._call(
+            f"the topic of `{self._name(stream)}` could not be read", lambda: self._one(self._topic(stream)), stream
+        )
 
     def partition_count(self, stream: str) -> int:
         """How many partitions the topic has."""
@@ -108,7 +121,7 @@ class Cluster:
         def ask() -> list[dict[int, int]]:
             asked = [
                 self._client.list_offsets(
-                    dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=self._limit
+                    dict.fromkeys(wanted, spec), isolation_level=level, request_timeout=self._trying.limit_s
                 )
                 for spec in specs
             ]
@@ -166,7 +179,7 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, stream)
 
         def ask() -> dict[str, str]:
-            found = self._one(self._client.describe_configs([resource], request_timeout=self._limit))
+            found = self._one(self._client.describe_configs([resource], request_timeout=self._trying.limit_s))
             return {key: entry.value for key, entry in found.items() if entry.value is not None}
 
         return self._call(f"the settings of `{self._name(stream)}` could not be read", ask, stream, "DescribeConfigs")
@@ -179,7 +192,7 @@ class Cluster:
         resource = ConfigResource(ResourceType.TOPIC, stream, incremental_configs=entries)
         self._call(
             f"the settings of `{self._name(stream)}` could not be changed",
-            lambda: self._one(self._client.incremental_alter_configs([resource], request_timeout=self._limit)),
+            lambda: self._one(self._client.incremental_alter_configs([resource], request_timeout=self._trying.limit_s)),
             stream,
             "AlterConfigs",
         )
@@ -188,7 +201,7 @@ class Cluster:
         """The names of all topics."""
         return self._call(
             f"the topics of the system `{self.options.system}` could not be listed",
-            lambda: sorted(self._client.list_topics(timeout=min(self._limit, _LIST_S)).topics),
+            lambda: sorted(self._client.list_topics(timeout=min(self._trying.limit_s, _LIST_S)).topics),
         )
 
     def wait_until(self, what: str, done: Callable[[], bool]) -> None:
@@ -215,7 +228,7 @@ class Cluster:
     @property
     def _limits(self) -> dict[str, float]:
         """For what changes topics: how long the brokers may take for it as well."""
-        return {"request_timeout": self._limit, "operation_timeout": self._limit}
+        return dict.fromkeys(("request_timeout", "operation_timeout"), self._trying.limit_s)
 
     @property
     def _policy(self) -> Retry:
@@ -223,28 +236,53 @@ class Cluster:
 
     def _call(self, doing: str, ask: Callable[[], V], stream: str | None = None, operation: str = "Describe") -> V:
         """`operation`: what the client must have the right to do with the stream."""
-        began = time.monotonic()
+        began, tries = time.monotonic(), itertools.count()
+        if (changes := operation in _CHANGES) and stream is not None:
+            self._await_an_answer(doing, stream)
 
         def once() -> V:
-            self._trying.doing, self._trying.began = doing, began
+            left_s = max(self._limit - (time.monotonic() - began), _LOOK_S)
+            limit_s = left_s if changes else min(_FIRST_TRY_S * 2 ** next(tries), left_s)
+            self._trying.doing, self._trying.stream = doing, stream or ""
+            self._trying.began, self._trying.limit_s = began, limit_s
+            client = self._client
             self._look()  # else what the client reports would only gather
             try:
                 found = ask()
             except KafkaException as error:
                 self._look()
-                if stream is not None and leader_is_old(error):
+                if is_late(error):
+                    self._replace(client)
+                elif stream is not None and leader_is_old(error):
                     self._find_leaders(stream)
                 raise self._explained(error, doing, stream, operation) from error
             except LateError as error:
+                self._replace(client)
                 raise SystemAwayError(
                     f"{doing}: the client for the brokers at {self.options.servers} did not answer within "
-                    f"{self._limit + _SPARE_S:g} s{self._reported.why}"
+                    f"{limit_s + _SPARE_S:g} s{self._reported.why}"
                 ) from error
             self._reported.forget()
             self._has_said = False
             return found
 
         return retry(once, self._policy)
+
+    def _await_an_answer(self, doing: str, stream: str) -> None:
+        """Before a change: one that waits for a client that does not answer could not be tried again."""
+        with suppress(NotFoundError, SystemRefusedError):  # these are answers, too
+            self._call(doing, lambda: self._one(self._topic(stream)), stream)
+
+    def _topic(self, stream: str, limit_s: float | None = None) -> Mapping[str, Future[TopicDescription]]:
+        limit_s = self._trying.limit_s if limit_s is None else limit_s
+        return self._client.describe_topics(TopicCollection([stream]), request_timeout=limit_s)
+
+    def _replace(self, client: AdminClient) -> None:
+        """Open another client for the one that did not answer. librdkafka's may miss brokers for good that have left
+        and are back, while a new one sees them at once."""
+        with self._replacing:
+            if self._client is client:
+                self._client = open_admin(self.options, self._reported)
 
     def _find_leaders(self, stream: str) -> None:
         """Let the client ask who leads the partitions: what it knows, it would use again for minutes."""
@@ -270,7 +308,7 @@ class Cluster:
 
     def _awaited(self, future: Future[V]) -> V:
         now = time.monotonic()
-        deadline, again = now + self._limit + _SPARE_S, now + _ASK_AGAIN_S
+        deadline, again = now + self._trying.limit_s + _SPARE_S, now + _ASK_AGAIN_S
         while not future.done() and (now := time.monotonic()) < deadline:
             try:
                 return future.result(_LOOK_S)
@@ -278,7 +316,7 @@ class Cluster:
                 self._look()
             if now >= again:
                 again = now + _ASK_AGAIN_S
-                self._client.describe_cluster(request_timeout=_ASK_AGAIN_S)  # its answer is not waited for
+                self._topic(self._trying.stream, _ASK_AGAIN_S)  # the answer is not waited for
         return future.result(0)
 
     def _look(self) -> None:

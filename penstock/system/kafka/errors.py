@@ -171,6 +171,12 @@ def is_fenced(error: KafkaError) -> bool:
     return error.code() in _FENCED
 
 
+def is_late(error: KafkaException) -> bool:
+    """Whether no broker answered in time."""
+    found = kafka_error(error)
+    return found is not None and found.code() in _WAITED
+
+
 def leader_is_old(error: KafkaException) -> bool:
     """Whether a partition has another leader, or another term of its leader, than the client knows of."""
     found = kafka_error(error)
