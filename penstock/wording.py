@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
 
@@ -22,6 +23,19 @@ def counted(count: int, noun: str) -> str:
         return f"1 {noun}"
     many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
     return f"{count:,} {many}"
+
+
+def lag_text(lags: Iterable[tuple[int, str]]) -> str:
+    """How far inputs are behind, from how much of what: a number alone counts messages. Empty if none is behind.
+
+    Example:
+        >>> lag_text([(1200, "message"), (2, "file"), (0, "message"), (1, "file")])
+        '1,200 and 3 files'
+    """
+    units: Counter[str] = Counter()
+    for lag, unit in lags:
+        units[unit] += lag
+    return " and ".join(f"{n:,}" if unit == "message" else counted(n, unit) for unit, n in units.items() if n)
 
 
 def printable(data: bytes) -> str | None:

@@ -18,7 +18,8 @@ from penstock.driver.state_progress import StateOperatorProgress
 from penstock.metadata.shown_outage import Outage
 from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.positions import Positions
-from penstock.wording import counted
+from penstock.system.definition import System
+from penstock.wording import counted, lag_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,11 @@ class SourceProgress:
     """As in `JobProgress`."""
     processed_rows_per_second: float = 0.0
     metrics: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def lag(self) -> int:
-        """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that
-        the slowest one has not read. Where offsets have gaps there are fewer: it is a difference of offsets."""
-        return sum(max(0, self.latest_offset[partition] - end) for partition, end in self.end_offset.items())
+    lag: int = 0
+    """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that the
+    slowest one has not read. Where offsets have gaps there are fewer: it is a difference of offsets."""
+    lag_unit: str = "message"
+    """What `lag` counts: `file` for a folder. How many rows a file has is known when it is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,13 @@ class JobProgress:
 
     @property
     def lag(self) -> int:
-        """The `lag` of all sources."""
-        return sum(source.lag for source in self.sources)
+        """The `lag` of all sources that count messages."""
+        return sum(source.lag for source in self.sources if source.lag_unit == "message")
+
+    @property
+    def behind(self) -> str:
+        """The `lag` of all sources, for people; empty if there is none."""
+        return lag_text([(source.lag, source.lag_unit) for source in self.sources])
 
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""
@@ -280,12 +285,13 @@ def source_progress(
     latest: Mapping[SystemStreamPartition, int],
     rows: Mapping[SystemStream, int],
     times: Mapping[SystemStream, SourceTime],
+    systems: Mapping[str, System],
 ) -> tuple[SourceProgress, ...]:
     """Progress of every input stream over one batch; `rows` are the messages that were read."""
     began, stands = _smallest(before), _smallest(after)
     found = []
     for stream in sorted({ssp.system_stream for ssp in began}):
-        own = sorted(ssp for ssp in began if ssp.system_stream == stream)
+        own, system = sorted(ssp for ssp in began if ssp.system_stream == stream), systems[stream.system]
         found.append(
             SourceProgress(
                 str(stream),
@@ -294,6 +300,8 @@ def source_progress(
                 {str(s.partition): latest[s] for s in own},
                 rows.get(stream, 0),
                 *times.get(stream, SourceTime()),
+                lag=sum(system.lag(stands[s], latest[s]) for s in own),
+                lag_unit=system.lag_unit,
             )
         )
     return tuple(found)

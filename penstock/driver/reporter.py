@@ -93,7 +93,9 @@ class ProgressReporter:
                     input_rows_per_second=None if since_s is None else source.num_input_rows / since_s,
                     processed_rows_per_second=source.num_input_rows / max(total_ms, 1) * 1000,
                 )
-                for source in source_progress(before.positions, after.positions, planned.latest, rows, times)
+                for source in source_progress(
+                    before.positions, after.positions, planned.latest, rows, times, self._job.streams.systems
+                )
             ),
             batch_duration=total_ms,
             input_rows_per_second=None if since_s is None else messages / since_s,
@@ -113,10 +115,11 @@ class ProgressReporter:
         marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
         self._board.metrics.event_time(marks, after.batch_time_ms)
         self._board.metrics.lag(
-            {source.description: source.lag for source in progress.sources}
+            {source.description: source.lag for source in progress.sources if source.lag_unit == "message"}
             | {str(stream): between.left() for stream, between in after.intermediate.items()}
         )
-        self._board.update(last=progress, remaining=self._feed.remaining(after))
+        counted = all(source.lag_unit == "message" for source in progress.sources)
+        self._board.update(last=progress, remaining=self._feed.remaining(after) if counted else None)
 
     def close(self) -> None:
         """The run ends: say what was not said yet."""

@@ -306,7 +306,7 @@ class Job:
     @property
     def remaining_messages(self) -> int | None:
         """How many messages are left until the job ends by itself; fewer where offsets have gaps. None if it runs until
-        it is stopped."""
+        it is stopped, and if an input is a folder, whose files are counted when they are read."""
         return self._board.remaining
 
     @property

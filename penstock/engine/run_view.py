@@ -35,8 +35,8 @@ class RunView:
     batch: int | None
     checkpoint: str | None
     restored_bytes: int
-    lag: int | None = None
-    """Messages that the inputs hold and no batch has read, in a run without an end."""
+    behind: str = ""
+    """What the inputs hold and no batch has read, where `total` is not known."""
     running: BatchProgress | None = None
     """The batch that runs, once it has run for a while."""
     waits_for: str = ""
@@ -61,7 +61,7 @@ class RunView:
         dead = f", {counted(self.dead_letters, 'dead letter')}" if self.dead_letters else ""
         if self.total is not None:
             return f"{self.done:,} of {counted(self.total, 'message')}{dead}"
-        return counted(self.done, "message") + (f" ({self.lag:,} behind)" if self.lag else "") + dead
+        return counted(self.done, "message") + (f" ({self.behind} behind)" if self.behind else "") + dead
 
     @property
     def batch_text(self) -> str:
@@ -141,7 +141,7 @@ class RunObserver:
             batch=None if progress is None else progress.batch_id,
             checkpoint=self._job.last_checkpoint,
             restored_bytes=self._job.restored_bytes,
-            lag=None if remaining is not None or progress is None else progress.lag,
+            behind="" if remaining is not None or progress is None else progress.behind,
             running=running,
             waits_for=waits_for if outage is None else f"a system: {outage.reason.partition(': ')[0]}",
             dead_letters=0 if progress is None else progress.total_dead_letters,

@@ -72,6 +72,7 @@ class FilesSystem(System):
 
     fences: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
+    lag_unit: ClassVar[str] = "file"
 
     def __init__(self, name: str, settings: _Settings) -> None:
         """Made by `configured`."""
@@ -104,6 +105,10 @@ class FilesSystem(System):
     def folder(self, stream: str) -> Folder:
         """The folder of a stream."""
         return Folder(f"{self.settings.folder.rstrip('/')}/{stream}")
+
+    def lag(self, position: int, upcoming: int) -> int:
+        """Files that are not read to their end."""
+        return max(0, (upcoming >> ROW_BITS) - (position >> ROW_BITS))
 
     def admin(self) -> FilesAdmin:
         """See `System`."""

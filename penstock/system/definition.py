@@ -43,6 +43,8 @@ class System(ABC):
     dense_offsets: ClassVar[bool] = False
     """Whether offsets have no gaps, so that a range holds as many messages as it is long. Where it is False, how many
     messages are left to read is not known; offsets are shown instead."""
+    lag_unit: ClassVar[str] = "message"
+    """What `lag` counts, in the singular."""
     fences: ClassVar[bool] = False
     """Whether a larger epoch of a writer's name refuses the smaller ones (`SystemAdmin.fence`). Where it is False, a
     driver that lost its job to another may still append to outputs."""
@@ -82,6 +84,16 @@ class System(ABC):
             ends: those of some partitions.
         """
         return sum(end.upcoming - end.oldest for end in ends) if self.dense_offsets else None
+
+    def lag(self, position: int, upcoming: int) -> int:
+        """How far a reader is behind the end of a partition, in `lag_unit`. Where offsets have gaps, it is an upper
+        bound.
+
+        Args:
+            position: the offset that is read next.
+            upcoming: the offset behind the newest message.
+        """
+        return max(0, upcoming - position)
 
     @abstractmethod
     def admin(self) -> SystemAdmin:

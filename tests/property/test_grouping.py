@@ -16,6 +16,7 @@ from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
 from penstock.plan.ranges import BatchRanges, plan_ranges, read_by_input
 from penstock.system.base import OffsetRange, PartitionOffsets
+from penstock.system.memory import MemorySystem
 
 SSP = SystemStreamPartition
 STREAMS = tuple(SystemStream("local", name) for name in ("a", "b", "c"))
@@ -91,7 +92,8 @@ def test_batches_read_everything_once_in_each_of_its_tasks(
         after = planned.advance(positions, read)
         by_input = read_by_input(read)
         rows = {stream: sum(each.messages for (_, s), each in by_input.items() if s == stream) for stream in inputs}
-        progress = source_progress(positions, after, {ssp: end.upcoming for ssp, end in ends.items()}, rows, {})
+        upcoming = {ssp: end.upcoming for ssp, end in ends.items()}
+        progress = source_progress(positions, after, upcoming, rows, {}, {"local": MemorySystem()})
         assert sum(source.num_input_rows for source in progress) == took
         for source in progress:
             for partition, offset in source.end_offset.items():

@@ -20,6 +20,7 @@ from penstock.system.messages import PartitionOffsets
 
 _FLAGS = (
     "dense_offsets",
+    "lag_unit",
     "fences",
     "compacts_on_request",
     "keeps_owners",
@@ -48,6 +49,9 @@ class HookedSystem(System):
 
     def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
         return self.inner.messages_in(ends)
+
+    def lag(self, position: int, upcoming: int) -> int:
+        return self.inner.lag(position, upcoming)
 
     def admin(self) -> SystemAdmin:
         return self.inner.admin()

@@ -43,7 +43,7 @@ from penstock.plan.identities import continue_in
 from penstock.startpoint.decide import sort_out, taken_uuids
 from penstock.startpoint.manager import StartpointManager
 from penstock.startpoint.request import task_name
-from penstock.system.base import OpenTransaction, PartitionOffsets
+from penstock.system.base import OpenTransaction, PartitionOffsets, System
 from penstock.system.query import QUERY_SYSTEM
 from penstock.system.registry import open_system
 from penstock.wording import counted, utc_text
@@ -56,10 +56,10 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """`next_offset` is the smallest one if several tasks read the partition. `lag` is the number of messages after the
-    last checkpoint; None if the stream cannot be read. `event_time_ms` is the highest event time that was read, in
-    epoch milliseconds; None if the application does not use event time, and before the first message. `lost` is how
-    many messages were deleted before the job had read them, and are missing from its state."""
+    """`next_offset` is the smallest one if several tasks read the partition. `lag` is how much comes after the last
+    checkpoint, in the stream's `lag_unit`; None if the stream cannot be read. `event_time_ms` is the highest event time
+    that was read, in epoch milliseconds; None if the application does not use event time, and before the first message.
+    `lost` is how many messages were deleted before the job had read them, and are missing from its state."""
 
     partition: int
     next_offset: int
@@ -85,6 +85,8 @@ class InputStatus:
     held_back_by: int | None = None
     """The partition with the lowest event time, which holds the watermark back; None without event time, and if all
     are idle. It does so until it is idle."""
+    lag_unit: str = "message"
+    """What `lag` counts: `file` for a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,7 +402,7 @@ def _input(
     misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
     if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
         misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
-    one = input_status(stream, next_offsets, now.ends, misfit, dense=now.dense)
+    one = input_status(stream, next_offsets, now.ends, misfit, system=now.system)
     return _with_transactions(one, now.transactions)
 
 
@@ -469,10 +471,10 @@ def _with_transactions(status: InputStatus, found: Mapping[int, OpenTransaction]
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """A stream as it is, and whether its offsets are dense."""
+    """A stream as it is."""
 
     ends: Mapping[int, PartitionOffsets]
-    dense: bool
+    system: System
     identity: str | None
     transactions: Mapping[int, OpenTransaction]
 
@@ -483,7 +485,7 @@ def _look(stream: SystemStream, config: JobConfig) -> _Now:
     try:
         identity = admin.stream_identity(stream.stream)
         ends = admin.offsets(stream.stream)
-        return _Now(ends, system.dense_offsets, identity, admin.open_transactions(stream.stream))
+        return _Now(ends, system, identity, admin.open_transactions(stream.stream))
     finally:
         admin.close()
 
@@ -494,18 +496,19 @@ def input_status(
     ends: Mapping[int, PartitionOffsets],
     problem: str | None,
     *,
-    dense: bool = True,
+    system: System | None = None,
 ) -> InputStatus:
-    """Positions against the stream's ends."""
+    """Positions against the stream's ends, which some system has."""
     partitions = []
     for partition, offset in sorted(next_offsets.items()):
         end = ends.get(partition)
         upcoming = None if end is None else end.upcoming
-        lag = None if upcoming is None or upcoming < offset else upcoming - offset
+        lag = None if system is None or upcoming is None or upcoming < offset else system.lag(offset, upcoming)
         partitions.append(PartitionStatus(partition, offset, upcoming, lag))
     lags = [each.lag for each in partitions]
     total = None if None in lags else sum(lag for lag in lags if lag is not None)
-    return InputStatus(str(stream), tuple(partitions), total, problem, dense)
+    found = InputStatus(str(stream), tuple(partitions), total, problem)
+    return found if system is None else replace(found, dense_offsets=system.dense_offsets, lag_unit=system.lag_unit)
 
 
 def _misfit(

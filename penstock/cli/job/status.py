@@ -35,7 +35,7 @@ from penstock.cli.shared.output import (
 from penstock.errors import ConfigError
 from penstock.metadata.shown_standbys import StandbyFacts
 from penstock.plan.watermarks import holds_back_text
-from penstock.wording import counted, duration_text, utc_text
+from penstock.wording import counted, duration_text, lag_text, utc_text
 
 _WATCH_SECONDS = 1.0
 
@@ -158,11 +158,16 @@ def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool,
             say(f"error: job {one.job}: {one.problem}")
 
 
+def _lag(lag: int | None, unit: str) -> int | str | None:
+    return lag if lag is None or unit == "message" else counted(lag, unit)
+
+
 def _row(found: JobStatus | UnreadableJob) -> tuple[object, ...]:
     if not isinstance(found, JobStatus):
         return (found.job, "cannot be read", *[None] * 5)
     last, lags = found.last_checkpoint, [each.lag for each in found.inputs]
-    lag = None if None in lags or not lags else sum(filter(None, lags))
+    behind = lag_text((each.lag or 0, each.lag_unit) for each in found.inputs)
+    lag = None if None in lags or not lags else behind or 0
     if last is None:
         return (found.job, found.status, lag, None, None, None, found.run_id)
     at = utc_text(last.batch_time_ms) if last.batch_time_ms else None
@@ -390,11 +395,15 @@ def _show_inputs(facts: JobStatus) -> None:
     if not facts.inputs:
         return
     rows: list[tuple[object, ...]] = [
-        (each.stream, part.partition, part.next_offset, part.upcoming, part.lag)
+        (each.stream, part.partition, part.next_offset, part.upcoming, _lag(part.lag, each.lag_unit))
         for each in facts.inputs
         for part in each.partitions
     ]
-    rows += [(each.stream, "total", None, None, each.lag) for each in facts.inputs if len(each.partitions) > 1]
+    rows += [
+        (each.stream, "total", None, None, _lag(each.lag, each.lag_unit))
+        for each in facts.inputs
+        if len(each.partitions) > 1
+    ]
     columns = ("stream", "partition", "next", "upcoming", "lag")
     print_table("Inputs, as of the last checkpoint", columns, rows, right="partition next upcoming lag")
     for each in facts.inputs:
@@ -409,5 +418,5 @@ def _show_inputs(facts: JobStatus) -> None:
                     f"warning: the state lacks {most}{counted(part.lost, 'message')} of `{each.stream}` partition "
                     f"{part.partition}: they were deleted before the job had read them (on.data.loss=skip)"
                 )
-        if not each.dense_offsets:
+        if not each.dense_offsets and each.lag_unit == "message":
             say(f"note: the offsets of `{each.stream}` have gaps: its lag counts offsets, and may be of fewer messages")

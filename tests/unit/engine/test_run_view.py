@@ -18,7 +18,7 @@ from penstock.testing import SettableClock, TestRunner
 
 
 def progress(batch: int, rows: int, latest: int) -> JobProgress:
-    source = SourceProgress("local.in", {"0": 0}, {"0": rows}, {"0": latest}, rows)
+    source = SourceProgress("local.in", {"0": 0}, {"0": rows}, {"0": latest}, rows, lag=latest - rows)
     return JobProgress(
         id="u", run_id="r", name="shop-1", timestamp="", batch_id=batch, num_input_rows=rows, num_output_rows=0,
         dead_letters=0, processed_rows_per_second=100.0, duration_ms={}, sources=(source,), total_input_rows=rows,

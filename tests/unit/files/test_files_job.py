@@ -16,6 +16,7 @@ import pyarrow.parquet
 import pytest
 
 import penstock as ps
+from penstock import admin
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
@@ -28,6 +29,7 @@ from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
+from tests.support.cli import call
 
 STEPS = ("publish", "append", "show", "shown", "source", "stage 1", "end", "snapshot", "upload", "clean-up", "open")
 Sums = dict[str, tuple[int, int]]
@@ -187,3 +189,38 @@ def test_rows_count_once_and_commits_are_whole_whatever_dies(
     expected = sorted((row["place"], row["n"]) for row in table.to_pylist())
     assert sorted((row["place"], row["n"]) for row in copies(config)) == expected
     assert committed[-1] == sums(table.to_pylist())
+
+
+def test_a_folder_is_behind_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many rows they have is known when they are read."""
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    overrides = {
+        "job.root": str(tmp_path / "jobs"),
+        "job.batch.max.messages": 4,
+        "systems.in.samza.factory": "files",
+        "systems.in.folder": str(tmp_path / "data"),
+        "systems.in.partitions": 1,
+    }
+    config, folder = load_config(overrides={**overrides, "job.name": "places"}), tmp_path / "data" / "rides"
+    app = ps.StreamApplication("places")
+    app.store("counts", key=ps.String(), value=ps.Json())
+    app.input("in.rides").partition_by(lambda ride: ride["place"], key=ps.String()).process(Counts, stores=["counts"])
+    rows, behind = pa.Table.from_pylist([{"place": "a", "n": n} for n in range(6)]), []
+    folder.mkdir(parents=True)
+    for name in "ab":
+        pa.parquet.write_table(rows, folder / f"{name}.parquet")
+    objects, systems = open_store(config.job.root), open_systems(config)
+    with closing(InProcessDriver(app.graph(), config, objects, systems, until_latest=True)) as driver:
+        driver.runner.at = lambda step: behind.append(driver.board.last.behind) if driver.board.last else None
+        driver.loop.run()
+        assert list(dict.fromkeys(behind)) == ["2 files", "1 file"]
+        assert driver.board.last is not None
+        assert (driver.board.last.behind, driver.board.remaining) == ("", None)
+    for name in "cd":
+        pa.parquet.write_table(rows, folder / f"{name}.parquet")
+    with admin.open_job("places", overrides=overrides) as job:
+        (found,) = admin.status(job).inputs
+    assert (found.lag, found.lag_unit) == (2, "file")
+    shown, _ = call("status", "places", *(f"-c={key}={value}" for key, value in overrides.items()))
+    assert "2 files" in shown
+    assert "offsets of" not in shown

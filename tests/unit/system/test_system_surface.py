@@ -44,6 +44,8 @@ System.ends_streams
 System.fences
 System.keeps_owners
 System.keeps_progress
+System.lag(position, upcoming)
+System.lag_unit
 System.messages_in(ends)
 System.reader()
 System.readers_seek

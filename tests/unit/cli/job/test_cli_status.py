@@ -244,8 +244,9 @@ def test_a_dataframe_of_a_query_has_no_partition_that_holds_it_back(log: Checkpo
 def test_a_stream_that_ends_before_the_position_has_no_lag() -> None:
     from penstock.api.ssp import SystemStream
     from penstock.system.base import PartitionOffsets
+    from penstock.system.memory import MemorySystem
 
-    found = input_status(SystemStream("local", "s"), {0: 9}, {0: PartitionOffsets(0, 4)}, None)
+    found = input_status(SystemStream("local", "s"), {0: 9}, {0: PartitionOffsets(0, 4)}, None, system=MemorySystem())
     assert (found.lag, found.partitions[0].upcoming) == (None, 4)
 
 
