@@ -14,6 +14,7 @@ from pyspark import SparkContext
 
 from penstock.config.model import ContainerSettings
 from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.engine.dynamic_allocation import KeptExecutors
 from penstock.engine.executor_python import Launch, PythonFault, fault_in, fault_of, starting
 from penstock.engine.executors import (
     LOCAL_ID,
@@ -55,7 +56,8 @@ class ContainerLauncher:
         self._spec = spec
         self._pool = pool
         self._abort = abort
-        self._expected = configured_executors(context)
+        self._kept = KeptExecutors(context)
+        self._expected = self._kept.number or configured_executors(context)
         """How many executors there should be; None until that is known."""
         self._started = False
         self._failures: Counter[str] = Counter()
@@ -119,7 +121,8 @@ class ContainerLauncher:
         if now < self._ask_at:
             return []
         self._ask_at = now + _NEWCOMERS_SECONDS
-        return [str(e) for e in live_executors(self._context) if e.id not in used and not self._failures[e.id]]
+        found = [str(e) for e in live_executors(self._context) if e.id not in used and not self._failures[e.id]]
+        return found if self._kept.number is None else found[: max(0, self._kept.number - len(used))]
 
     def missing(self, used: Mapping[str, int]) -> bool:
         """Whether an executor has fewer containers than slots, by the number of those that are used on it. Asks Spark
@@ -148,14 +151,19 @@ class ContainerLauncher:
             timer.start()
             future.add_done_callback(partial(_close_started, close, timer))
 
+    def release(self) -> None:
+        """The containers are closed: Spark may remove their executors."""
+        self._kept.release()
+
     def give_up(self, executor_id: str, reason: str) -> None:
         """Nothing on the executor's host answers: Spark is not to wait for it."""
         if give_up_executor(self._context, executor_id, f"Penstock: {reason}"):
             logger.warning("Spark gives up executor %s, whose host does not answer (%s)", executor_id, reason)
 
     def _usable(self, executors: list[Executor]) -> list[Executor]:
-        """Without those that have failed too often, as long as there are others."""
-        return [e for e in executors if self._failures[e.id] < _TRIES] or executors
+        """Without those that have failed too often, as long as there are others; and no more than are kept."""
+        usable = [e for e in executors if self._failures[e.id] < _TRIES] or executors
+        return sorted(usable, key=lambda e: e.id not in self._kept)[: self._kept.number]
 
     def _complete(self, executors: Sequence[Executor], found: Mapping[str, ContainerAddress], quiet_s: float) -> bool:
         """Whether every executor has its containers. If nothing says how many there should be, as many as there are
@@ -240,7 +248,10 @@ class ContainerLauncher:
         def one(executor: Executor) -> list[ContainerAddress | LaunchFailure]:
             launch = Launch(spec, executor.slots, timeout_s, condemned, addresses)
             with job_group(context, self._group(executor), "Starting Penstock containers"):
-                return rdd_on(context, executor).mapPartitions(starting(launch)).collect()
+                answers = self._kept.caching(rdd_on(context, executor).mapPartitions(starting(launch)))
+                found: list[ContainerAddress | LaunchFailure] = answers.collect()
+            self._kept.keep({each.executor_id for each in found if isinstance(each, ContainerAddress)}, answers)
+            return found
 
         answers = {executor: self._pool.submit(one, executor) for executor in executors}
         self._await_answers(answers, time.monotonic() + timeout_s + _CANCEL_SECONDS)

@@ -369,6 +369,7 @@ class ContainerDirectory:
         for client in self._clients.values():
             client.disconnect()
             client.await_end(max(0.0, deadline - time.monotonic()))
+        self._launcher.release()
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._losses.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -15,18 +14,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.config.model import ContainerSettings
+from penstock.engine.dynamic_allocation import default_minimum, fault_in_allocation
 from penstock.engine.gateway import silence_broken_streams, start_jvm
-from penstock.engine.spark_conf import outside_conf, use_python_of
+from penstock.engine.spark_conf import is_true, outside_conf, seconds, use_python_of
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
-_REFUSED = {
-    "spark.speculation": "a second copy of a task would race the first one to its container",
-    "spark.dynamicAllocation.enabled": "containers, and the state in them, live and die with executors",
-}
 _IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
 _KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -115,6 +110,7 @@ def session_conf(
     """All keys of a session: those given to Penstock before those given to Spark, and these before what is built in."""
     asked = {**outside, **given}
     defaults = {"spark.master": "local[*]", "spark.app.name": app_name, **_DEFAULTS, **worker_daemon(asked), **built_in}
+    defaults |= default_minimum(asked)
     if asked.get("spark.master", "local[*]").startswith("local"):
         defaults |= _LOCAL_DEFAULTS
     return defaults | asked
@@ -170,35 +166,30 @@ def warn_of_clear_text(context: SparkContext) -> None:
 
 
 def _warn_of_hangs(conf: Mapping[str, str], advised: Mapping[str, str]) -> None:
-    kills = conf.get(_KILL_IDLE, "false").lower() == "true"
-    seconds, enough = _seconds(conf.get(_IDLE_SECONDS, "0")), _seconds(advised.get(_IDLE_SECONDS, "0"))
-    if not kills or seconds == 0:
+    limit, enough = seconds(conf.get(_IDLE_SECONDS, "0")), seconds(advised.get(_IDLE_SECONDS, "0"))
+    if not is_true(conf, _KILL_IDLE) or limit == 0:
         logger.warning(
             "the Spark session does not end Python workers that hang, and such a worker keeps its batch from ending. "
             "Make the session with `%s` (seconds) and `%s=true`",
             _IDLE_SECONDS,
             _KILL_IDLE,
         )
-    elif seconds < enough:
+    elif limit < enough:
         logger.warning(
             "the Spark session ends Python workers that send nothing for %d s. They may wait longer for a container "
             "(`container.attempt.timeout.ms`, `job.container.start.timeout.ms`), and their batch then fails. Make the "
             "session with `%s=%d` or more",
-            seconds,
+            limit,
             _IDLE_SECONDS,
             enough,
         )
 
 
-def _seconds(text: str) -> float:
-    """A time of Spark's configuration, which is in seconds unless it has a unit."""
-    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
-    if found is None:
-        return 0  # Spark refuses it
-    return int(found[1]) * _UNITS.get(found[2], 1)
-
-
 def _refuse(conf: Mapping[str, str]) -> None:
-    for key, reason in _REFUSED.items():
-        if conf.get(key, "false").lower() == "true":
-            raise ConfigError(f"`{key}` is true: {reason}. Set it to false")
+    if is_true(conf, "spark.speculation"):
+        raise ConfigError(
+            "`spark.speculation` is true: a second copy of a task would race the first one to its container. Set it to "
+            "false"
+        )
+    if (fault := fault_in_allocation(conf)) is not None:
+        raise ConfigError(fault)

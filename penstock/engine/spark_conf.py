@@ -6,6 +6,7 @@ They count more than Penstock's own defaults, and less than the configuration of
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ _OPTIONS = {
     "--files": "spark.files",
 }
 """The options of spark-submit that say the same as a key which Penstock sets or looks at."""
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def outside_conf(environ: Mapping[str, str], script: str) -> dict[str, str]:
@@ -94,3 +96,16 @@ def use_python_of(conf: Mapping[str, str], default: str | None) -> None:
         os.environ["PYSPARK_PYTHON"] = python
     elif default is not None:
         os.environ.setdefault("PYSPARK_PYTHON", default)
+
+
+def is_true(conf: Mapping[str, str], key: str) -> bool:
+    """Whether a key is true. It is false if it is absent."""
+    return conf.get(key, "false").strip().lower() == "true"
+
+
+def seconds(text: str) -> float:
+    """A time of Spark's configuration, which is in seconds unless it has a unit."""
+    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    if found is None:
+        return 0  # Spark refuses it
+    return int(found[1]) * _UNITS.get(found[2], 1)

@@ -20,6 +20,13 @@ MASTER = {
     "spark.ui.enabled": "false",
     "job.retry.max": 20,
 }
+DYNAMIC = {
+    "spark.executor.cores": 1,
+    "spark.executor.instances": 2,
+    "spark.dynamicAllocation.enabled": True,
+    "spark.dynamicAllocation.executorIdleTimeout": "1s",
+    "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
+}
 MESSAGES = 4000
 CHECKSUM_KEYS = ("enabled", "enableFullRetryOnMismatch", "enableQueryLevelRollbackOnMismatch")
 
@@ -41,9 +48,9 @@ def test_a_job_on_two_executors(home: Home) -> None:
         attack.finish()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_executors_are_killed(home: Home, seed: int) -> None:
-    with chaos(home, seed, **MASTER) as attack:
+@pytest.mark.parametrize(("seed", "allocation"), [(1, {}), (2, DYNAMIC)], ids=["fixed", "dynamic"])
+def test_executors_are_killed(home: Home, seed: int, allocation: dict[str, object]) -> None:
+    with chaos(home, seed, **MASTER, **allocation) as attack:
         attack.start()
         struck = 0
         for moment in attack.moments(2, MESSAGES):

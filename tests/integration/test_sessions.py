@@ -37,7 +37,7 @@ import penstock as ps
 told = []
 for key in ("spark.speculation", "spark.dynamicAllocation.enabled"):
     try:
-        create_session("refused", {"spark.master": "local[1]", key: "true"})
+        create_session("refused", {"spark.master": "local-cluster[1,1,1024]", key: "true"})
         told.append("accepted")
     except ConfigError as error:
         told.append(str(error))
@@ -76,7 +76,7 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
     assert found.returncode == 0, found.stderr[-4000:]
     speculation, allocation, other, count, warnings = json.loads(found.stdout)
     assert "spark.speculation" in speculation
-    assert "spark.dynamicAllocation.enabled" in allocation
+    assert "spark.dynamicAllocation.minExecutors" in allocation
     assert "spark=" in other, "a session of other settings runs already: say so instead of taking it over"
     assert count == 3
     hangs, short = warnings
