@@ -221,6 +221,8 @@ def test_a_folder_is_behind_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     with admin.open_job("places", overrides=overrides) as job:
         (found,) = admin.status(job).inputs
     assert (found.lag, found.lag_unit) == (2, "file")
-    shown, _ = call("status", "places", *(f"-c={key}={value}" for key, value in overrides.items()))
+    shown, _ = call(
+        "status", "places", *(part for each in overrides.items() for part in ("-c", "=".join(map(str, each))))
+    )
     assert "2 files" in shown
     assert "offsets of" not in shown
