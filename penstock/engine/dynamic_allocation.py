@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 
+from penstock.engine.executors import live_executors
 from penstock.engine.spark_conf import is_true, seconds
 
 logger = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class KeptExecutors:
     started the containers there. Used by several threads."""
 
     def __init__(self, context: SparkContext) -> None:
+        self._context = context
         conf = dict(context.getConf().getAll())
         self.number = kept_executors(conf) if is_dynamic(conf) else None
         """How many executors get containers. None: all, since Spark removes none."""
@@ -82,16 +84,23 @@ class KeptExecutors:
         # On disk, because other blocks cannot push it out there.
         return answers.setName("Penstock containers").persist(StorageLevel.DISK_ONLY)
 
-    def keep(self, executor_ids: Iterable[str], answers: RDD[Any]) -> None:
-        """The answers have come from these executors."""
-        if self.number is not None:
-            self._blocks.update(dict.fromkeys(executor_ids, answers))
+    def keep(self, executor_ids: Collection[str], answers: RDD[Any]) -> None:
+        """The answers have come from these executors. Those of executors that are gone are forgotten."""
+        if self.number is None:
+            return
+        here = {*executor_ids, *(each.id for each in live_executors(self._context))}
+        self._blocks.update(dict.fromkeys(executor_ids, answers))
+        self._forget(self._blocks.keys() - here)
 
     def release(self) -> None:
         """Spark may remove the executors."""
-        for answers in list(self._blocks.values()):  # a late launch may add one
+        self._forget(list(self._blocks))  # a late launch may add one
+
+    def _forget(self, executor_ids: Iterable[str]) -> None:
+        for each in executor_ids:
+            if (answers := self._blocks.pop(each, None)) is None:
+                continue
             try:
                 answers.unpersist()
             except Exception as error:  # Spark is ending or dead
-                logger.debug("Spark was not told that an executor is no longer needed: %s", error)
-        self._blocks.clear()
+                logger.debug("Spark was not told that executor %s is no longer needed: %s", each, error)

@@ -88,7 +88,9 @@ def test_a_block_stays_where_containers_were_started(sessions: Sessions) -> None
     assert kept.number is None, "with a local master, Spark ignores its dynamic allocation"
     kept.number = 1
     answers = kept.caching(rdd_on(context, executor).map(str))
+    kept.keep(["gone"], kept.caching(rdd_on(context, executor).map(str)))
     kept.keep([LOCAL_ID], answers)
+    assert "gone" not in kept
     assert answers.collect() == ["0"]
     assert LOCAL_ID in kept
     (stored,) = context._jsc.sc().getRDDStorageInfo()
