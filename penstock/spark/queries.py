@@ -303,8 +303,7 @@ class StreamWriter:
         running = RunningQuery(self._plan, spark)
         check_session(spark, running.settings.container)
         if self._plan.takeover is not None:
-            scratch = scratch_folder(spark.sparkContext)
-            self._plan.takeover.run(spark, location, running.settings, self._plan.partitions, scratch)
+            self._plan.takeover.run(spark, location, running.settings, self._plan.partitions)
 
         def run(batch: DataFrame, number: int) -> None:
             running.handle(number, self._inputs(batch), self._handle)

@@ -37,7 +37,7 @@ class StoreSource:
     @contextmanager
     def versions(self, *records: CheckpointRecord) -> Iterator[list[StoreVersion]]:
         """The store as of these checkpoints, as long as the block runs. Nothing is restored yet."""
-        with _scratch() as scratch, closing(open_store(self.config.job.root)) as objects:
+        with worker_scratch() as scratch, closing(open_store(self.config.job.root)) as objects:
             log = CheckpointLog(objects, self.paths)
             systems = open_systems(self.config)
             reader = StateReader(self.config, self.paths, objects, systems, scratch=scratch)
@@ -89,7 +89,7 @@ def _tasks(rows: Iterable[pa.RecordBatch]) -> Iterator[int]:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path | None]:
+def worker_scratch() -> Iterator[Path | None]:
     """A folder of this process in Spark's scratch folder, which Spark removes when the executor ends; None where there
     is none. Spark kills a worker whose rows nobody wants any more, as after `limit`: its folder is removed by the next
     read on that executor."""

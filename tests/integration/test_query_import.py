@@ -266,7 +266,7 @@ def test_pyspark_can_continue_until_penstock_has_had_a_batch(spark: SparkSession
     world.in_pyspark()
     plan = world.writer(import_state=True)._plan
     assert plan.takeover is not None
-    plan.takeover.run(spark, world.location, plan.settings(), 2, tmp_path)
+    plan.takeover.run(spark, world.location, plan.settings(), 2)
     log = OffsetLog(spark, world.location)
     assert prepare_heartbeat(log, timed=True, continues=lambda: True)
     assert prepare_heartbeat(log, timed=False, continues=lambda: False), "Spark could not start without it any more"

@@ -156,7 +156,7 @@ def test_state_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
     first = differences(found[0], task.batch([{"k": 0, "id": 0}]))
     task.restart()
     second = differences(found[1], task.batch([{"k": 0, "id": 1}]))
-    other = taken_over(spec, tmp_path / "checkpoint", 0, tmp_path / "scratch")
+    other = taken_over(spark, spec, tmp_path / "checkpoint", 0)
     third = differences(found[1], other.batch([{"k": 0, "id": 1}]))
     assert (first, second, third) == ([], [], [])
 

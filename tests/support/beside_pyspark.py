@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
-from contextlib import closing
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 from penstock.api.graph import ApplicationGraph
-from penstock.metadata.open import open_store
+from penstock.spark.checkpoint_location import CheckpointLocation
+from penstock.spark.first_state import entries_of
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.takeover import Takeover
 from penstock.state.spark.checkpoint import SparkCheckpoint
@@ -67,16 +67,22 @@ def run_in_pyspark(
     return found
 
 
-def taken_over(spec: ProcessorSpec, location: Path, batch: int, scratch: Path) -> OneTask:
+def taken_over(spark: SparkSession, spec: ProcessorSpec, location: Path, batch: int) -> OneTask:
     """A task with the state that PySpark had behind a batch."""
     takeover = Takeover(ApplicationGraph.__new__(ApplicationGraph), spec, imports=True, begins_here=False)
     task = OneTask(spec)
-    with closing(open_store(str(location))) as files:
-        stores = takeover._found_stores(SparkCheckpoint(files, str(location)), [0], batch, 1, Counter())
-        for name, fill in stores.items():
-            entries: dict[bytes, bytes | None] = {}
-            fill(lambda _, key, value, entries=entries: entries.__setitem__(key, value), scratch)  # type: ignore[misc]
-            task.fill(name, entries)
+    checkpoint = SparkCheckpoint(CheckpointLocation(spark, str(location)), str(location))
+    _, sources = takeover.sources(spark, checkpoint, 0, batch)
+    stores = tuple(sources)
+    entries: dict[str, dict[bytes, bytes | None]] = {
+        name: dict(takeover._heads(sources).get(name, {})) for name in stores
+    }
+    if sources:
+        for row in reduce(DataFrame.unionAll, entries_of(sources, stores, 1)).collect():
+            assert bytes(row.key) not in entries[stores[row.part]]
+            entries[stores[row.part]][bytes(row.key)] = bytes(row.value)
+    for name, found in entries.items():
+        task.fill(name, found)
     return task
 
 

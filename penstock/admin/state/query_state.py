@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeAlias
 
 from penstock.admin.checkpoint.append import append_record
 from penstock.admin.job.ownership import claimed_job
@@ -20,21 +18,18 @@ from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord, Offered
+from penstock.checkpoint.value import Markers
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
 from penstock.plan.layout import store_layout
 from penstock.plan.streams import JobStreams
-from penstock.state.backends.base import StoreCopy
-from penstock.state.backends.roots import BackendRoots
-from penstock.state.spark.load import StoreLoad
+from penstock.state.spark.first_backup import FirstBackup
 from penstock.system.query import QUERY_SYSTEM, QuerySystem
 
-Put = Callable[[int, bytes, bytes], None]
-"""Adds an entry: task, key and value, as the store's engine has them."""
-Fill = Callable[[Put, Path], None]
-"""Fills a store. The folder is one that it may make and remove."""
+BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]
+"""Makes all backups of a first checkpoint. Returns the markers, task by task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,8 @@ class FirstState:
     plan: str
     """What tells it from others of its number (`Offered.plan`)."""
     tasks: int
-    stores: Mapping[str, Fill]
+    stores: tuple[str, ...]
+    back_up: BackUp
     batches: int = 0
     """How many batches made the state; without any, the job's first batch brings initial state."""
 
@@ -67,13 +63,9 @@ def first_record(config: JobConfig, on_damage: OnDamage = "raise") -> Checkpoint
         return CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read(on_damage).latest
 
 
-def write_first_state(state: FirstState, scratch: Path) -> CheckpointRecord:
-    """Fill the stores, back all of them up, and append the job's first checkpoint. Until that nothing has changed: what
-    a process that dies before leaves behind is named by no checkpoint.
-
-    Args:
-        scratch: a folder on this machine, with room for all that state. What a process that dies leaves in it goes
-            with the folder.
+def write_first_state(state: FirstState) -> CheckpointRecord:
+    """Back up all stores while the job is held, and append its first checkpoint. Until that nothing has changed: what a
+    process that dies before leaves behind is named by no checkpoint.
 
     Raises:
         IncompatibleError: the job has a checkpoint.
@@ -82,8 +74,6 @@ def write_first_state(state: FirstState, scratch: Path) -> CheckpointRecord:
     """
     config = state.config
     with ExitStack() as stack:
-        own = Path(tempfile.mkdtemp(prefix="penstock-import-", dir=scratch))
-        stack.callback(shutil.rmtree, own, ignore_errors=True)
         objects = open_store(config.job.root)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
@@ -92,8 +82,7 @@ def write_first_state(state: FirstState, scratch: Path) -> CheckpointRecord:
         system = QuerySystem(state.query, state.tasks, state.batch + 1)
         streams = JobStreams.open(state.graph, config, {QUERY_SYSTEM: system})
         stack.callback(streams.close)
-        copies = {store: _filled(state, store, fill, own / store) for store, fill in state.stores.items()}
-        return _commit(state, found, log, streams, copies)
+        return _commit(state, found, log, streams)
 
 
 def _refuse_state(log: CheckpointLog, found: FoundJob) -> None:
@@ -101,22 +90,7 @@ def _refuse_state(log: CheckpointLog, found: FoundJob) -> None:
         raise IncompatibleError(f"job {found.paths.root} has the checkpoint {latest.id}: nothing was imported")
 
 
-def _filled(state: FirstState, store: str, fill: Fill, scratch: Path) -> list[StoreCopy]:
-    load = StoreLoad(state.config.store(store), state.tasks, scratch)
-    try:
-        fill(load.put, scratch / "source")
-        return load.copies()
-    finally:
-        load.close()
-
-
-def _commit(
-    state: FirstState,
-    found: FoundJob,
-    log: CheckpointLog,
-    streams: JobStreams,
-    copies: Mapping[str, Sequence[StoreCopy]],
-) -> CheckpointRecord:
+def _commit(state: FirstState, found: FoundJob, log: CheckpointLog, streams: JobStreams) -> CheckpointRecord:
     with claimed_job(found, log, "import") as claim:
         view = log.known()
         if view.latest is not None:
@@ -124,20 +98,13 @@ def _commit(
         now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
         base = _base(state, streams)
         draft = successor(base, _content(state, streams, {}), view, claim, found.config.task, now_ms, nanos)
-        roots = BackendRoots(found.config, found.objects)
-        uploads = StoreUploads(found, state.tasks, streams.systems, view, claim.epoch)
-        try:
-            uploads.prepare([*copies])
-            for store, own in copies.items():
-                uploads.add(store, own, roots)
-            markers = uploads.run(base.id, draft.id)
-            content = _content(state, streams, markers)
-            record = successor(base, content, view, claim, found.config.task, now_ms, nanos)
-            append_record(log, record, found.paths.root)
-            uploads.done(record.id, markers)
-        finally:
-            uploads.close()
-            roots.close()
+        StoreUploads(found, state.tasks, streams.systems, view, claim.epoch).prepare(state.stores)
+        markers = state.back_up(
+            FirstBackup(found.config, found.paths, claim.epoch, base.id, draft.id, state.tasks, state.stores)
+        )
+        content = _content(state, streams, markers)
+        record = successor(base, content, view, claim, found.config.task, now_ms, nanos)
+        append_record(log, record, found.paths.root)
     return record
 
 
@@ -158,7 +125,7 @@ def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
     )
 
 
-def _content(state: FirstState, streams: JobStreams, markers: Mapping[int, Mapping[str, Mapping[str, str]]]) -> Content:
+def _content(state: FirstState, streams: JobStreams, markers: Mapping[int, Markers]) -> Content:
     return Content(_offsets(state, streams), markers, streams.identities())
 
 

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, TypeAlias
+from operator import itemgetter
+from typing import TypeAlias
 
-from pyspark.sql.types import StructType
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    StructType,
+    UserDefinedType,
+    VariantType,
+)
 
 from penstock.api.timers import timers_store
 from penstock.errors import IncompatibleError
@@ -14,90 +26,112 @@ from penstock.spark.processor.codec import RowCodec
 from penstock.spark.processor.declared import Variable
 from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.lists import StoredLists
+from penstock.spark.processor.rows import values_of
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.spark.processor.timers import ProcessorTimers
-from penstock.state.spark.schema import EntrySchema
-from penstock.state.spark.types import Struct
-from penstock.state.spark.unsafe_row import unreadable
 from penstock.state.stores.expiry import META, engine_key, header, index_key, meta_bytes
 
 OwnedEntry: TypeAlias = tuple[bytes, bytes, bytes]
 """The encoded grouping key that the entry belongs to; the entry's key and value in the store's engine."""
-Convert: TypeAlias = Callable[[dict[str, Any], Any], Iterable[OwnedEntry]]
-"""From Spark's key and value, decoded."""
+Convert: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[OwnedEntry]]
+"""From what Spark's reader shows of a state variable, in the order in which it does. Picklable."""
 
 KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 """Spark's words for the kinds of state variables."""
 TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventTimers_keyToTimestamp"}
 """Where Spark has the timers of a processor, by its time mode."""
+_VALUES = {"value": "value", "list": "list_element", "map": "user_map_value"}
+"""The reader's columns for the values, by the kind of the variable."""
+_USER_KEY = "user_map_key"
 _FOREVER = 0
 
 
-def variable_entries(spec: ProcessorSpec, variable: Variable, found: EntrySchema) -> Convert:
-    """How entries of a state variable become those of its store.
+def variable_entries(spec: ProcessorSpec, variable: Variable, found: StructType) -> VariableEntries:
+    """How the rows of a state variable become entries of its store.
 
     Args:
         spec: the processor.
         variable: as the processor declares it.
-        found: the schema of Spark's state.
+        found: the columns of Spark's reader.
 
     Raises:
-        IncompatibleError: the state has other fields than the processor declares.
+        IncompatibleError: the state has other fields than the processor declares, or one that cannot be read.
     """
-    keys, rows = KeyCodec(spec.key), RowCodec(variable.schema, variable.name)
-    key_found, value_found = found.key, found.value
-    user_keys: KeyCodec | None = None
-    if variable.user_key is not None:
-        key_found, user_found = _part(found.key, 0), _part(found.key, 1)
-        user_keys = KeyCodec(variable.user_key, f"{variable.name}.key")
-        _check(variable.name, "the keys of the map", user_found, variable.user_key)
+    value = _struct(found, _VALUES[variable.kind])
     if variable.ttl_ms is not None:
-        value_found = _part(found.value, 0)
-    _check(variable.name, "the grouping key", key_found, spec.key)
-    _check(variable.name, "its values", value_found, variable.schema)
-    write = _plain if variable.ttl_ms is None else _expiring
-    added = (None,) * (len(variable.schema.fields) - len(value_found.columns))
-
-    def row_of(value: dict[str, Any]) -> tuple[bytes, int]:
-        """The bytes of a row, and when it expires."""
-        if variable.ttl_ms is None:
-            return rows.encode(_values(value) + added), _FOREVER
-        return rows.encode(_values(value["value"]) + added), value["ttlExpirationMs"]
-
-    def of_value(key: dict[str, Any], value: dict[str, Any]) -> Iterator[OwnedEntry]:
-        owner = keys.encode(_values(key))
-        yield from write(owner, owner, *row_of(value))
-
-    def of_map(key: dict[str, Any], value: dict[str, Any]) -> Iterator[OwnedEntry]:
-        owner = keys.encode(_values(key["key"]))
-        assert user_keys is not None, "a map has keys"  # noqa: S101
-        yield from write(owner, owner + user_keys.encode(_values(key["userKey"])), *row_of(value))
-
-    def of_list(key: dict[str, Any], value: list[dict[str, Any]]) -> Iterator[OwnedEntry]:
-        owner, gathered = keys.encode(_values(key)), _Gathered()
-        lists = StoredLists(gathered, variable.ttl_ms, lambda: gathered.now_ms)  # type: ignore[arg-type]
-        for expires_ms, elements in groupby(map(row_of, value), key=lambda each: each[1]):
-            gathered.now_ms = expires_ms - (variable.ttl_ms or 0)
-            lists.append(owner, [data for data, _ in elements])
-        for place, (data, now_ms) in gathered.entries.items():
-            yield from write(owner, place, data, now_ms + (variable.ttl_ms or 0))
-
-    found_by_kind: dict[str, Convert] = {"value": of_value, "map": of_map, "list": of_list}
-    return found_by_kind[variable.kind]
+        value = _struct(value, "value")
+    if variable.user_key is not None:
+        _check(variable.name, "the keys of the map", _struct(found, _USER_KEY), variable.user_key)
+    _check(variable.name, "the grouping key", _struct(found, "key"), spec.key)
+    _check(variable.name, "its values", value, variable.schema)
+    return VariableEntries(spec.key, variable, len(value.fields))
 
 
-def timer_entries(spec: ProcessorSpec) -> Convert:
-    """How Spark's timers become those of the processor."""
-    keys = KeyCodec(spec.key)
+@dataclass(frozen=True, slots=True)
+class VariableEntries:
+    """Makes entries of the rows of a state variable. See `Convert`."""
 
-    def convert(key: dict[str, Any], value: Any) -> Iterator[OwnedEntry]:
-        owner, gathered = keys.encode(_values(key["key"])), _Gathered()
-        domain = "event" if spec.mode == "eventtime" else "processing"
-        ProcessorTimers(gathered, domain).register(owner, key["expiryTimestampMs"])  # type: ignore[arg-type]
-        for place, (data, _) in gathered.entries.items():
-            yield owner, place, data
+    key: StructType
+    variable: Variable
+    fields: int
+    """How many fields the values have. The variable may have more behind them, which are None."""
 
-    return convert
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OwnedEntry]:
+        """See `Convert`."""
+        rows = self._rows(batches)
+        if self.variable.kind == "list":
+            return self._of_lists(rows)
+        return _plain(rows) if self.variable.ttl_ms is None else _expiring(rows)
+
+    def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes, bytes, int]]:
+        """By row: the encoded grouping key, the entry's key, the value, and when it expires."""
+        variable, keys = self.variable, KeyCodec(self.key)
+        user_keys = None if variable.user_key is None else KeyCodec(variable.user_key, f"{variable.name}.key")
+        encode = RowCodec(variable.schema, variable.name).encode
+        added = len(variable.schema.fields) - self.fields
+        for batch in batches:
+            owners = places = keys.encode_arrays(batch.column("key").flatten()).to_pylist()
+            if user_keys is not None:
+                own = user_keys.encode_arrays(batch.column(_USER_KEY).flatten()).to_pylist()
+                places = [owner + key for owner, key in zip(owners, own, strict=True)]
+            value, expires = batch.column(_VALUES[variable.kind]), [_FOREVER] * len(owners)
+            if variable.ttl_ms is not None:
+                value, times = value.flatten()
+                expires = times.to_pylist()
+            columns = [*map(values_of, value.flatten()), *([None] * len(owners) for _ in range(added))]
+            values = zip(*columns, strict=True) if columns else [()] * len(owners)
+            yield from zip(owners, places, map(encode, values), expires, strict=True)
+
+    def _of_lists(self, rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[OwnedEntry]:
+        """The elements of a list are in rows behind each other."""
+        ttl_ms = self.variable.ttl_ms or 0
+        for owner, elements in groupby(rows, key=itemgetter(0)):
+            gathered = _Gathered()
+            lists = StoredLists(gathered, self.variable.ttl_ms, lambda own=gathered: own.now_ms)  # type: ignore
+            for expires_ms, some in groupby(elements, key=itemgetter(3)):
+                gathered.now_ms = expires_ms - ttl_ms
+                lists.append(owner, [data for _, _, data, _ in some])
+            made = ((owner, place, data, now_ms + ttl_ms) for place, (data, now_ms) in gathered.entries.items())
+            yield from _plain(made) if self.variable.ttl_ms is None else _expiring(made)
+
+
+@dataclass(frozen=True, slots=True)
+class TimerEntries:
+    """Makes the processor's timers of Spark's. See `Convert`."""
+
+    key: StructType
+    mode: str
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OwnedEntry]:
+        """See `Convert`."""
+        keys, domain = KeyCodec(self.key), "event" if self.mode == "eventtime" else "processing"
+        for batch in batches:
+            owners = keys.encode_arrays(batch.column("key").flatten()).to_pylist()
+            for owner, time_ms in zip(owners, batch.column("expiration_timestamp_ms").to_pylist(), strict=True):
+                gathered = _Gathered()
+                ProcessorTimers(gathered, domain).register(owner, time_ms)  # type: ignore[arg-type]
+                for place, (data, _) in gathered.entries.items():
+                    yield owner, place, data
 
 
 def timers_of(spec: ProcessorSpec) -> str:
@@ -110,42 +144,59 @@ def heads(variable: Variable) -> dict[bytes, bytes]:
     return {} if variable.ttl_ms is None else {META: meta_bytes(None)}
 
 
-def _check(variable: str, what: str, found: Struct, declared: StructType) -> None:
+def _check(variable: str, what: str, found: StructType, declared: StructType) -> None:
     """The names and types must be equal; the processor may have more fields at the end."""
-    for number, column in enumerate(found.columns):
-        if (why := unreadable(column.type)) is not None:
-            raise IncompatibleError(f"state variable `{variable}`: field `{column.name}` cannot be taken over: {why}")
+    for number, field in enumerate(found.fields):
+        if (why := _unreadable(field.dataType)) is not None:
+            raise IncompatibleError(f"state variable `{variable}`: field `{field.name}` cannot be taken over: {why}")
         fields = declared.fields
         same = number < len(fields) and (
-            (fields[number].name, fields[number].dataType.simpleString()) == (column.name, str(column.type))
+            (fields[number].name, fields[number].dataType.simpleString()) == (field.name, field.dataType.simpleString())
         )
-        if not same or (len(fields) > len(found.columns) and what != "its values"):
+        if not same or (len(fields) > len(found.fields) and what != "its values"):
             raise IncompatibleError(
-                f"state variable `{variable}`: {what} are {found} in the query's state, and the processor declares "
-                f"{declared.simpleString()}: declare what the state has. More fields may follow in values"
+                f"state variable `{variable}`: {what} are {found.simpleString()} in the query's state, and the "
+                f"processor declares {declared.simpleString()}: declare what the state has. More fields may follow in "
+                "values"
             )
 
 
-def _part(row: Struct, number: int) -> Struct:
-    found = row.columns[number].type
-    if not isinstance(found, Struct):
-        raise IncompatibleError(f"{row} is no state of a transformWithState")
+def _unreadable(kind: DataType) -> str | None:
+    """Why Arrow does not bring values of the type to Python as state takes them; None if it does."""
+    if isinstance(kind, StructType):
+        if len(set(kind.names)) < len(kind.names):
+            return f"two fields of {kind.simpleString()} have one name"
+        return next((why for field in kind.fields if (why := _unreadable(field.dataType)) is not None), None)
+    if isinstance(kind, ArrayType):
+        return _unreadable(kind.elementType)
+    if isinstance(kind, MapType):
+        if isinstance(kind.keyType, StructType | ArrayType | MapType):
+            return f"a dict cannot have keys of {kind.keyType.simpleString()}"
+        return _unreadable(kind.keyType) or _unreadable(kind.valueType)
+    try:
+        to_arrow_type(kind, timezone="UTC")
+    except PySparkException:
+        return f"there is no Python value for {kind.simpleString()}"
+    return f"it is {kind.simpleString()}" if isinstance(kind, UserDefinedType | VariantType) else None
+
+
+def _struct(columns: StructType, name: str) -> StructType:
+    found = columns[name].dataType if name in columns.names else None
+    if not isinstance(found, StructType):
+        raise IncompatibleError(f"{columns.simpleString()} is no state of a transformWithState")
     return found
 
 
-def _values(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row.values())
+def _plain(rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[OwnedEntry]:
+    return (row[:3] for row in rows)
 
 
-def _plain(owner: bytes, key: bytes, data: bytes, expires_ms: int) -> Iterator[OwnedEntry]:
-    yield owner, key, data
-
-
-def _expiring(owner: bytes, key: bytes, data: bytes, expires_ms: int) -> Iterator[OwnedEntry]:
-    """An entry of a store with a time to live: with its header, and a place in the index."""
-    place, written = engine_key(key), header(expires_ms, 0) + data
-    yield owner, place, written
-    yield owner, index_key(written, place), b""
+def _expiring(rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[OwnedEntry]:
+    """Entries of a store with a time to live: with their headers, and places in the index."""
+    for owner, key, data, expires_ms in rows:
+        place, written = engine_key(key), header(expires_ms, 0) + data
+        yield owner, place, written
+        yield owner, index_key(written, place), b""
 
 
 class _Gathered:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from penstock.documents import Count, decode, decoding
 from penstock.errors import IncompatibleError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
 from penstock.state.spark.lineage import PartitionFiles, Version
 
 DEFAULT_STORE = "default"
@@ -41,10 +41,20 @@ class OperatorFacts:
     time_mode: str = ""
 
 
+class CheckpointFiles(Protocol):
+    """The files of a checkpoint location, by their paths in it."""
+
+    def get(self, key: str, /) -> bytes:
+        """The content of a file. Raises NotFoundError."""
+
+    def list(self, prefix: str, /) -> list[str]:
+        """All files below a folder; none, if it does not exist."""
+
+
 class SparkCheckpoint:
     """Reads `<checkpoint>/`: `commits`, `offsets`, and `state/<operator>/<partition>/[<store>/]`. Writes nothing."""
 
-    def __init__(self, files: ObjectStore, url: str) -> None:
+    def __init__(self, files: CheckpointFiles, url: str) -> None:
         self.files = files
         self.url = url
         """What it is called in messages."""
@@ -93,13 +103,13 @@ class SparkCheckpoint:
 
     def operator(self, number: int, batch: int) -> OperatorFacts:
         """What is known of an operator as of a batch. Raises NotFoundError, CorruptError."""
-        known = self.operators()
-        if number not in known:
-            there = ", ".join(map(str, known)) or "none"
-            raise NotFoundError(f"`{self.url}` has no stateful operator {number}; it has: {there}")
         key = self._operator_metadata(number, batch)
         if key is None:
-            return self._found_operator(number)
+            known = self.operators()
+            if number in known:
+                return self._found_operator(number)
+            there = ", ".join(map(str, known)) or "none"
+            raise NotFoundError(f"`{self.url}` has no stateful operator {number}; it has: {there}")
         version, _, text = self.files.get(key).partition(b"\n")
         if version not in {b"v1", b"v2"}:
             raise IncompatibleError(
@@ -142,14 +152,22 @@ class SparkCheckpoint:
             + ", ".join(ids)
         )
 
+    def has_checkpoint_ids(self, operator: int, batch: int) -> bool:
+        """Whether the versions of the operator's state have ids (format version 2)."""
+        return bool(self._commit(batch).get(str(operator)))
+
     def _checkpoint_ids(self, operator: int, batch: int, partition: int) -> Sequence[str]:
         """The ids of all stores of the partition; which of them is which store's, their files say."""
+        with decoding(f"`commits/{batch}` of `{self.url}` is damaged"):
+            partitions = self._commit(batch).get(str(operator))
+            return partitions[partition] if partitions else []
+
+    def _commit(self, batch: int) -> dict[str, list[list[str]]]:
+        """The checkpoint ids that a commit names, by operator and partition."""
         key = f"commits/{batch}"
         what = f"`{key}` of `{self.url}` is damaged"
         with decoding(what):
-            commit = decode(_Commit, self.files.get(key).partition(b"\n")[2], what)
-            partitions = (commit.state_unique_ids or {}).get(str(operator))
-            return partitions[partition] if partitions else []
+            return decode(_Commit, self.files.get(key).partition(b"\n")[2], what).state_unique_ids or {}
 
     def _conf(self, batch: int) -> dict[str, str]:
         what = f"`offsets/{batch}` of `{self.url}` is damaged"

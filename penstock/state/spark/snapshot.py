@@ -10,12 +10,12 @@ from msgspec import Struct
 
 from penstock.documents import Count, decode, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
+from penstock.state.spark.checkpoint import CheckpointFiles
 
 _METADATA = "metadata"
 
 
-def fetch_snapshot(files: ObjectStore, folder: str, name: str, target: Path) -> dict[str, int]:
+def fetch_snapshot(files: CheckpointFiles, folder: str, name: str, target: Path) -> dict[str, int]:
     """Make the folder `target` with the files of the snapshot `<folder>/<name>`.
 
     Returns:
@@ -68,14 +68,14 @@ def _parse(data: bytes, key: str) -> _Metadata:
     return decode(_Metadata, text, f"snapshot `{key}` is damaged")
 
 
-def _fetch(files: ObjectStore, key: str, file: _File, target: Path, snapshot: str) -> None:
+def _fetch(files: CheckpointFiles, key: str, file: _File, target: Path, snapshot: str) -> None:
     data = _get(files, key, snapshot)
     if len(data) != file.size_bytes:
         raise CorruptError(f"`{key}` has {len(data)} bytes, snapshot `{snapshot}` says {file.size_bytes}")
     _local(target, file.local_file_name, snapshot).write_bytes(data)
 
 
-def _get(files: ObjectStore, key: str, snapshot: str) -> bytes:
+def _get(files: CheckpointFiles, key: str, snapshot: str) -> bytes:
     try:
         return files.get(key)
     except NotFoundError as error:
