@@ -136,8 +136,11 @@ class Takeover:
             )
             record = write_first_state(state)
         except (Py4JJavaError, PySparkException) as error:
+            cause = cause_of(error)
+            if "_stateSchema" in cause:  # by its whole path
+                cause += ". Put the checkpoint location back where PySpark had it: Spark finds the schema nowhere else"
             raise PenstockError(
-                f"the state of {checkpoint.url} was not taken over, and nothing was changed: {cause_of(error)}"
+                f"the state of {checkpoint.url} was not taken over, and nothing was changed: {cause}"
             ) from error
         logger.info(
             "the query of %s continues after batch %d with %s, in checkpoint %s",

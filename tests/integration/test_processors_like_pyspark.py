@@ -187,7 +187,8 @@ def test_output_and_state_are_those_of_pyspark(spark: SparkSession, tmp_path: Pa
         for task in tasks:
             assert sorted(tuple(row.values()) for row in task.batch(rows, now)) == expected
             task.restart()
-        tasks.append(taken_over(spark, spec, location, number))
+        if number + 1 < len(batches):
+            tasks.append(taken_over(spark, spec, location, number))
 
 
 FRAMES = StructType().add("k", StringType()).add("v", LongType())

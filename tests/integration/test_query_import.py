@@ -17,9 +17,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
 from penstock.engine.query.offsets import OffsetLog
-from penstock.errors import ConfigError, IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.spark.heartbeat import prepare_heartbeat
 from penstock.spark.queries import StreamWriter
+from tests.support.fault_jobs import faulty
+from tests.support.faults import Fault, Faults
 from tests.support.jobs import wait_until
 from tests.support.spark_sessions import Sessions
 
@@ -104,6 +106,7 @@ class World:
     def __init__(self, spark: SparkSession, folder: Path) -> None:
         self.spark, self.folder = spark, folder
         self.location = str(folder / "location")
+        self.config: dict[str, str] = {}
         self.rows: list[tuple[Any, ...]] = []
 
     def feed(self, first: int, end: int) -> None:
@@ -136,6 +139,7 @@ class World:
             root=str(self.folder / "root"),
             name="keeper",
             partitions=2,
+            config=self.config,
             **arguments,
         ).for_each_batch(self._handle)
 
@@ -162,14 +166,45 @@ class World:
         assert sorted(fired, key=str) == sorted([(user, waiting) for user in users.values()], key=str) if seen else True
 
 
-def test_a_query_continues_with_the_state_that_pyspark_kept(spark: SparkSession, tmp_path: Path) -> None:
+OTHER = {
+    "fs.viewfs.mounttable.other.link./kept": "file:{}",
+    "spark.sql.streaming.stateStore.encodingFormat": "avro",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled": "true",
+}
+"""Another file system of Hadoop's than that of local files, by its name, and state that only Spark can read."""
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
+    """The checkpoint location is on another file system, and the state is in another encoding."""
+    (tmp_path / "kept").mkdir()
+    for key, value in OTHER.items():
+        spark.conf.set(key, value.format(tmp_path / "kept"))
     world = World(spark, tmp_path)
+    world.location = "viewfs://other/kept/location"
+    yield world
+    for key in OTHER:
+        spark.conf.unset(key)
+
+
+def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) -> None:
+    """Also if a backup fails at first, within Spark's tasks."""
+    world = elsewhere
+    faults, backends = Faults.of_root(str(world.folder / "root")), faulty("changelog-files")
+    world.config = {"stores.backup.factories": backends, "stores.restore.factories": backends}
     world.feed(0, 20)
     with pytest.raises(ConfigError, match="has had no batch"):
         world.in_penstock(import_state=True)
     world.in_pyspark()
     world.check(0, 20, 0, waiting=0)
     world.feed(20, 40)
+    with pytest.raises(IncompatibleError, match="import_state=True"):
+        world.in_penstock()
+    faults.plan(Fault("late", "upload.end", "fail", skip=7))
+    with pytest.raises(PenstockError, match="nothing was changed: injected: `late` is final"):
+        world.in_penstock(import_state=True)
+    assert faults.left() == []
+    faults.plan()
     with pytest.raises(IncompatibleError, match="import_state=True"):
         world.in_penstock()
     world.in_penstock(import_state=True)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from datetime import UTC, date, timedelta, timezone
 from decimal import Decimal
+from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
+from penstock.spark.processor.task import ProcessorSpec
 from tests.support import beside_pyspark
 from tests.support.beside_pyspark import run_in_pyspark, shown, taken_over
 from tests.support.processors import OneTask, spec_of
@@ -137,28 +139,75 @@ class States(StatefulProcessor):
         pass
 
 
-def test_state_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
+def both(
+    spark: SparkSession, folder: Path, made: type[States | Wide]
+) -> tuple[dict[int, list[Row]], ProcessorSpec, list[list[dict[str, Any]]]]:
+    """What PySpark returns for two batches, the same processor in Penstock, and the batches."""
     for module in (sys.modules[__name__], beside_pyspark):
         cloudpickle.register_pickle_by_value(module)
     for number in range(2):
         spark.range(number, number + 1, 1, 1).selectExpr("0 AS k", "id").write.parquet(
-            str(tmp_path / "in" / f"n={number}")
+            str(folder / "in" / f"n={number}")
         )
     rows = (
-        spark.readStream.schema("k INT, id BIGINT, n INT").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+        spark.readStream.schema("k INT, id BIGINT, n INT").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
     )
-    states = States({kind: spark.sql(f"SELECT CAST(NULL AS {kind}) f").schema for kind in VALUES})
-    found = run_in_pyspark(rows, tmp_path / "checkpoint", states, ["k"], OUT, "None")
+    processor = made({kind: spark.sql(f"SELECT CAST(NULL AS {kind}) f").schema for kind in VALUES})
+    found = run_in_pyspark(rows, folder / "checkpoint", processor, ["k"], OUT, "None")
     assert sorted(found) == [0, 1]
     schema = StructType().add("k", IntegerType()).add("id", LongType())
-    spec = spec_of(states, ["k"], schema, OUT)
+    return found, spec_of(processor, ["k"], schema, OUT), [[{"k": 0, "id": number}] for number in range(2)]
+
+
+def test_state_of_all_types(spark: SparkSession, tmp_path: Path) -> None:
+    found, spec, rows = both(spark, tmp_path, States)
     task = OneTask(spec)
-    first = differences(found[0], task.batch([{"k": 0, "id": 0}]))
+    first = differences(found[0], task.batch(rows[0]))
     task.restart()
-    second = differences(found[1], task.batch([{"k": 0, "id": 1}]))
+    second = differences(found[1], task.batch(rows[1]))
+    assert (first, second) == ([], [])
+
+
+class Wide(StatefulProcessor):
+    """Has values of all types in one row, says what it reads, and writes many of them."""
+
+    def __init__(self, schemas: dict[str, StructType]) -> None:
+        self.schema, self.keys = StructType(), StructType()
+        self.columns: list[list[Any]] = []
+        self.are_keys: list[bool] = []
+        for number, (kind, one) in enumerate(schemas.items()):
+            self.schema.add(f"f{number}", one["f"].dataType)
+            self.columns.append(VALUES[kind])
+            self.are_keys.append("MAP" not in kind and kind not in {"FLOAT", "DOUBLE"})
+            if self.are_keys[-1]:
+                self.keys.add(f"f{number}", one["f"].dataType)
+
+    def init(self, handle: Any) -> None:
+        self.one = handle.getValueState("one", self.schema)
+        self.all = handle.getListState("all", self.schema)
+        self.by_number = handle.getMapState("by_number", N, self.schema)
+        self.by_values = handle.getMapState("by_values", self.keys, N)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        yield Row(what="one", said=shown(self.one.get()))
+        yield Row(what="all", said=shown(list(self.all.get())))
+        yield Row(what="by number", said=repr(sorted(map(shown, self.by_number.iterator()))))
+        yield Row(what="by values", said=repr(sorted(map(shown, self.by_values.iterator()))))
+        for number in range(-1, max(map(len, self.columns))):
+            values = [None if number < 0 else column[number % len(column)] for column in self.columns]
+            self.one.update(tuple(values))
+            self.all.appendValue(tuple(values))
+            self.by_number.updateValue((number,), tuple(values))
+            self.by_values.updateValue(tuple(compress(values, self.are_keys)), (number,))
+
+    def close(self) -> None:
+        pass
+
+
+def test_state_of_all_types_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    found, spec, rows = both(spark, tmp_path, Wide)
     other = taken_over(spark, spec, tmp_path / "checkpoint", 0)
-    third = differences(found[1], other.batch([{"k": 0, "id": 1}]))
-    assert (first, second, third) == ([], [], [])
+    assert differences(found[1], other.batch(rows[1])) == []
 
 
 def differences(expected: list[Row], found: list[dict[str, Any]]) -> list[str]:

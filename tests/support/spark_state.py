@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -12,6 +14,17 @@ from penstock.state.spark.reader import SparkState
 from tests.support import places
 
 GOLDEN = places.GOLDEN / "spark_state"
+
+
+def golden_location(case: str, target: Path) -> None:
+    """Copy a golden checkpoint location to where Spark can read it: its operators' metadata name the files of the
+    state's schema by their whole paths."""
+    shutil.copytree(GOLDEN / case / "checkpoint", target)
+    for metadata in target.glob("state/*/_metadata/v2/*"):
+        text = re.sub(
+            r"file:/[^\"]*/checkpoint/state/", f"{target.as_uri().replace(':///', ':/')}/state/", metadata.read_text()
+        )
+        metadata.write_text(text)
 
 
 def read_plain(state: SparkState, scratch: Path) -> list[str]:

@@ -34,7 +34,8 @@ class FirstBackup:
     def run(self, task: int, store: str, entries: Iterable[tuple[bytes, bytes]], scratch: Path) -> dict[str, str]:
         """Back up a store of a task. Returns its marker in each backend.
 
-        It runs once for each store and task in an epoch: a second run would find what the first one wrote, and fail.
+        It runs once for each store and task in an epoch. A second run with the same entries may fail, because it finds
+        what the first one wrote.
 
         Args:
             task: the task.

@@ -1,5 +1,4 @@
-"""State that PySpark kept, taken over without Spark: from golden checkpoint locations, and by processes that are
-killed."""
+"""State that PySpark kept, taken over without Spark, by processes that are killed."""
 
 from __future__ import annotations
 
@@ -10,9 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,10 +23,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructType
 
 from penstock import admin
+from penstock.admin.checkpoint.append import append_record
 from penstock.admin.state import query_state
 from penstock.admin.state.query_state import first_record
 from penstock.admin.state.reading import open_version
-from penstock.admin.state.store_uploads import StoreUploads
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.model import JobConfig
 from penstock.engine.query.job import QueryInput, QueryOutput
@@ -40,7 +42,8 @@ from penstock.spark.queries import QueryPlan
 from penstock.spark.takeover import Takeover
 from penstock.spark.transform import _graph
 from penstock.state.spark.checkpoint import OperatorFacts
-from tests.support.beside_pyspark import taken_over
+from penstock.state.spark.first_backup import FirstBackup
+from penstock.system.partitioner import partition_of
 from tests.support.processors import spec_of
 from tests.support.spark_state import GOLDEN
 
@@ -78,23 +81,6 @@ def spec() -> ProcessorSpec:
     return spec_of(Reads(), ["k"], K, OUT, "ProcessingTime")
 
 
-@pytest.mark.parametrize("case", ["tws-lz4", "tws-zstd-ids"])
-def test_every_batch_is_taken_over_as_spark_has_it(case: str, tmp_path: Path) -> None:
-    expected = json.loads((GOLDEN / case / "expected.json").read_text())
-    for batch in range(5):
-        task = taken_over(spec(), GOLDEN / case / "checkpoint", batch, tmp_path / "scratch")
-        found = {row["k"]: json.loads(row["said"]) for row in task.batch([{"k": key} for key in KEYS], 1)}
-        entries = {name: [json.loads(entry)[1:] for entry in batches[str(batch)]] for name, batches in expected.items()}
-        for key in KEYS:
-            total, seen, last, kept, timers = found[key]
-            assert [total] == [value for (k,), value in entries["total"] if k == key] or total is None
-            assert seen == next((value for (k,), value in entries["seen"] if k == key), [])
-            assert last == sorted([p, n] for ((k,), (p,)), (n,) in entries["last"] if k == key)
-            assert kept == ([1.5] if any(k == key for (k,), _ in entries["kept"]) else None)
-            assert bool(timers) == bool(kept)
-        assert sum(total is not None for total, *_ in found.values()) == len(entries["total"])
-
-
 @pytest.mark.parametrize(("theirs", "ours"), [("NoTime", "None"), ("ProcessingTime",) * 2, ("EventTime",) * 2])
 def test_time_modes_have_other_names_in_spark_s_metadata(theirs: str, ours: str) -> None:
     class Empty(Reads):
@@ -118,10 +104,8 @@ class Folder:
     end_at = ""
 
     def __init__(self, spark: None, location: str) -> None:
-        self._root = Path(location)
-
-    def url(self) -> str:
-        return str(self._root)
+        self._root, files = Path(location), open_store(location)
+        self.url, self.get, self.list = location, files.get, files.list
 
     def has_begun(self) -> bool:
         return (self._root / "offsets").exists()
@@ -141,12 +125,35 @@ class Folder:
             end()
 
 
+def without_spark(patch: pytest.MonkeyPatch) -> None:
+    """Let this process back up what the expectations have, instead of Spark's tasks."""
+    patch.setattr(takeover_module, "CheckpointLocation", Folder)
+    patch.setattr(Takeover, "sources", lambda *_: (SimpleNamespace(spark=None), {}))
+    patch.setattr(takeover_module, "back_up", backed_up)
+
+
+def backed_up(
+    spark: None, sources: Any, heads: Any, first: FirstBackup
+) -> tuple[dict[int, dict[str, dict[str, str]]], dict[str, int]]:
+    keys, rows = KeyCodec(K), RowCodec(TOTAL)
+    totals = {keys.encode(key): rows.encode(value) for key, value in expected_totals()}
+    markers: dict[int, dict[str, dict[str, str]]] = {task: {} for task in range(first.tasks)}
+    for task, store in product(range(first.tasks), first.stores):
+        own = [each for each in totals.items() if store == "total" and partition_of(each[0], first.tasks) == task]
+        with tempfile.TemporaryDirectory() as scratch:
+            for backend, marker in first.run(task, store, own, Path(scratch)).items():
+                markers[task].setdefault(backend, {})[store] = marker
+        if Folder.end_at == "within the backups" and store == "total":
+            end()
+    return markers, {}
+
+
 KILLED = """
 import pickle, sys
 from tests.unit.spark import test_takeover
 test_takeover.killed_at(sys.argv[1], pickle.load(sys.stdin.buffer))
 """
-POINTS = ("stores are filled", "before the record", "behind the record", "before the rename", "behind the rename")
+POINTS = ("within the backups", "before the record", "behind the record", "before the rename", "behind the rename")
 
 
 def end(*_: Any) -> Any:
@@ -156,20 +163,22 @@ def end(*_: Any) -> Any:
 def killed_at(point: str, given: tuple[Takeover, JobConfig, str]) -> None:
     """Take state over in this process until it is killed."""
     takeover, config, location = given
-    setattr(takeover_module, "_Location", Folder)  # noqa: B010
-    Folder.end_at = point
-    stops: dict[str, tuple[Any, str]] = {
-        "stores are filled": (StoreUploads, "prepare"),
-        "before the record": (query_state, "append_record"),
-        "behind the record": (StoreUploads, "done"),
-    }
-    if point in stops:
-        setattr(*stops[point], end)
+    patch = pytest.MonkeyPatch()
+    without_spark(patch)
+    patch.setattr(Folder, "end_at", point)
+
+    def ends(*arguments: Any) -> None:
+        if point == "behind the record":
+            append_record(*arguments)
+        end()
+
+    if point.endswith("the record"):
+        patch.setattr(query_state, "append_record", ends)
     run(takeover, location, config)
 
 
 def run(takeover: Takeover, location: str | Path, config: JobConfig) -> None:
-    takeover.run(None, str(location), config, 2, Path(location).parent)  # type: ignore[arg-type]
+    takeover.run(None, str(location), config, 2)  # type: ignore[arg-type]
 
 
 def plan_of(home: Path, *, imports: bool = True) -> tuple[Takeover, JobConfig]:
@@ -193,13 +202,12 @@ def test_a_killed_take_over_is_continued(point: str, tmp_path: Path, monkeypatch
     given = pickle.dumps((takeover, config, str(location)))
     killed = subprocess.run([sys.executable, "-c", KILLED, point], input=given, check=False)
     assert killed.returncode == -signal.SIGKILL
-    assert len(list(tmp_path.glob("penstock-import-*"))) == (point not in POINTS[-2:]), "in the folder that was given"
     has_record = point not in POINTS[:2]
     assert (first_record(config) is not None) == has_record
     is_renamed = point == "behind the rename"
     assert (location / "state" / "0" / "_metadata").exists() != is_renamed
 
-    monkeypatch.setattr(takeover_module, "_Location", Folder)
+    without_spark(monkeypatch)
     if not is_renamed:
         without, _ = plan_of(tmp_path, imports=False)
         with pytest.raises(IncompatibleError, match=r"import_state=True"):
@@ -215,7 +223,7 @@ def test_a_killed_take_over_is_continued(point: str, tmp_path: Path, monkeypatch
 
 
 def test_another_location_is_no_silent_begin_from_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(takeover_module, "_Location", Folder)
+    without_spark(monkeypatch)
     takeover, config = plan_of(tmp_path)
     with pytest.raises(ConfigError, match=r"the checkpoint location .*/mistyped has had no batch"):
         run(takeover, tmp_path / "mistyped", config)
