@@ -32,6 +32,7 @@ _SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",  # a worker sends nothing while it backs a store up
 }
 _IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _MOST, _MOST_BYTES = 4096, 16 << 20
