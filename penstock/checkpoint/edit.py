@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.markers import changelog_identities, markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
 from penstock.checkpoint.value import Markers
 from penstock.checkpoint.versions import build_versions, versions_of
@@ -192,7 +192,7 @@ def successor(
         run_id=claim.run_id,
         writer=claim.writer,
         next_offsets=content.next_offsets,
-        identities=content.identities,
+        identities={**content.identities, **changelog_identities(content.markers)},
         tasks={
             task: build_versions(
                 checkpoint_id, _last_processed(content.next_offsets[task]), content.markers.get(task, {}), versions

@@ -26,7 +26,7 @@ from penstock.driver.publishing import Publishing
 from penstock.driver.record import CommitRequest
 from penstock.driver.standbys import follow
 from penstock.driver.tables import Tables
-from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.outcome import earliest
 
 logger = logging.getLogger(__name__)
@@ -163,12 +163,17 @@ class Epochs:
         self._fleet.ensure()
         job.put_probe(epoch)
         opening = self._opening(origin, boundary)
-        with self._board.metrics.restore_ns.time():
-            next_due = self._fleet.open(
-                opening,
-                job.container_package(epoch),
-                lambda done: self._board.update(restored_bytes=done),
-            )
+        try:
+            with self._board.metrics.restore_ns.time():
+                next_due = self._fleet.open(
+                    opening,
+                    job.container_package(epoch),
+                    lambda done: self._board.update(restored_bytes=done),
+                )
+        except CorruptError as error:
+            if isinstance(origin, FromRecord) and (other := job.other_markers(origin.record)):
+                raise CorruptError(f"{error}{other}") from error
+            raise
         if silent := set(range(job.settings.tasks)) - next_due.keys():
             raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
         job.remove_probe(epoch)

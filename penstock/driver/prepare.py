@@ -9,6 +9,7 @@ from itertools import chain
 
 from penstock.api.graph import ApplicationGraph, BatchTaskSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.markers import read_task
@@ -17,6 +18,7 @@ from penstock.checkpoint.outbox import Owed, Unpublished
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.v2 import VERSION as V2
 from penstock.checkpoint.value import Markers as OfTask
+from penstock.checkpoint.versions import versions_of
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.package import JobPackage
@@ -140,6 +142,22 @@ class PreparedJob:
             )
             for task in record.tasks
         }
+
+    def other_markers(self, record: CheckpointRecord) -> str:
+        """What to configure if the checkpoint cannot be restored in version 1, and its version 2 has markers of other
+        backends: a sentence, or nothing."""
+        order = self.config.task.checkpoint_read_versions
+        chosen = choose_version([record], order, 0)
+        if chosen is None or chosen.version == V2 or V2 not in versions_of(record):
+            return ""
+        found = {name for task in record.tasks for name in read_task(record, task, V2, {}).markers} - {BACKEND}
+        if not found:
+            return ""
+        return (
+            f". Version {V2} of the checkpoint has markers of {listed([f'`{name}`' for name in sorted(found)])}: to "
+            f"restore from them, set task.checkpoint.read.versions to {V2},{chosen.version}; it is "
+            f"{','.join(map(str, order))} now"
+        )
 
     def put_probe(self, epoch: int) -> None:
         """An object that every container must find, or its job.root is another one."""

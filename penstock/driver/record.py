@@ -9,6 +9,7 @@ from penstock.api.ssp import SystemStream
 from penstock.api.store import OPERATOR_STORES
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import changelog_identities
 from penstock.checkpoint.outbox import OutboxObject, Owed
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions import build_versions
@@ -102,7 +103,7 @@ class Recorder:
             },
             intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
             lost=boundary.lost,
-            identities=self.identities,
+            identities={**self.identities, **changelog_identities(found)},
             outbox=tuple(outbox),
             unpublished=owed.unpublished,
             keepers=tuple(sorted(keepers)),

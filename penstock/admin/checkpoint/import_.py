@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from penstock.admin.checkpoint.change import CheckpointChange
+from penstock.admin.checkpoint.ends import stream_ends
 from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStream
 from penstock.checkpoint.adopt import Target, adopt
+from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
 from penstock.checkpoint.log import CheckpointLog
@@ -52,7 +55,7 @@ def _change(
     changes = offset_changes(old, adopted.content.next_offsets)
     moved = {change.ssp.system_stream for change in changes}
     now = {stream: identity for stream, identity in target.ends.identities.items() if stream in moved}
-    content = replace(adopted.content, identities={**target.base.identities, **now})
+    content = replace(adopted.content, identities={**target.base.identities, **now, **_changelogs_now(target, samza)})
     refuse_outside(changes, target.ends.ends, target.ends.unknown)
     return CheckpointChange(
         job,
@@ -66,6 +69,13 @@ def _change(
         notes=(*samza.notes, *adopted.notes, *new_stores),
         warnings=(*target.ends.warnings(), *_foreign(view, target, samza), *_between(target)),
     )
+
+
+def _changelogs_now(target: ImportTarget, samza: SamzaCheckpoint) -> Mapping[SystemStream, str]:
+    """Which streams the changelogs of the file are: those that are there now, says whoever imports it."""
+    markers = (text for task in samza.tasks.values() for text in task.markers.get(BACKEND, {}).values())
+    streams = {ChangelogStreamMarker.deserialize(text).ssp.system_stream for text in markers}
+    return stream_ends(target.config, streams).identities
 
 
 def _between(target: ImportTarget) -> Iterator[str]:

@@ -19,6 +19,8 @@ import pytest
 from penstock.admin.checkpoint import append as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.markers import markers_of, read_task
@@ -233,7 +235,11 @@ def test_a_run_that_broke_off_goes_on_under_its_id(job: StoppedJob) -> None:
 
 def test_the_versions_of_the_checkpoint_and_those_configured_are_written(job: StoppedJob) -> None:
     streamed = saved(4, (4, 7), versions=(1, 2))
-    first = replace(streamed, tasks={task: {"1": own["1"]} for task, own in streamed.tasks.items()})
+    first = replace(
+        streamed,
+        tasks={task: {"1": own["1"]} for task, own in streamed.tasks.items()},
+        identities={SystemStream("local", CHANGELOG): "stream"},
+    )
     job.run(first)
     set_to(offsets(p1=1), "--yes", "-c", "task.checkpoint.read.versions=1,2")
     assert all(own.keys() == {"1", "2"} for own in job.last.tasks.values())
@@ -241,7 +247,11 @@ def test_the_versions_of_the_checkpoint_and_those_configured_are_written(job: St
     for version in (1, 2):
         said = read_task(job.last, 1, version, changelog)
         assert said.offsets == {ssp(1): "0"}
-        assert said.markers["changelog-stream"]["aircraft"] == markers_of(streamed, 1)["changelog-stream"]["aircraft"]
+        found, before = (
+            ChangelogStreamMarker.deserialize(own["changelog-stream"]["aircraft"])
+            for own in (said.markers, markers_of(streamed, 1))
+        )
+        assert found == replace(before, stream_identity="stream")
 
 
 def test_what_a_start_would_pass_over_is_not_written(job: StoppedJob) -> None:
