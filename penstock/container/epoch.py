@@ -149,6 +149,7 @@ class Epoch:
 
     def start_run(self, request: StartRun) -> None:
         """Attempts of this run may come; those of an earlier one no longer."""
+        self.side_inputs.standbys.begin()
         self.attempts.start_run(request.batch)
         self.tables.start_run(request.batch)
 
@@ -168,6 +169,7 @@ class Epoch:
 
     def snapshot(self, request: TakeSnapshot) -> None:
         """Take what changed since the last commit."""
+        self.side_inputs.standbys.begin()
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
 
     def upload(self, request: UploadSnapshot) -> Uploaded:

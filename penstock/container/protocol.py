@@ -133,9 +133,13 @@ class OpenEpoch(Request):
     covered: tuple[str, ...]
     """The stores the checkpoint covers: without a marker, each is an error. Others start empty."""
     tasks: tuple[int, ...] = ()
+    standbys: tuple[int, ...] = ()
+    """The tasks whose standby the container is."""
 
-    def for_tasks(self, tasks: Sequence[int]) -> Self:
-        return replace(self, tasks=tuple(tasks), markers=_of_tasks(self.markers, tasks))
+    def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
+        return replace(
+            self, tasks=tuple(tasks), standbys=tuple(standbys), markers=_of_tasks(self.markers, [*tasks, *standbys])
+        )
 
 
 @dataclass(frozen=True, slots=True)

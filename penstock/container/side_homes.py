@@ -19,6 +19,7 @@ from penstock.side.code_text import code_text
 from penstock.side.group import Ends
 from penstock.side.parts import Part
 from penstock.state.side.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
+from penstock.state.side.locked_folder import LockedFolder
 from penstock.state.side.reuse import Wanted
 
 logger = logging.getLogger(__name__)
@@ -55,6 +56,13 @@ class SideHomes:
             max_age_ms=self._config.side_inputs.max_age_ms,
             fill=self.fills(part),
         )
+
+    def is_free(self, part: Part) -> bool:
+        """Whether nobody on this host uses the folder of a task's part."""
+        folder = LockedFolder.lock(self._folders.of_task(part.spec.name, part.task or 0))
+        if folder is not None:
+            folder.release()
+        return folder is not None
 
     def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
         """The same place, empty. Nobody reads it."""

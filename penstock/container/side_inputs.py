@@ -12,16 +12,16 @@ from penstock.container.resources import EpochResources
 from penstock.container.side_backups import SideBackups
 from penstock.container.side_homes import discard
 from penstock.container.side_metrics import side_metrics
+from penstock.container.side_standbys import SideStandbys, entries_for
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Snapshot
 from penstock.runtime.batch import Batch
-from penstock.side.entries import Entries, entries_of
+from penstock.side.entries import Entries
 from penstock.side.failure import SideFailure
 from penstock.side.filler import Filler, FillSettings
 from penstock.side.group import Group, Surroundings
 from penstock.side.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.sources import SideSources
-from penstock.side.spread import OwnEntries
 from penstock.state.side.engine import SideEngine
 from penstock.state.side.folders import OpenedSide
 from penstock.state.side.view import SideView
@@ -53,7 +53,8 @@ class SideInputService:
         self._resources = resources
         self._tasks = tuple(request.tasks)
         resources.side_homes.fills = SideBackups(resources, request).fill
-        # A container that has standbys alone reads nothing.
+        self.standbys = SideStandbys(resources, request.standbys, shared=not self._tasks)
+        """What it fills for tasks of other containers."""
         self._specs = resources.side_inputs if self._tasks else ()
         self._lock = threading.Lock()
         self._held: dict[int, _Held] = {}
@@ -84,6 +85,7 @@ class SideInputService:
     def stop(self) -> None:
         """Stop and join the thread, release all views, and close the stores."""
         self._stopping.set()
+        self.standbys.stop()
         self.filler.stop()
         if self._thread is not None:
             self._thread.join()
@@ -221,11 +223,9 @@ class SideInputService:
         return [Group(group, partitions, around) for group in groups_of(parts)]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:
-        # A container that has only standbys fills broadcast stores, too: they are there when it takes over.
-        task = min(self._tasks, default=0) if part.task is None else part.task
+        task = min(self._tasks) if part.task is None else part.task
         metrics = self._resources.metrics.of_task(task)
-        entries = entries_of(part, engine, self._resources.package.settings.config, metrics, self._stopping)
-        return OwnEntries(part, entries) if part.spread else entries
+        return entries_for(self._resources, part, engine, metrics, self._stopping)
 
 
 def _release(held: _Held) -> None:

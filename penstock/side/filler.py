@@ -60,8 +60,10 @@ class Filler:
         settings: FillSettings,
         stop: threading.Event,
         monotonic: Callable[[], float] = time.monotonic,
+        name: str = "side inputs",
     ) -> None:
-        """`groups` makes them; called in the thread, because it looks at the streams."""
+        """`groups` makes them; called in the thread, because it looks at the streams. `name`: for the log."""
+        self._name = name
         self._make = groups
         self._settings = settings
         self._stop = stop
@@ -154,7 +156,7 @@ class Filler:
         else:
             self.failure = side_failure(error)
         cause = error.cause if isinstance(error, MessageFailedError) else error
-        logger.error("side inputs fill the stores no longer: %s", self.failure.text, exc_info=cause)
+        logger.error("%s fill the stores no longer: %s", self._name, self.failure.text, exc_info=cause)
 
     # Catching up.
 
@@ -166,7 +168,7 @@ class Filler:
             group.bootstrap(lambda group=group: self._check(group))  # type: ignore[misc]
         self.bootstrap_s = self._monotonic() - self.began
         if self.groups:
-            logger.info("side inputs: all stores are caught up after %.1f s", self.bootstrap_s)
+            logger.info("%s: all stores are caught up after %.1f s", self._name, self.bootstrap_s)
 
     def _check(self, group: Group) -> None:
         """Raises StoppedError, or PenstockTimeoutError once catching up has taken too long."""

@@ -163,8 +163,8 @@ def test_what_waits_in_the_stores_comes_back_as_it_was_found() -> None:
 def test_each_container_gets_what_concerns_its_tasks() -> None:
     assert REQUESTS["end"].for_tasks([2, 1]) == EndBatch(BATCH, {2: {}, 1: {1: "c"}})
     assert REQUESTS["clean-up"].for_tasks([1]) == CleanUp("5-0", {"1": {"blob": {"totals": "m1"}}})
-    own = OpenEpoch(b"\x00\xff", 6, "5-0", {"1": {"blob": {"totals": "m1"}}, "4": {}}, ("totals",), (1, 4))
-    assert REQUESTS["open"].for_tasks([1, 4]) == own
+    markers = {"0": {"blob": {"totals": "m0"}}, "1": {"blob": {"totals": "m1"}}, "4": {}}
+    own = OpenEpoch(b"\x00\xff", 6, "5-0", markers, ("totals",), (1, 4), (0,))
     assert REQUESTS["open"].for_container([1, 4], [0]) == own
     assert REQUESTS["follow"].for_container([4], [1]) == Follow("5-0", {"1": {"blob": {"totals": "m1"}}})
     assert REQUESTS["snapshot"].for_tasks([1]) is REQUESTS["snapshot"]
