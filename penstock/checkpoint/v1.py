@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -31,6 +32,9 @@ class CheckpointV1:
 
     offsets: Mapping[SystemStreamPartition, str | None]
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", MappingProxyType(dict(self.offsets)))
+
     @property
     def version(self) -> int:
         """1."""
@@ -52,6 +56,9 @@ class CheckpointV1:
     @classmethod
     def decode(cls, text: str | bytes) -> CheckpointV1:
         """Read what Samza or Penstock wrote. The outer keys say nothing; every inner object has at least four fields.
+
+        Args:
+            text: the JSON.
 
         Raises:
             CorruptError: this is not a V1 value. (Samza logs and goes on without a checkpoint.)

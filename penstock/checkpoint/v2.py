@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -32,6 +33,11 @@ class CheckpointV2:
     id: CheckpointId
     input_offsets: Mapping[SystemStreamPartition, str]
     markers: Mapping[str, Mapping[str, str]]
+
+    def __post_init__(self) -> None:
+        markers = {backend: MappingProxyType(dict(stores)) for backend, stores in self.markers.items()}
+        object.__setattr__(self, "input_offsets", MappingProxyType(dict(self.input_offsets)))
+        object.__setattr__(self, "markers", MappingProxyType(markers))
 
     @property
     def version(self) -> int:
@@ -69,6 +75,9 @@ class CheckpointV2:
 
         Stream names with dots come back whole (Samza itself loses them): the first and the last dot of
         `system.stream.partition` separate. The key bucket `-1` that some Samza versions append is dropped.
+
+        Args:
+            text: the JSON.
 
         Raises:
             CorruptError: this is not a V2 value, or one of its maps or values is null.

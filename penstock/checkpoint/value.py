@@ -17,7 +17,17 @@ StoresOfChangelogs: TypeAlias = Mapping[SystemStreamPartition, str]
 
 
 class Checkpoint(Protocol):
-    """One task's checkpoint, as Samza writes it. `CheckpointV1` and `CheckpointV2` are the versions there are."""
+    """One task's checkpoint, as Samza writes it. `CheckpointV1` and `CheckpointV2` are the versions there are; their
+    `decode` reads what `export_checkpoint` gives. Nothing in it can be changed.
+
+    Example:
+        >>> from penstock.admin import Checkpoint, CheckpointV2
+        >>> written = '{"checkpoint-id":"1614147487244-33577","input-offsets":{"local.trips.0":"2"},'
+        >>> written += '"state-checkpoint-markers":{"blob":{"totals":"index-9"}},"version":2}'
+        >>> checkpoint: Checkpoint = CheckpointV2.decode(written)
+        >>> checkpoint.version, {str(ssp): offset for ssp, offset in checkpoint.offsets.items()}
+        (2, {'local.trips.0': '2'})
+    """
 
     @property
     def version(self) -> int:

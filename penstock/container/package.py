@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.runtime.instance import RuntimeSettings
 from penstock.runtime.topology import Topology
@@ -25,5 +26,7 @@ class JobPackage:
     side_fingerprints: Mapping[str, str] = field(default_factory=dict)
     """By store that side inputs fill: what makes its content besides the messages. The driver's, whose processors have
     processed nothing: what they gather while they process is not taken for another processor."""
+    partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
+    """The input partitions that each task reads."""
     writer: str = ""
     """By which name the job writes its outputs (`WriterIdentity.name`)."""

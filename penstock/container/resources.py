@@ -112,6 +112,9 @@ class EpochResources:
             metrics,
             self._clock,
             damaged=self._damaged[backend],
+            container=self.container,
+            partitions=self.package.partitions.get(task, ()),
+            uid=self.package.job_uid,
         )
 
     def standby_context(self, backend: str, task: int, store: str) -> BackendContext:

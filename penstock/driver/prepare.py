@@ -178,8 +178,15 @@ class PreparedJob:
             probe,
             self.streams.systems,
             self.side_fingerprints,
+            self._partitions(),
             self.writer(epoch).name,
         )
+
+    def _partitions(self) -> dict[int, tuple[SystemStreamPartition, ...]]:
+        found: dict[int, tuple[SystemStreamPartition, ...]] = {}
+        for at in sorted(self.start.positions):
+            found[at.task] = (*found.get(at.task, ()), at.ssp)
+        return found
 
 
 def prepare(

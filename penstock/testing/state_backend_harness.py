@@ -10,6 +10,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import load_config
@@ -96,6 +97,9 @@ class BackendHarness:
             metrics=self.metrics,
             clock=self._clock,
             damaged=self._damaged,
+            container="contract",
+            partitions=(SystemStreamPartition("memory", "in", task),),
+            uid="uid",
         )
 
     def admin_context(self) -> AdminContext:

@@ -48,7 +48,7 @@ WITHOUT_EXAMPLE = {
 
 MADE_BY_PENSTOCK = {
     "Job", "LeaseHeldError", "ListState", "MapState", "MessageStream", "SideInputsProcessor", "UserCodeError",
-    "ValueState", "WatermarkPolicy",
+    "Checkpoint", "ValueState", "WatermarkPolicy",
 }  # fmt: skip
 """Classes whose constructors no one else calls, and protocols."""
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from penstock.admin.checkpoint.export import export_checkpoint as export_lines
+from penstock.admin.checkpoint.export import left_out
 from penstock.admin.checkpoint.facts import CheckpointFacts, ListedCheckpoint, Problem, checkpoints, read_checkpoint
 from penstock.admin.checkpoint.intermediate import IntermediateFacts
 from penstock.admin.jobs import open_job
@@ -79,7 +80,10 @@ def export_checkpoint(
     """Print a checkpoint in the form of Samza's checkpoint topic: one JSON line with key and value for each task."""
     with open_job(job, config, assignments) as found:
         lines = export_lines(found, checkpoint, int(version))
+        notes = left_out(found, checkpoint, int(version))
     sys.stdout.writelines(f"{line}\n" for line in lines)
+    for note in notes:
+        say(f"note: {note}")
 
 
 app.command("set")(checkpoint_set.set_offsets)

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
@@ -69,6 +70,12 @@ class BackendContext:
     damaged: set[str] = field(default_factory=set, compare=False)
     """Keys of objects of this backend that a restore has found to be damaged. Managers of one epoch share it: what was
     restored another way must not be continued from such an object."""
+    container: str = ""
+    """The id of the container that the task runs in (SEP-28's ContainerModel); empty in a command."""
+    partitions: tuple[SystemStreamPartition, ...] = ()
+    """The input partitions that the task reads (SEP-28's TaskModel); empty in a command."""
+    uid: str = ""
+    """The job's, which no other job has, whatever its name; empty in a command."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task leaves the epoch."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import orjson
 import pytest
@@ -114,6 +115,17 @@ def test_damaged_changelog_markers(change: dict[str, object]) -> None:
 
 def test_versions_are_in_the_order_of_the_key() -> None:
     assert list(build_versions(ID, {}, {}, (2, 1))) == ["2", "1"]
+
+
+def test_what_a_checkpoint_shows_cannot_be_changed() -> None:
+    own = {INPUT: "42"}
+    for made in (CheckpointV1(own), CheckpointV2(ID, own, {"blob": {"s": "m"}})):
+        views: list[Any] = [made.offsets] if isinstance(made, CheckpointV1) else [made.offsets, made.markers["blob"]]
+        for view in views:
+            with pytest.raises(TypeError, match="item assignment"):
+                view[INPUT] = "43"
+    own[INPUT] = "43"
+    assert made.offsets == {INPUT: "42"}
     assert list(build_versions(ID, {}, {}, (1,))) == ["1"]
     with pytest.raises(ConfigError, match="version 3"):
         build_versions(ID, {}, {}, (2, 3))
