@@ -50,7 +50,7 @@ class CommitJob(Job):
         self.notes = []
         for client in self.clients:
             request = OpenEpoch(self.package, last_ended, f"{number}-0", markers, (STORE,))
-            own = request.for_tasks(self.tasks_of(client))
+            own = request.for_container(self.tasks_of(client), ())
             self.notes += client.ask(OPEN, self.epoch, own, DEADLINE_S).notes
 
     def snapshot(self, number: int) -> None:

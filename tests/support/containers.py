@@ -169,7 +169,7 @@ class Job:
         else:
             request = OpenEpoch(self.package, last_ended, "1-0", markers, ("totals",))
         for client in self.clients:
-            client.ask(OPEN, self.epoch, request.for_tasks(self.tasks_of(client)), DEADLINE_S)
+            client.ask(OPEN, self.epoch, request.for_container(self.tasks_of(client), ()), DEADLINE_S)
 
     def start(self, batch: int, messages: Sequence[Message], run: int = 1) -> Run:
         """Append the messages, tell the containers that a run begins, and run the sources over exactly them."""

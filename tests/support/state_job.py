@@ -10,6 +10,7 @@ from typing import TypeAlias
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.markers import changelog_identities
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions import build_versions
 from penstock.metadata.file_store import FileObjectStore
@@ -72,12 +73,13 @@ class StateJob:
         stay in the list; by default all that are in it."""
         self._number += 1
         checkpoint_id = CheckpointId(1_700_000_000_000 + self._number, 7)
-        values = {}
+        values, markers = {}, {}
         for task, backups in self._backups.items():
             own = dict(changes.get(task, {}))
             self._apply(store, task, own)
             found = {name: backup.commit_changes({store: own}, complete=True) for name, backup in backups.items()}
             offsets = {SystemStreamPartition("local", "in", task): str(self._number)}
+            markers[task] = found
             values[task] = build_versions(checkpoint_id, offsets, found, self._versions)
         kept = None
         if retained is not None:
@@ -92,6 +94,7 @@ class StateJob:
             next_offsets={task: {} for task in self._backups},
             tasks=values,
             retained=kept,
+            identities=changelog_identities(markers),
         )
         self.log.append(record)
         self._parent = checkpoint_id

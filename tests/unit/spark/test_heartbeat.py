@@ -112,18 +112,21 @@ def test_the_processes_of_spark_need_no_penstock() -> None:
 
 
 @pytest.mark.parametrize("family", ["AF_INET", "AF_UNIX"])
-def test_the_process_of_the_reader_connects_before_it_imports_pyspark(tmp_path: Path, family: str) -> None:
+def test_the_process_of_the_reader_connects_before_it_imports_pyspark(
+    tmp_path: Path, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Spark waits ten seconds for it, and nothing can be set. Here nobody waits longer than a file lets it."""
     (tmp_path / "sitecustomize.py").write_text(GATE)
-    gate, path = tmp_path / "gate", tmp_path / "socket"
+    gate, path = tmp_path / "gate", "socket"  # the whole path may be too long for a socket
+    monkeypatch.chdir(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "GATE": str(gate)}
     is_local = family == "AF_UNIX"
     with socket.socket(getattr(socket, family)) as server:
-        server.bind(str(path) if is_local else ("127.0.0.1", 0))
+        server.bind(path if is_local else ("127.0.0.1", 0))
         server.listen()
         server.settimeout(PATIENCE_S)
         if is_local:
-            environment["PYTHON_WORKER_FACTORY_SOCK_PATH"] = str(path)
+            environment["PYTHON_WORKER_FACTORY_SOCK_PATH"] = path
         else:
             environment["PYTHON_WORKER_FACTORY_PORT"] = str(server.getsockname()[1])
             environment["PYTHON_WORKER_FACTORY_SECRET"] = "shibboleth"
