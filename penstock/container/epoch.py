@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.attempts import Attempts
@@ -193,8 +194,11 @@ class Epoch:
         self._standbys.follow(request)
 
     def standbys(self) -> list[StandbyState]:
-        """How far they are."""
-        return self._standbys.states()
+        """How far they are. None is ready before the side stores are filled: a task that moved here would wait."""
+        states = self._standbys.states()
+        if self.side_inputs.standbys.is_ready:
+            return states
+        return [replace(each, checkpoint_id=None, doing=each.doing or "filling side stores") for each in states]
 
     def wind_down(self, request: WindDown) -> list[Row]:
         """Give what runs in the background the time to end. Returns the metrics, because no beat may come any more."""

@@ -59,6 +59,11 @@ class SideStandbys:
                 self._thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._thread.start()
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether a task that comes here finds its stores, but for the rest of the streams."""
+        return not (self._tasks and self._specs) or self.filler.caught_up.is_set()
+
     def stop(self) -> None:
         """Stop, keep what was read, and let go of the folders."""
         with self._begin_lock:

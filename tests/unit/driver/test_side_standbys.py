@@ -11,6 +11,7 @@ import pytest
 
 from penstock.container import side_homes, side_standbys
 from penstock.container.side_inputs import SideInputService
+from penstock.side.group import Group
 from penstock.side.parts import Part
 from penstock.state.side.folders import SideFolders
 from penstock.testing.in_process import InProcessDriver
@@ -38,10 +39,10 @@ def put(world: SideWorld, oracle: list[dict[bytes, bytes]], start: int, count: i
         oracle[task][key.encode()] = str(number).encode()
 
 
-def begun(world: SideWorld, **options: Any) -> InProcessDriver:
+def begun(world: SideWorld, containers: int = 3, **options: Any) -> InProcessDriver:
     """A driver that has run a batch: then the standbys begin."""
     app = planes(**options)
-    driver = world.driver(app, containers=3)
+    driver = world.driver(app, containers=containers)
     driver.loop.start()
     world.put("in", 0, [("plane-0", 0)])
     driver.loop.step()
@@ -128,3 +129,38 @@ def test_a_standby_that_fails_tries_again(world: SideWorld, monkeypatch: pytest.
     assert asked(world, driver, "plane-0") == [[0]]
     driver.close()
     assert not any(each.name.startswith("side-standbys-") for each in threading.enumerate())
+
+
+def test_a_task_moves_to_a_new_container_once_its_side_stores_are_filled(
+    world: SideWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle: list[dict[bytes, bytes]] = [{} for _ in range(TASKS)]
+    put(world, oracle, 0, 200)
+    driver = begun(world, containers=2)
+    fleet = driver.fleet
+    wait_until(standbys(driver, 0).standbys.filler.caught_up.is_set, "the standby has read the stream")
+    fleet.lose(0)
+    while fleet.any_lost:
+        driver.loop.step()
+    may_fill, fills = threading.Event(), side_standbys.SideStandbys._groups
+
+    def fills_late(standby: side_standbys.SideStandbys) -> list[Group]:
+        while not may_fill.wait(0.01):
+            if standby._stopping.is_set():
+                return []
+        return fills(standby)
+
+    monkeypatch.setattr(side_standbys.SideStandbys, "_groups", fills_late)
+    fleet.replace()
+
+    def step() -> set[str]:
+        world.put("in", 0, [("plane-0", 0)])
+        driver.loop.step()
+        return set(fleet.assignment.homes.values())
+
+    assert [len(step()) for _ in range(10)] == [1] * 10, "nothing moves before"
+    may_fill.set()
+    wait_until(lambda: len(step()) == 2, "a task has moved")
+    settle(driver)
+    assert [content(driver, "planes", task) for task in range(TASKS)] == oracle
+    assert [read(driver, task) for task in range(TASKS)] == [0, 0]
