@@ -85,8 +85,8 @@ class SideInputService:
     def stop(self) -> None:
         """Stop and join the thread, release all views, and close the stores."""
         self._stopping.set()
-        self.standbys.stop()
         self.filler.stop()
+        self.standbys.stop()
         if self._thread is not None:
             self._thread.join()
         with self._lock:
