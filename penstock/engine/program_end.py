@@ -40,22 +40,24 @@ def stop_with_program(running: Running) -> None:
 
 def _stop_all() -> None:
     running = list(_running)
-    slow = _await([each for each in running if not each.ended.is_set()], lambda each: each.stop)
-    for each in _await(slow, lambda each: each.stop_at_once):
-        logger.warning("%s has not ended, and the program does not wait any longer", each.name)
+    with suppress(BaseException):  # what the handler of a signal raises: that takes too long
+        _await(running, lambda each: each.stop)
+    with suppress(BaseException):
+        _await(running, lambda each: each.stop_at_once)
     for each in running:
+        if not each.ended.is_set():
+            logger.warning("%s has not ended, and the program does not wait any longer", each.name)
         each.report()
 
 
-def _await(running: list[Running], way: Callable[[Running], Callable[[], None]]) -> list[Running]:
-    """End them in this way. Returns those that have not ended in time, or when a signal said that it takes too long."""
-    for each in running:
+def _await(running: list[Running], way: Callable[[Running], Callable[[], None]]) -> None:
+    """End those that have not ended in this way, and wait for them for a while."""
+    left = [each for each in running if not each.ended.is_set()]
+    for each in left:
         threading.Thread(target=way(each), name="program-end", daemon=True).start()
     deadline = time.monotonic() + _PATIENCE_SECONDS
-    with suppress(BaseException):  # what the handler of a signal raises
-        for each in running:
-            each.ended.wait(max(0.0, deadline - time.monotonic()))
-    return [each for each in running if not each.ended.is_set()]
+    for each in left:
+        each.ended.wait(max(0.0, deadline - time.monotonic()))
 
 
 _running: dict[Running, None] = {}
