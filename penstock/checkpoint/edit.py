@@ -219,7 +219,8 @@ def _offered(base: CheckpointRecord, content: Content, view: LogView) -> Offered
     if base.offered is None:
         return None
     same = content.next_offsets == base.next_offsets
-    return Offered(base.offered.plan if same else "", base.offered.has_output and same and base == view.latest)
+    has_output = base.offered.has_output and same and base == view.latest
+    return replace(base.offered, plan=base.offered.plan if same else "", has_output=has_output)
 
 
 def _last_processed(next_offsets: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, str]:

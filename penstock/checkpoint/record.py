@@ -56,6 +56,8 @@ class Offered:
     Empty: that is not known."""
     has_output: bool = True
     """Whether the objects that the record names are the output of it."""
+    schema: str = ""
+    """What tells the columns of its outputs from others; empty: that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +226,9 @@ def _body(record: Record) -> dict[str, object]:
             "identities": {str(stream): identity for stream, identity in record.identities.items()},
         }
     if record.offered is not None:
-        body["offered"] = {"plan": record.offered.plan, "has-output": record.offered.has_output}
+        offered = {"plan": record.offered.plan, "has-output": record.offered.has_output}
+        schema = {"schema": record.offered.schema} if record.offered.schema else {}
+        body["offered"] = offered | schema
     return body
 
 
@@ -421,6 +425,8 @@ class _Offered(Struct, rename="kebab"):
 
     plan: str
     has_output: bool
+    schema: str = ""
+    """Records had none when queries could not be drained."""
 
 
 class _CheckpointInQuery(_CheckpointWithOutbox, rename="kebab"):
@@ -429,7 +435,8 @@ class _CheckpointInQuery(_CheckpointWithOutbox, rename="kebab"):
     offered: _Offered
 
     def record(self) -> CheckpointRecord:
-        return replace(_CheckpointWithOutbox.record(self), offered=Offered(self.offered.plan, self.offered.has_output))
+        last = Offered(self.offered.plan, self.offered.has_output, self.offered.schema)
+        return replace(_CheckpointWithOutbox.record(self), offered=last)
 
 
 _BODIES: Mapping[tuple[str, int], type[_Claim | _Checkpoint]] = {

@@ -141,17 +141,6 @@ class DrainRequests:
             self.delete(over)
         return over
 
-    def refuse(self, why: str) -> None:
-        """Delete all notifications, because no run of the job drains. Each is a warning.
-
-        Args:
-            why: the reason, as a sentence without its full stop.
-        """
-        found = self.find().notifications
-        self.delete(found)
-        for each in found:
-            logger.warning("the request %s to drain is deleted: %s", each.uuid, why)
-
     def delete_remains(self) -> None:
         """Delete what says something of a notification that is gone: a process was killed between the deletions of
         `delete`, or a run obeyed a notification while it was deleted. A request to cancel would cancel a notification

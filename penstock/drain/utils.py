@@ -7,11 +7,10 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.config.table import RUN_ID
 from penstock.config.values import RefusedError
 from penstock.drain.requests import DrainRequests
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.lease import LeaseState
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
-from penstock.system.query import NO_DRAIN, queries_of
 
 
 def write_drain_notification(
@@ -38,7 +37,6 @@ def write_drain_notification(
         ConfigError: no run can have this id.
         NotFoundError: nothing is in flight, the named run has drained, another run has the job, or another run than
             `only_run` owns it. Nothing was written.
-        IncompatibleError: the job runs inside a streaming query.
         PenstockError: the store failed.
     """
     target = drain_target(objects, paths, run_id)
@@ -63,8 +61,6 @@ def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = Non
             raise ConfigError(f"no run has the id `{run_id}`: expected {RUN_ID.kind.expected}") from None
     view = CheckpointLog(objects, paths).read("report")
     present, latest = present_run(objects, paths) if running else view.unfinished_run, view.latest
-    if latest is not None and queries_of(latest.identities):
-        raise IncompatibleError(NO_DRAIN)
     if present is not None and run_id in (None, present):
         return present
     if present is not None and running and _holder(objects, paths) == present:

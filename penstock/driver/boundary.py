@@ -134,13 +134,13 @@ class Boundary:
         next_due: Mapping[str, Due],
         ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
         written: Mapping[SystemStream, Written] | None = None,
-        plan: str | None = None,
+        offered: Offered | None = None,
     ) -> Boundary:
         """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this.
 
         Args:
             written: what the batch wrote to each durable intermediate stream.
-            plan: see `Offered.plan`; None: the job runs inside no query.
+            offered: the batch of the query that it is of; None: of none.
         """
         positions = planned.advance(self.positions, read)
         closing = _CLOSINGS.get(batch.control) if batch.closes is None else None
@@ -159,7 +159,7 @@ class Boundary:
             frozenset() if closing else closed,
             "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
             self.lost,
-            None if plan is None else Offered(plan),
+            self.offered if offered is None else offered,
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from penstock.api.drain import DrainNotification
@@ -54,6 +54,7 @@ class Drain:
         self._drains_at_start = False
         self._is_recorded = False
         """Whether the log says that nothing of the run is in flight any more."""
+        self._woken: Callable[[], None] = _nothing
         self.notifications: tuple[DrainNotification, ...] = ()
         """Those that the drain answers."""
 
@@ -61,12 +62,27 @@ class Drain:
         """A notification has been written. May be called from any thread."""
         self._stop.drains = True
         self._asked.set()
+        self._woken()
 
     def ask_at_start(self) -> None:
         """Have the run drain before it reads anything. Its request is written once the run has its start checkpoint:
         from then on any start continues the run, and finds the request."""
         self._drains_at_start = True
         self.ask()
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """Have the monitor look from now on: the next batch of a query may be long in coming.
+
+        Args:
+            woken: called when the run is asked, from any thread.
+        """
+        self._woken = woken
+        self._watch()
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is a request that the next look will find."""
+        return self._asked.is_set()
 
     @property
     def active(self) -> bool:
@@ -218,3 +234,7 @@ class Drain:
         self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)
         self._monitor.register_drain_callback(self.ask)
         self._monitor.start()
+
+
+def _nothing() -> None:
+    """Nobody waits for a request."""

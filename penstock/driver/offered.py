@@ -1,4 +1,4 @@
-"""The batches of a job inside a streaming query: those that Spark hands over, one by one."""
+"""The batches of a job inside a streaming query: those that Spark hands over, one by one, and that of a drain."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from dataclasses import replace
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream
+from penstock.checkpoint.record import Offered
 from penstock.clock import Clock
 from penstock.driver.boundary import Boundary, Moment
 from penstock.driver.event_time import EventTime
 from penstock.driver.owed import Debts
 from penstock.driver.planned import End, Next, Planned
-from penstock.errors import IncompatibleError, PenstockError
+from penstock.errors import PenstockError
 from penstock.plan.portions import Portion, PortionRead
 from penstock.plan.positions import TaskSsp
-from penstock.plan.ranges import BatchRanges
+from penstock.plan.ranges import NOTHING, BatchRanges
 from penstock.plan.watermarks import GivenWatermark
 from penstock.system.messages import OffsetRange
-from penstock.system.query import NO_DRAIN, QueryWatermark
+from penstock.system.query import QueryWatermark
 
 
 class OfferedFeed:
@@ -31,6 +32,9 @@ class OfferedFeed:
 
     The query has taken over the output of batch n once batch n + 1 has ended. Until then every record names it, also
     one that is made before n + 1 runs: Spark's checkpoint location may be set back to n.
+
+    A drain is one more batch, without rows, behind the one that Spark has planned already. Both have one record, and
+    the output of both is the output of Spark's batch.
     """
 
     def __init__(
@@ -44,9 +48,11 @@ class OfferedFeed:
         self._watermark: GivenWatermark | None = None
         self._event_time = event_time
         self._clock = clock
-        self._offered: int | None = None
-        self._plan = ""
+        self._number: int | None = None
+        self._offered = Offered()
         self._planned_ms = 0
+        self._closes = False
+        """Whether the batch that was planned last is that of a drain."""
         self._quiet: dict[SystemStream, int] = {}
         """The inputs without rows, each with the time of the first batch of this run that had none."""
 
@@ -55,14 +61,14 @@ class OfferedFeed:
         """Whether an input has Spark's watermark."""
         return bool(self._of_spark)
 
-    def offer(self, batch: int, plan: str = "", watermark: GivenWatermark | None = None) -> None:
+    def offer(self, batch: int, offered: Offered | None = None, watermark: GivenWatermark | None = None) -> None:
         """The query asks for this batch.
 
         Args:
-            plan: see `Offered.plan`.
+            offered: what records say of it.
             watermark: Spark's in the batch; None: it is not needed.
         """
-        self._offered, self._plan, self._watermark = batch, plan, watermark
+        self._number, self._offered, self._watermark = batch, offered or Offered(), watermark
 
     def begin(self) -> None:
         """See `Feed`."""
@@ -74,13 +80,14 @@ class OfferedFeed:
     def next(self, boundary: Boundary) -> Next:
         """The offered batch, if the boundary is the one before it."""
         batch = next_batch(boundary)
-        if batch != self._offered:
+        if batch != self._number:
             return End()
         portions = {at: Portion(OffsetRange(at.ssp, batch, batch + 1), sys.maxsize) for at in boundary.positions}
         moment = self._look(boundary, boundary.batch_time_ms)
         self._planned_ms = moment.time_ms
+        self._closes = False
         latest = {at.ssp: batch + 1 for at in boundary.positions}
-        return Planned(BatchRanges.group(portions, self._sources), latest, moment, plan=self._plan)
+        return Planned(BatchRanges.group(portions, self._sources), latest, moment, offered=self._offered)
 
     def next_due_ms(self, boundary: Boundary, watermark: GivenWatermark | None = None) -> int | None:
         """When something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the last batch made
@@ -116,15 +123,26 @@ class OfferedFeed:
         return self._event_time.look(merged_times(boundary), None, self._clock.now_ms(), idle=idle, given=given)
 
     def drain(self, boundary: Boundary) -> Next:
-        """See `Feed`. The query decides when it ends."""
-        raise IncompatibleError(NO_DRAIN)
+        """The offered batch, whose rows Spark has planned to hand over; behind it, one in which everything fires that
+        waits for time."""
+        if boundary.closed:
+            return End()
+        if next_batch(boundary) == self._number:
+            return self.next(boundary)
+        self._closes = True
+        latest = {at.ssp: offset for at, offset in boundary.positions.items()}
+        moment = self._event_time.close(boundary, self._look(boundary, boundary.batch_time_ms))
+        return Planned(NOTHING, latest, moment, "drain")
 
     def has_lost(self, ranges: BatchRanges) -> bool:
         """No: Spark looks after its sources."""
         return False
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """The next record is of this batch, and names its output alone. Inputs without rows begin to be quiet."""
+        """The next record is of this batch, and names its output alone, or with that of a drain behind it. Inputs
+        without rows begin to be quiet."""
+        if self._closes:
+            return
         busy = {at.ssp.system_stream for at, part in read.items() if part.messages}
         quiet = (stream for stream in self._sources if stream not in busy)
         self._quiet = {stream: self._quiet.get(stream, self._planned_ms) for stream in quiet}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.record import Offered
 from penstock.driver.boundary import Moment
 from penstock.plan.losses import Loss
 from penstock.plan.ranges import BatchRanges
@@ -24,8 +25,8 @@ class Planned:
     control: Control = "none"
     closes: frozenset[str] | None = None
     """The operators that the control is for; None: all that are left."""
-    plan: str | None = None
-    """See `Offered.plan`; None: the job runs inside no query."""
+    offered: Offered | None = None
+    """The batch of the query that it is of; None: of none."""
 
 
 @dataclass(frozen=True, slots=True)

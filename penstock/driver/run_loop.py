@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from penstock.container.calls import END
 from penstock.container.protocol import EndBatch
@@ -69,6 +70,11 @@ class RunLoop:
         if parts.stop.immediate.is_set():
             logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
             return True
+        return self.try_finish()
+
+    def try_finish(self) -> bool:
+        """As `finish`. False if a container was lost meanwhile: the job is back at its last checkpoint, and what was
+        not committed is to be processed again."""
         try:
             self.finish()
         except ContainerLostError as error:
@@ -110,6 +116,25 @@ class RunLoop:
     def ask_to_drain(self) -> None:
         """A notification for this run has been written. May be called from any thread."""
         self._parts.drain.ask()
+
+    def watch_for_drains(self, woken: Callable[[], None]) -> None:
+        """Look for requests to drain from now on, before the first batch too. To be called once the run has its start
+        checkpoint.
+
+        Args:
+            woken: called when there is one, from any thread.
+        """
+        self._parts.drain.watch(woken)
+
+    @property
+    def drain_waits(self) -> bool:
+        """Whether there is a request to drain that waits for the next batch. May be called from any thread."""
+        return self._parts.drain.asked
+
+    @property
+    def drains(self) -> bool:
+        """Whether the run drains, and has not come to its end."""
+        return not self.boundary.closed and self._parts.drain.active
 
     def drain_at_start(self) -> None:
         """Have the run drain before it reads anything. To be called before it starts."""
@@ -233,7 +258,9 @@ class RunLoop:
         watch.lap("addBatch")
         outcome, ended = good.outcome, planned.moment.ended_inputs
         written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)
-        after = before.after(good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written, planned.plan)
+        after = before.after(
+            good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written, planned.offered
+        )
         parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
         parts.board.metrics.ended(good.reports, parts.topology)

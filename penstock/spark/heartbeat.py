@@ -18,6 +18,7 @@ import shlex
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +48,7 @@ AT_ONCE = 0
 
 
 class Heartbeat:
-    """Says when the next batch is due. Used by one thread at a time."""
+    """Says when the next batch is due. Thread-safe."""
 
     def __init__(self, scratch: Path, *, is_silent: bool = False) -> None:
         """The first batch is due at once: nobody knows yet what is due in the state.
@@ -58,17 +59,26 @@ class Heartbeat:
                 later.
         """
         self._is_silent = is_silent
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._folder = tempfile.mkdtemp(prefix="penstock-heartbeat-", dir=scratch)
         self._path = os.path.join(self._folder, _DUE)
         self.set(AT_ONCE)
 
     def set(self, due_ms: int | None) -> None:
         """The next batch is due then, in epoch milliseconds; None: none is."""
-        due_ms = None if self._is_silent else due_ms
-        written = f"{self._path}.new"
-        with open(written, "w", encoding="ascii") as file:
-            file.write("" if due_ms is None else str(due_ms))
-        os.replace(written, self._path)
+        self.update(lambda: due_ms)
+
+    def update(self, due_ms: Callable[[], int | None]) -> None:
+        """As `set`, with a time that is found while no other thread sets one: an older answer replaces no newer one."""
+        with self._lock:
+            due = None if self._is_silent else due_ms()
+            if self._is_closed:
+                return
+            written = f"{self._path}.new"
+            with open(written, "w", encoding="ascii") as file:
+                file.write("" if due is None else str(due))
+            os.replace(written, self._path)
 
     def added_to(self, df: DataFrame) -> DataFrame:
         """The same rows, and a batch when one is due."""
@@ -82,6 +92,8 @@ class Heartbeat:
 
     def close(self) -> None:
         """No further batch is due."""
+        with self._lock:
+            self._is_closed = True
         shutil.rmtree(self._folder, ignore_errors=True)
 
 

@@ -23,14 +23,15 @@ from penstock.api.graph import ApplicationGraph
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.engine.program_end import Running, stop_with_program
+from penstock.engine.query.batch import QueryBatch
 from penstock.engine.query.binding import FromCheckpoint
-from penstock.engine.query.job import QueryBatch, QueryInput, QueryJob, QueryOutput
+from penstock.engine.query.job import QueryInput, QueryJob, QueryOutput
 from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.stopping import QueryStoppedError
 from penstock.engine.session import check_session, scratch_folder
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
 from penstock.metadata.lease import LeaseHeldError
-from penstock.spark.heartbeat import Heartbeat, prepare_heartbeat
+from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
 from penstock.spark.query_progress import note_state, state_operators
 from penstock.spark.takeover import Takeover
 from penstock.system.query import queries_of
@@ -126,12 +127,18 @@ class RunningQuery:
                     first=asked,
                     from_checkpoint=plan.from_checkpoint,
                     begins_here=plan.begins_here,
+                    wake=self._wake,
                 )
             outputs = self._job.run(asked, frames)
             note_state(query, batch, self._job.state_operators)
             if self._heartbeat is not None:
-                self._heartbeat.set(self._job.next_due_ms())
+                self._heartbeat.update(self._job.next_due_ms)
             return outputs
+
+    def _wake(self) -> None:
+        """The job was asked for what needs a batch. Not by the query's thread."""
+        if self._heartbeat is not None:
+            self._heartbeat.set(AT_ONCE)
 
     def is_of(self, other: RunningQuery) -> bool:
         """Whether both have the same job."""

@@ -25,12 +25,6 @@ QUERY_SYSTEM = "spark"
 """The name of the system in the names of such streams."""
 LAST_BATCH = 2**62
 """No batch has this id."""
-NO_DRAIN = (
-    "a job inside a streaming query cannot be drained: its input is Spark's, which would begin the next batch. Stop "
-    "the query; its state stays as it is, and what waits there waits for the next start. A changed program that does "
-    'not fit this state needs another `job.name`, and begins with empty state by `begin_at="here"`'
-)
-"""What is said to who asks for a drain."""
 
 
 def queries_of(identities: Mapping[SystemStream, str]) -> set[str]:

@@ -24,11 +24,7 @@ import penstock.spark as pss
 from penstock.admin import open_job
 from penstock.admin.job.metrics import metrics_of
 from penstock.api.ssp import SystemStreamPartition
-from penstock.drain.requests import DrainRequests
-from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
 from penstock.system.local import LocalSystem
 from tests.support.jobs import wait_until
 from tests.support.outboxes import read_all
@@ -80,8 +76,6 @@ def test_the_example_of_the_page_with_a_restart(spark: SparkSession, tmp_path: P
     (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     lake, source = tmp_path / "lake", tmp_path / "source"
     happened: list[list[Event]] = []
-    objects, paths = open_store(str(tmp_path / "root")), JobPaths("clicks", "1")
-    write_drain_notification(objects, paths)  # nobody can know yet that the job is a query's
     for numbers in ([0], [1, 2]):
         happened += [events(source, number) for number in numbers]
         found: dict[str, Any] = {
@@ -93,7 +87,6 @@ def test_the_example_of_the_page_with_a_restart(spark: SparkSession, tmp_path: P
         }
         exec(compile(block, "docs/pyspark-applications.md", "exec"), found)
         assert found["query"].awaitTermination(240)
-        assert not DrainRequests(objects, paths).find().notifications
 
     def rows(name: str) -> list[tuple[Any, ...]]:
         frame = spark.read.parquet(str(lake / name))

@@ -117,6 +117,7 @@ class OneTask:
         late: int | None = None,
         watermark: int | None = None,
         initial: Sequence[dict[str, Any]] = (),
+        drains: bool = False,
     ) -> list[dict[str, Any]]:
         """What the processor returns for a batch. A batch that fails leaves nothing."""
         spec, out, messages = self.spec, list[bytes](), list[tuple[None, bytes]]()
@@ -131,7 +132,7 @@ class OneTask:
         ]
         overlays = {name: store.begin(time_ms) for name, store in self._context.stores.items()}
         self._number += 1
-        info = BatchInfo(self._number, time_ms, late, watermark)
+        info = BatchInfo(self._number, time_ms, late, watermark, "drain" if drains else "none")
         try:
             self._task.process(messages, info, lambda key, value: out.append(value))
         except BaseException:

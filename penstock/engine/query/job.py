@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import Offered
 from penstock.checkpoint.tenure import Tenure
 from penstock.config.model import JobConfig
 from penstock.driver.assembly import assemble
@@ -29,7 +31,9 @@ from penstock.driver.table_builds import TableBuilds
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.launch import container_spec, leave
 from penstock.engine.packages import Shipment
+from penstock.engine.query.batch import QueryBatch
 from penstock.engine.query.binding import Asked, Binding, FromCheckpoint, bind
+from penstock.engine.query.drained import DrainedQuery
 from penstock.engine.query.offsets import OffsetLog
 from penstock.engine.query.outputs import OutputRows, RowWriter
 from penstock.engine.query.runner import OfferedRows, QueryJobs, QueryRunner
@@ -37,7 +41,7 @@ from penstock.engine.query.source import RowReader
 from penstock.engine.query.stopping import QueryStoppedError, StopWatch
 from penstock.engine.query.watermark import SparkWatermark
 from penstock.engine.table_build import SparkTableBuilder
-from penstock.errors import CorruptError, PenstockError
+from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.open import open_store
 from penstock.metadata.paths import JobPaths
@@ -46,7 +50,7 @@ from penstock.metadata.stop_request import StopRequests
 from penstock.metadata.stop_request import StopWatch as RequestWatch
 from penstock.plan.side_inputs import with_side_inputs
 from penstock.plan.streams import JobStreams
-from penstock.system.query import NO_DRAIN, QUERY_SYSTEM, QuerySystem
+from penstock.system.query import QUERY_SYSTEM, QuerySystem
 
 logger = logging.getLogger(__name__)
 
@@ -74,27 +78,6 @@ class QueryOutput:
     writer: RowWriter
 
 
-@dataclass(frozen=True, slots=True)
-class QueryBatch:
-    """A batch that the query asks for."""
-
-    spark: SparkSession
-    query: str
-    """The id of the query, which its checkpoint location keeps."""
-    number: int
-
-    def is_active(self) -> bool:
-        """Whether the query has not been stopped."""
-        found = self.spark.streams.get(self.query)
-        return found is not None and found.isActive
-
-    def stop(self) -> None:
-        """Stop the query, and wait for its end. From any thread but the query's."""
-        found = self.spark.streams.get(self.query)
-        if found is not None:
-            found.stop()
-
-
 def read_again(frames: Mapping[str, DataFrame]) -> None:
     """Let Spark read the rows of a batch that is in the state already, and do nothing with them. Spark itself may have
     lost what it learned of them: the event times, and the state of its own operators in the plan."""
@@ -116,6 +99,7 @@ class QueryJob:
         first: QueryBatch,
         from_checkpoint: FromCheckpoint = None,
         begins_here: bool = False,
+        wake: Callable[[], None],
     ) -> None:
         """Take the job over and open its containers.
 
@@ -126,6 +110,7 @@ class QueryJob:
             from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
                 was set back.
             begins_here: whether a job without a checkpoint may begin with any batch of the query.
+            wake: called when `next_due_ms` may have become earlier, from any thread.
 
         Raises:
             IncompatibleError: the state belongs to another query, or is of another batch.
@@ -136,6 +121,8 @@ class QueryJob:
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
         self._paths = JobPaths(config.job.name, config.job.id)
         self._begins_here = begins_here
+        self._wake = wake
+        self._drained: DrainedQuery | None = None
         self._stop, self._board = StopRequest(), ProgressBoard()
         self._failed: BaseException | None = None
         self._watch = StopWatch(self._stop)
@@ -235,7 +222,7 @@ class QueryJob:
         self._watch.cancel = runner.cancel
         directory.start(runner.cancel)
         self._loop.start()
-        job.drains.refuse(NO_DRAIN)  # whoever asks from here on is refused, because the log says that it is a query's
+        self._loop.watch_for_drains(self._wake)
         requests = StopRequests(self._objects, self._paths)
         undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
 
@@ -262,6 +249,8 @@ class QueryJob:
         """
         if self._failed is not None:
             raise PenstockError(f"the job has failed before: {self._failed}") from self._failed
+        if self._drained is not None:
+            self._drained.await_end(batch)
         reached = next_batch(self._loop.boundary) - 1
         if batch.number not in (reached, reached + 1):
             raise PenstockError(f"the query asks for batch {batch.number} after batch {reached}: start it again")
@@ -270,6 +259,7 @@ class QueryJob:
                 if batch.number == reached + 1:
                     self._process(batch, frames)
                 else:
+                    self._check_schema()
                     read_again(frames)
                 return self._taken(batch)
         except BaseException as error:
@@ -278,17 +268,22 @@ class QueryJob:
 
     def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
         """Until the record of the batch is in the log."""
-        is_first = self._loop.boundary.batch == 0
+        loop, is_first = self._loop, self._loop.boundary.batch == 0
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
-        self._runner.offered = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
+        rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
         watermark = None if self._watermark is None else self._watermark.of_batch()
-        self._feed.offer(batch.number, self._offsets.plan(batch.number), watermark)
+        self._feed.offer(batch.number, Offered(self._offsets.plan(batch.number), schema=self._schema), watermark)
         try:
-            while next_batch(self._loop.boundary) == batch.number:
-                if self._loop.step():
+            # A lost container leads back to this batch, unless its record is written.
+            while self._drained is None and (next_batch(loop.boundary) == batch.number or loop.drains):
+                is_read = next_batch(loop.boundary) != batch.number
+                self._runner.offered = rows.none(batch.spark.sparkContext) if is_read else rows
+                if loop.step():
                     raise PenstockError(f"the run ended before batch {batch.number} did; nothing of it counts")
-                if next_batch(self._loop.boundary) != batch.number:
-                    self._loop.try_commit()  # a lost container leads back to this batch, unless its record is written
+                if loop.boundary.closed:
+                    self._drained = DrainedQuery(batch, self._offsets) if loop.try_finish() else None
+                elif next_batch(loop.boundary) != batch.number and not loop.drains:
+                    loop.try_commit()
             if self._watch.seen:
                 raise QueryStoppedError(batch.number)
         finally:
@@ -297,8 +292,28 @@ class QueryJob:
 
     def next_due_ms(self) -> int | None:
         """When a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
+        if self._drained is not None:
+            return None
+        if self._loop.drain_waits:
+            return 0
         watermark = None if self._watermark is None else self._watermark.of_next()
         return self._feed.next_due_ms(self._loop.boundary, watermark)
+
+    @property
+    def _schema(self) -> str:
+        """What tells the columns of the outputs from others."""
+        columns = sorted((each.name, each.schema.json()) for each in self._outputs)
+        return hashlib.sha256(repr(columns).encode()).hexdigest()
+
+    def _check_schema(self) -> None:
+        """Raise IncompatibleError if another program has made the output of the last batch, with other columns."""
+        last = self._loop.boundary.offered
+        if last is not None and last.schema not in ("", self._schema):
+            raise IncompatibleError(
+                "the outputs of this program have other columns than when the last batch was processed, and the "
+                "handler of the query is still to get its rows. Nothing was changed. Start the query once as it was "
+                "before, until the handler has them"
+            )
 
     def _taken(self, batch: QueryBatch) -> dict[str, DataFrame]:
         owed = self._debts.now()
@@ -314,7 +329,7 @@ class QueryJob:
     def close(self) -> None:
         """Give the job back. The state is as of the last batch that was committed."""
         with self._undo:
-            if self._failed is None:
-                self._loop.finish()
-            else:
+            if self._failed is not None:
                 self._words.say(self._failed)
+            elif self._drained is None:
+                self._loop.finish()

@@ -28,6 +28,7 @@ class OffsetLog:
         self._jvm: Any = spark._jvm  # noqa: SLF001
         self._active: Any = session.sharedState().activeStreamingQueries()
         self._folder, self._metadata = self._path(location, "offsets"), self._path(location, "metadata")
+        self._commits = self._path(location, "commits")
         self._conf = session.sessionState().newHadoopConf()
         self._files = self._folder.getFileSystem(self._conf)
 
@@ -82,6 +83,10 @@ class OffsetLog:
         that. Empty if the log does not have the batch."""
         file = self._at(batch)
         return plan_of(self._read(file)) if self._files.exists(file) else ""
+
+    def is_committed(self, batch: int) -> bool:
+        """Whether Spark will not ask for the batch again. May be called from any thread."""
+        return bool(self._files.exists(self._path(self._commits, str(batch))))
 
     def _read(self, file: Any) -> bytes:
         stream = self._files.open(file)

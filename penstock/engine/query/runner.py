@@ -61,6 +61,10 @@ class OfferedRows:
             union = union.union(rdd)
         return cls(PacketRdd.of(context, union.rdd(), RawFrames()), tuple(inputs), schemas)
 
+    def none(self, context: SparkContext) -> OfferedRows:
+        """No rows, of the same inputs."""
+        return OfferedRows(PacketRdd.empty(context, 1), (0,), self.schemas)
+
 
 class QueryJobs:
     """The Spark jobs of a query's batch: they are in the query's job group, and have a tag of the run, so that a stop

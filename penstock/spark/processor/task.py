@@ -14,6 +14,7 @@ from pyspark.sql.types import Row, StructType
 
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.api.callbacks import not_started
+from penstock.api.watermarks import END_OF_TIME
 from penstock.spark.processor.declared import Declared, TimeMode
 from penstock.spark.processor.frames import FrameOutput, Frames, check_pandas, key_values
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
@@ -84,6 +85,8 @@ class ProcessorTask(BatchTask):
             self._process_rows(run, [value for _, value in messages], batch)
             if timers is not None and until is not None:
                 run.expire(timers, until, self._keys)
+                if batch.control != "none":
+                    run.expire(timers, until, self._keys)  # those that were set meanwhile; what these set is dropped
             run.output.flush()
             self._state.current.key = None
             with run.calls("close"):
@@ -126,7 +129,10 @@ class ProcessorTask(BatchTask):
         return found
 
     def _expires_until(self, batch: BatchInfo) -> int | None:
-        """The time up to which timers expire in the batch; the first watermark is 0, as in Spark."""
+        """The time up to which timers expire in the batch; the first watermark is 0, as in Spark. In a drain all
+        expire."""
+        if self._spec.mode != "none" and batch.control != "none":
+            return END_OF_TIME
         if self._spec.mode == "processingtime":
             return batch.time_ms
         return (batch.firing_watermark or 0) if self._spec.mode == "eventtime" else None
@@ -223,7 +229,8 @@ def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def _times(mode: TimeMode, batch: BatchInfo) -> tuple[int, int]:
-    """The batch time and the watermark, as PySpark gives them."""
+    """The batch time and the watermark, as PySpark gives them. In a drain, the watermark is that of the batch before:
+    processors compute times with it."""
     if mode == "none":
         return -1, -1
-    return batch.time_ms, 0 if batch.firing_watermark is None else batch.firing_watermark
+    return batch.time_ms, (batch.firing_watermark if batch.control == "none" else batch.late_watermark) or 0

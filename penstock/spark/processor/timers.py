@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from penstock.api.store import KeyValueStore
+from penstock.api.watermarks import END_OF_TIME
 from penstock.runtime.time_bytes import time_bytes, time_of
 from penstock.runtime.timers import key_and_name, place_of
 from penstock.state.stores.timer_entries import BY_KEY, BY_TIME, NAMED, TIME
@@ -55,7 +56,8 @@ class ProcessorTimers:
     def expired(self, until_ms: int) -> Iterator[tuple[bytes, int]]:
         """Keys and times of the timers up to a time, by time, then by key: those that are there now, whatever is set or
         deleted meanwhile."""
-        for by_time, _ in self._store.range(self._times, self._times + time_bytes(until_ms + 1)):
+        behind = time_bytes(min(until_ms, END_OF_TIME - 1) + 1)
+        for by_time, _ in self._store.range(self._times, self._times + behind):
             key, _ = key_and_name(by_time[NAMED:])
             yield key or b"", time_of(by_time[TIME])
 

@@ -9,13 +9,14 @@ import pytest
 import penstock as ps
 from penstock.api.graph import WindowSpec
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.record import Offered
 from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.boundary import Boundary
 from penstock.driver.event_time import EventTime
 from penstock.driver.offered import OfferedFeed, merged_times, next_batch
 from penstock.driver.owed import Debts
 from penstock.driver.planned import End, Planned
-from penstock.errors import IncompatibleError, PenstockError
+from penstock.errors import PenstockError
 from penstock.plan.portions import PortionRead
 from penstock.plan.positions import TaskSsp
 from penstock.plan.watermarks import GivenWatermark, TimeFlow, Watermarks
@@ -64,9 +65,19 @@ def test_the_rows_of_a_dataframe_are_one_partition_for_the_watermark() -> None:
     }
 
 
-def test_a_query_is_not_drained() -> None:
-    with pytest.raises(IncompatibleError, match="Stop the query"):
-        feed().drain(Boundary({at(0): 1}))
+def test_a_drain_runs_the_offered_batch_and_then_one_without_rows() -> None:
+    offered, before, behind = feed(), Boundary({at(0): 7, at(1): 7}), Boundary({at(0): 8, at(1): 8})
+    offered.offer(7, Offered("plan"))
+    first = offered.drain(before)
+    assert isinstance(first, Planned)
+    assert (first.control, first.offered, len(first.ranges.portions)) == ("none", Offered("plan"), 2)
+    last = offered.drain(behind)
+    assert isinstance(last, Planned)
+    assert (last.control, last.offered, len(last.ranges.portions)) == ("drain", None, 0)
+    assert isinstance(offered.drain(replace(behind, closing="drained")), End)
+    again = offered.drain(before)
+    assert isinstance(again, Planned), "a lost container leads back"
+    assert again.control == "none"
 
 
 def timed_feed() -> tuple[OfferedFeed, list[str]]:
@@ -270,5 +281,8 @@ def test_records_name_the_output_of_a_batch_until_the_next_one_has_ended() -> No
     assert debts.said == ["keep"], "a commit that is made now names the output of batch 6"
     offered.ended(1.0, {})
     assert debts.said == ["keep", "taken"]
+    offered.drain(Boundary({at(0): 8}))
+    offered.ended(1.0, {})
+    assert debts.said == ["keep", "taken"], "the output of a drain is output of the batch before it"
     offered.begin()
     assert debts.said[-1] == "keep", "the job went back: its record names the output of batch 6 again"

@@ -21,6 +21,7 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 import penstock.spark as pss
 from penstock.api.batch_task import KeyFailed
+from penstock.api.watermarks import END_OF_TIME
 from penstock.errors import ConfigError, UserCodeError
 from penstock.spark.processor.frames import FrameOutput
 from penstock.testing import TestRunner
@@ -123,6 +124,34 @@ def test_timers_fire_after_the_rows_of_all_keys() -> None:
     task.restart()
     assert task.next_due() == (2_000, None)
     assert [eval(row["what"])[0] for row in task.batch(watermark=5_000)] == [2_000, 4_000]
+
+
+class Waits(StatefulProcessor):
+    """Has a timer, and sets it again when it fires."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
+        self.handle.registerTimer(10**15)
+        yield from ()
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:  # noqa: N802, N803
+        watermark = timerValues.getCurrentWatermarkInMs()
+        self.handle.registerTimer(watermark + 500)
+        yield Row(key=key[0], what=repr((expiredTimerInfo.getExpiryTimeInMs(), watermark)))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize("mode", ["EventTime", "ProcessingTime"])
+def test_a_drain_fires_all_timers_and_those_that_these_set_once(mode: str) -> None:
+    """Otherwise a periodic timer would never end. Times can be computed with the watermark."""
+    task = OneTask(spec_of(Waits(), ["key"], ROWS, OUT, mode))
+    assert task.batch([{"key": "a", "n": 1, "at": None}], 1_000, watermark=7_000) == []
+    drained = task.batch(time_ms=2_000, late=7_000, watermark=END_OF_TIME, drains=True)
+    assert [row["what"] for row in drained] == ["(1000000000000000, 7000)", "(7500, 7000)"]
 
 
 def test_nothing_is_called_where_nothing_is_due() -> None:
