@@ -12,6 +12,11 @@ from typing import Any
 
 import pytest
 
+from penstock.checkpoint.log import CheckpointLog
+from penstock.drain.requests import DrainRequests
+from penstock.drain.utils import write_drain_notification
+from penstock.metadata.open import open_store
+from penstock.metadata.paths import JobPaths
 from tests.support.faults import Fault
 from tests.support.hosts import why_no_hosts
 from tests.support.query_home import QueryHome, Reached
@@ -143,6 +148,35 @@ def test_the_driver_is_killed_at_some_steps(tmp_path: Path) -> None:
     run.kill("after the record", "frame.before", 0)
     run.kill("after the handler", "handler.after", 0)
     run.finish()
+
+
+@pytest.mark.slow
+def test_the_driver_is_killed_in_a_drain(tmp_path: Path) -> None:
+    """Before its record, the next start drains; behind it, the next start hands over its output and goes on."""
+    run = LongRun(QueryHome(tmp_path))
+    home = run.home
+    run.finish()
+    objects, paths = open_store(str(home.folder / "root")), JobPaths("visits", "1")
+    for point, skip, drains_again in (
+        ("driver.start_run.before", 1, True),
+        ("append.before", 1, True),
+        ("append.after", 1, False),
+        ("handler.after", 0, False),
+    ):
+        asked = write_drain_notification(objects, paths)
+        home.publish_until_left(3)
+        home.faults.plan(Fault(f"drain-{point}", point, "kill driver", skip=skip))
+        assert home.run() == SIGKILLED, point
+        assert not home.faults.left()
+        home.faults.plan()
+        assert home.run() == 0
+        drained = [
+            record for record in CheckpointLog(objects, paths).read().checkpoints if str(asked.uuid) in record.drains
+        ]
+        assert len(drained) == 1, point
+        assert (drained[0] == CheckpointLog(objects, paths).read().latest) is drains_again, point
+        assert not DrainRequests(objects, paths).find().notifications
+        run.finish()
 
 
 @pytest.fixture(scope="module")
