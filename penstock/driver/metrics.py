@@ -136,4 +136,6 @@ class JobMetrics:
             task.new_counter(f"stream.{stream}", "bytes-read").inc(read.bytes)
             if topology.graph.uses_time:
                 task.new_counter(f"stream.{stream}", "messages-too-far-ahead").inc(read.ahead)
+            if read.foreign:
+                task.new_counter(f"stream.{stream}", "messages-foreign").inc(read.foreign)
             task.new_counter(f"stream.{stream}", "messages-replayed")  # there from the first batch on

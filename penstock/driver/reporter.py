@@ -61,6 +61,9 @@ class ProgressReporter:
         rows: Counter[SystemStream] = Counter()
         highest: dict[SystemStream, int] = {}
         inputs = {at: read for at, read in good.outcome.inputs.items() if at in before.positions}
+        for at, read in good.outcome.inputs.items():
+            if read.foreign:
+                self._warn_of_foreign(at.ssp, read.foreign)
         for at, read in inputs.items():
             rows[at.ssp.system_stream] += read.messages
             if read.ahead:
@@ -135,6 +138,18 @@ class ProgressReporter:
                 "Are the times in microseconds? Event times are in milliseconds",
                 counted(ahead, "message"),
                 ssp,
+            )
+
+    def _warn_of_foreign(self, ssp: SystemStreamPartition, foreign: int) -> None:
+        """Say once for each partition that somebody else writes to it; the metrics count."""
+        if ssp not in self._warned:
+            self._warned.add(ssp)
+            logger.warning(
+                "`%s` has messages that Penstock has not written, %s in this batch: they are left out, and the metric "
+                "messages-foreign counts them. Only this job should have the right to write to the stream: such a "
+                "message may also look like one of the application's",
+                ssp,
+                counted(foreign, "message"),
             )
 
     def _warn_of_seconds(self, stream: SystemStream, highest_ms: int, batch_time_ms: int) -> None:

@@ -39,6 +39,8 @@ class PortionRead:
     """The highest event time of its messages that is not too far ahead; None: there is none, or nothing uses it."""
     ahead: int = 0
     """Messages whose event time is further ahead of the batch time than `job.watermark.max.ahead.ms`."""
+    foreign: int = 0
+    """Messages of an intermediate stream that Penstock has not written, and leaves out."""
 
     def with_times(self, highest_ms: int | None, ahead: int) -> PortionRead:
         """The event times of more messages."""

@@ -128,8 +128,10 @@ class Attempt:
                 bytes=before.bytes + size,
             )
             if input_index >= self.instance.first_intermediate:
-                ssp = self.instance.ssps[origin]
-                messages = read_user_messages(ssp, list(messages))
+                messages, foreign = read_user_messages(list(messages))
+                if foreign:
+                    read = self._inputs[origin]
+                    self._inputs[origin] = replace(read, foreign=read.foreign + foreign)
                 if not messages:
                     return
                 offsets, timestamps, keys, values = zip(*messages, strict=True)

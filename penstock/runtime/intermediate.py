@@ -9,21 +9,18 @@ from penstock.api.intermediate import (
     decode_control,
     encode_control,
 )
-from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.intermediate import Ranges
-from penstock.documents import decoding
 from penstock.runtime.batch import Batch
 from penstock.system.base import RawMessage, RawRecord
 
 
-def read_user_messages(ssp: SystemStreamPartition, messages: list[RawMessage]) -> list[RawMessage]:
+def read_user_messages(messages: list[RawMessage]) -> tuple[list[RawMessage], int]:
     """The application's messages, without the byte that says what they are. Control messages are left out: the driver
-    knows the watermark, and what has ended.
-
-    Raises:
-        CorruptError: a message is neither; names the partition and the offset.
+    knows the watermark, and what has ended. So are messages that are neither: whoever may write to the stream can put
+    them between those of a batch. Their number is the second value.
     """
     found: list[RawMessage] = []
+    foreign = 0
     for message in messages:
         offset, timestamp, key, value = message
         if value is None:
@@ -31,9 +28,11 @@ def read_user_messages(ssp: SystemStreamPartition, messages: list[RawMessage]) -
         elif value[:1] == b"\x00":
             found.append((offset, timestamp, key, value[1:]))
         else:
-            with decoding(f"`{ssp}` is damaged at offset {offset}"):
+            try:
                 decode_control(value)
-    return found
+            except (ValueError, RecursionError):
+                foreign += 1
+    return found, foreign
 
 
 def first_offsets(ranges: Ranges, count: int) -> Ranges:

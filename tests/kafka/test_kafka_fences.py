@@ -18,9 +18,11 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.system.base import Progress, RawRecord, WriterIdentity
-from penstock.system.kafka import fences, transaction
+from penstock.system.kafka import fences, job_log, transaction
 from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.owners import TOPIC, Owners
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.jobs import wait_until
@@ -41,6 +43,28 @@ def test_that_another_epoch_has_taken_over_is_raised_and_not_logged(
             begun.commit()
         begun.abort()
     assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
+
+
+def test_forged_records_in_the_topics_of_penstock_stop_no_job(
+    options: KafkaOptions, name: str, here: SystemStreamPartition, caplog: pytest.LogCaptureFixture
+) -> None:
+    forged: list[tuple[bytes, bytes | None]] = [(b"fence/999999999999", b'{"format":1}'), (b"fence/x", b"no json")]
+    with closing(KafkaWriter(options, WriterIdentity(name, 1))) as writer:
+        publish(writer, {here: Progress(1, 0)}, records(0, 1))
+        job_log.put(options, job_topic(name), forged)
+        publish(writer, {here: Progress(1, 1)}, records(1, 1))
+    fences.fence(options, WriterIdentity(name, 2))
+    assert "no job comes to epoch 999999999999" in caplog.text
+    with closing(KafkaWriter(options, WriterIdentity(name, 2))) as writer:
+        publish(writer, {here: Progress(1, 2)}, records(2, 1))
+    assert keys(options, here) == [0, 1, 2]
+    with closing(Owners(options)) as owners:
+        assert owners.own("s", f"{name}-id", "job a-1") == "job a-1"
+        job_log.put(options, TOPIC, [(b"owner/any/1", b"no json"), (f"owner/{name}-id/2".encode(), b"{}")])
+        assert owners.own("s", f"{name}-id", "job b-1") == "job a-1"
+    with closing(Owners(options)) as owners:
+        assert owners.own("s", f"{name}-id", "job b-1") == "job a-1"
+    assert f"the topic `{TOPIC}` of the system `kafka` has records that are left out" in caplog.text
 
 
 def test_a_producer_that_was_refused_is_replaced(options: KafkaOptions, name: str, here: SystemStreamPartition) -> None:

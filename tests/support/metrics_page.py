@@ -11,8 +11,8 @@ from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot, TimerV
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 Documented: TypeAlias = tuple[str, str, str]
 """Kind of group, name, kind of metric."""
-OF_LOSSES: set[Documented] = {("stream", "messages-lost", "gauge")}
-"""Only of a job that has lost messages of an input."""
+OF_LOSSES: set[Documented] = {("stream", "messages-lost", "gauge"), ("stream", "messages-foreign", "counter")}
+"""Only of a job that has lost messages of an input, or left out those of strangers."""
 OF_EVENT_TIME: set[Documented] = {
     ("stream", "messages-too-far-ahead", "counter"),
     ("stream", "watermark", "gauge"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,8 +18,11 @@ from penstock.system.kafka import access
 from penstock.system.kafka.client import open_consumer, open_producer
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_group
+from penstock.system.kafka.foreign import Foreign
 from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions
+
+logger = logging.getLogger(__name__)
 
 STEP_SECONDS = 1.0
 """How long one call into the client waits: an interrupt of the process is seen between two calls."""
@@ -38,6 +42,7 @@ class TopicState(Protocol):
     """What the records of a topic say, read in their order."""
 
     topic: str
+    foreign: Foreign
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
         """Take in the next record."""
@@ -103,6 +108,14 @@ class TopicLog(Generic[S]):
                     f"offset {end} within {within_s:g} s: the brokers at {self._options.servers} do not answer, or a "
                     f"transaction is open{self._reported.why}"
                 )
+        if said := self.state.foreign.take():
+            logger.warning(
+                "the topic `%s` of the system `%s` has records that are left out: %s. Penstock alone should have the "
+                "right to write to this topic (docs/kafka.md, access rights)",
+                self.state.topic,
+                self._options.system,
+                said,
+            )
         return self.state
 
     def _end(self, deadline: float) -> int:

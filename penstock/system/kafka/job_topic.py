@@ -7,6 +7,9 @@ progress/<stream>/<partition>      {"format": 1, "slot": 7, "chunk": 3}         
 ```
 
 The topic has one partition and is compacted: a record counts until there is a newer one of its key, or a tombstone.
+
+Whoever may write to the topic can write anything. A fence that does not parse, or is further ahead than any job comes,
+is left out and told. What could not be left out without doubt is an error: how far publishing is, and the producers.
 """
 
 from __future__ import annotations
@@ -19,13 +22,16 @@ from dataclasses import dataclass, field
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Count, Versioned, decode_format, decoding
-from penstock.errors import FencedError
+from penstock.documents import Count, Versioned, decode_format, decoding, number
+from penstock.errors import CorruptError, FencedError
 from penstock.system.base import Progress, WriterIdentity
+from penstock.system.kafka.foreign import Foreign
 
 FORMAT = 1
 PREFIX = "__penstock_"
 _LONGEST_NAME = 100
+_MOST_AHEAD = 1_000_000
+"""No epoch is so far ahead of another one: each start of a driver, and each loss of a container, makes one."""
 _FENCE, _PRODUCER, _PROGRESS = b"fence", b"producer", b"progress"
 
 
@@ -90,6 +96,7 @@ class JobTopic:
     """By transactional id, the epoch."""
     progress: dict[tuple[str, int], Progress] = field(default_factory=dict)
     """By stream and partition."""
+    foreign: Foreign = field(default_factory=Foreign)
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
         """Take in the next record. Records of kinds that this version does not know are for others.
@@ -102,11 +109,7 @@ class JobTopic:
         what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
         with decoding(what):
             if kind == _FENCE:
-                if value is None:
-                    self.fences.discard(int(rest))
-                else:
-                    decode_format(Versioned, value, what, what, FORMAT)
-                    self.fences.add(int(rest))
+                self._add_fence(key, rest, value, what)
             elif kind == _PRODUCER:
                 if value is None:
                     self.producers.pop(rest.decode(), None)
@@ -120,8 +123,26 @@ class JobTopic:
                     mark = decode_format(_Mark, value, what, what, FORMAT)
                     self.progress[stream, int(partition)] = Progress(mark.slot, mark.chunk)
 
+    def _add_fence(self, key: bytes | None, rest: bytes, value: bytes | None, what: str) -> None:
+        try:
+            with decoding(what):
+                epoch = number(rest.decode())
+                if value is not None:
+                    decode_format(Versioned, value, what, what, FORMAT)
+        except CorruptError as error:
+            self.foreign.add(key, str(error))
+            return
+        if value is None:
+            self.fences.discard(epoch)
+        else:
+            self.fences.add(epoch)
+
     def check_fence(self, writer: WriterIdentity, system: str) -> None:
         """Raise FencedError if a larger epoch has taken over."""
+        if far := [epoch for epoch in self.fences if epoch > writer.epoch + _MOST_AHEAD]:
+            for epoch in sorted(far):
+                self.fences.discard(epoch)
+                self.foreign.add(fence_key(epoch), f"no job comes to epoch {epoch}: this one is in {writer.epoch}")
         if (newest := max(self.fences, default=-1)) > writer.epoch:
             raise FencedError(
                 f"the writer `{writer.name}` of epoch {writer.epoch} must not append to streams of the system "

@@ -6,6 +6,9 @@ owner/<id of the topic>/<claim>    {"format": 1, "stream": "counts-changelog", "
 
 Claims have keys of which there is only one record each, so compaction moves none: the first claim of a topic counts.
 A job that claims a topic writes first and reads afterwards. Two jobs that do it at once both see the same first claim.
+
+Every job of the cluster reads all claims. One that does not parse is left out and told; one of a newer format has an
+owner that is not known, which is a matter of its topic alone.
 """
 
 from __future__ import annotations
@@ -18,8 +21,9 @@ from dataclasses import dataclass, field
 import orjson
 
 from penstock.documents import Versioned, decode_format, decoding
-from penstock.errors import NotFoundError
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.system.kafka import job_log
+from penstock.system.kafka.foreign import Foreign
 from penstock.system.kafka.job_topic import PREFIX
 from penstock.system.kafka.options import KafkaOptions
 
@@ -41,24 +45,23 @@ class OwnersTopic:
     topic: str = TOPIC
     claims: dict[str, dict[str, _Claim]] = field(default_factory=dict)
     """By the id of a topic and that of the claim, the first claim first."""
+    foreign: Foreign = field(default_factory=Foreign)
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
-        """Take in the next record. Records of kinds that this version does not know are for others.
-
-        Raises:
-            CorruptError: it is damaged.
-            IncompatibleError: a newer version wrote it.
-        """
+        """Take in the next record. Records of kinds that this version does not know are for others."""
         kind, _, rest = (key or b"").partition(b"/")
         if kind != _OWNER:
             return
-        what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
-        with decoding(what):
-            topic_id, _, claim_id = rest.decode().rpartition("/")  # an id may have a slash
-            if value is None:
-                self.claims.get(topic_id, {}).pop(claim_id, None)
-            else:
-                self.claims.setdefault(topic_id, {})[claim_id] = decode_format(_Claim, value, what, what, FORMAT)
+        what = "it is damaged"
+        try:
+            with decoding(what):
+                topic_id, _, claim_id = rest.decode().rpartition("/")  # an id may have a slash
+                if value is None:
+                    self.claims.get(topic_id, {}).pop(claim_id, None)
+                else:
+                    self.claims.setdefault(topic_id, {})[claim_id] = _claim(value, what)
+        except CorruptError as error:
+            self.foreign.add(key, str(error))
 
     def owner(self, topic_id: str) -> str | None:
         """The owner of a topic; None if it has none."""
@@ -144,6 +147,13 @@ class Owners:
         if self._log is not None:
             self._log.close()
             self._log = None
+
+
+def _claim(value: bytes, what: str) -> _Claim:
+    try:
+        return decode_format(_Claim, value, what, what, FORMAT)
+    except IncompatibleError:
+        return _Claim(FORMAT, "a stream of a newer Penstock", "a job of a newer Penstock")
 
 
 def _key(topic_id: str, claim_id: str) -> bytes:

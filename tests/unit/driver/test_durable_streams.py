@@ -11,6 +11,7 @@ from penstock.drain.utils import write_drain_notification
 from penstock.metadata.paths import JobPaths
 from penstock.runtime.batch import END_OF_TIME
 from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from tests.support.sums_job import once
 from tests.support.timed_job import HoldNode, TimedWorld, steps
@@ -40,6 +41,26 @@ def test_messages_pass_and_what_waits_follows_the_watermark(world: TimedWorld) -
     world.put(90, 90)
     steps(driver)
     assert world.came() == {number: [] for number in range(6)}
+
+
+def test_what_somebody_else_has_written_is_left_out(world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    """Here in the place of a message: brokers put records of others between those of a batch."""
+    world.put(10, 20, 30, 40, 50, 60)
+    driver = world.started()
+    driver.loop.step()
+    assert isinstance(world.system, MemorySystem)
+    partitions = world.system.partitions("by-key")
+    replaced = 0
+    for messages in (each.messages for each in partitions if each.messages):
+        offset, timestamp, key, _ = messages[0]
+        messages[0] = (offset, timestamp, key, b"from a stranger")
+        replaced += 1
+    world.put(90, 90)
+    steps(driver)
+    assert replaced
+    assert len(world.came()) == len(world.given) - replaced
+    assert driver.board.metrics.snapshot().total("messages-foreign") == replaced
+    assert caplog.text.count("has messages that Penstock has not written, 1 message in this batch") == replaced
 
 
 def test_nothing_is_read_in_the_batch_that_wrote_it(world: TimedWorld) -> None:
