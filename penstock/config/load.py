@@ -216,7 +216,7 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         restore_timeout_ms=get(table.RESTORE_TIMEOUT_MS),
         lost_ms=get(table.LOST_MS),
         attempt_timeout_ms=get(table.ATTEMPT_TIMEOUT_MS),
-        tls_enabled=get(table.TLS_ENABLED),
+        tls_enabled=find(table.TLS_ENABLED),
     )
     task = TaskSettings(
         commit_ms=get(table.COMMIT_MS),

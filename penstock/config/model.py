@@ -81,7 +81,7 @@ class JobSettings:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """`job.container.*` and `container.*`."""
+    """`job.container.*` and `container.*`. `tls_enabled` None: where the master is not local."""
 
     start_timeout_ms: int
     commit_thread_pool_size: int
@@ -89,7 +89,7 @@ class ContainerSettings:
     restore_timeout_ms: int
     lost_ms: int
     attempt_timeout_ms: int
-    tls_enabled: bool
+    tls_enabled: bool | None
 
 
 @dataclass(frozen=True, slots=True)

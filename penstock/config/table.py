@@ -156,8 +156,9 @@ RESTORE_POOL_SIZE = Key("job.container.restore.thread.pool.size", Number(1), "2"
     "The minimum number of threads in a container's restore pool, which grows with its tasks.", "Samza")
 RESTORE_TIMEOUT_MS = Key("job.container.restore.timeout.ms", Millis(1), "1800000",
     "How long restoring the stores of a task may take.")
-TLS_ENABLED = Key("job.container.tls.enabled", Flag(), "false",
-    "Whether driver, Spark workers and containers communicate over TLS, with a certificate that each run generates.")
+TLS_ENABLED = Key("job.container.tls.enabled", Flag(), None,
+    "Whether driver, Spark workers and containers on different hosts communicate over TLS, with certificates that they "
+    "generate.", unset="`true`, unless the master is local")
 LOST_MS = Key("container.lost.ms", Millis(1), "10000",
     "A container that has sent no heartbeat for this long is lost, and its tasks are restored elsewhere.")
 ATTEMPT_TIMEOUT_MS = Key("container.attempt.timeout.ms", Millis(1), "600000",

@@ -12,7 +12,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
 from contextlib import suppress
@@ -22,16 +21,16 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
-from penstock.container.auth import SecretCheck
+from penstock.container.auth import TokenCheck
 from penstock.container.container import Container
 from penstock.container.logs import log_path, log_to, setup_logging
 from penstock.container.machine import machine_id, watch_process
+from penstock.container.port import ContainerPort
 from penstock.container.protocol import ContainerAddress, ContainerSpec
 from penstock.container.register import Register
 from penstock.container.server import ContainerServer
 from penstock.container.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.documents import decode
-from penstock.errors import PenstockError
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
 
@@ -48,12 +47,11 @@ def main() -> None:
     watch_process(parent, lambda: _follow(parent, folder))
     _ignore(signal.SIGINT, signal.SIGTERM)
     container = Container(name, incarnation)
-    check = SecretCheck(spec.secret)
+    check = TokenCheck(spec.secret, incarnation)
     socket_uri = f"grpc+unix://{folder}/s"
-    servers = [
-        ContainerServer(socket_uri, container, check),
-        _serve_port(spec, container, check),
-    ]
+    port = ContainerPort.serve(spec, container, check)
+    container.renew_port = port.renew
+    servers: list[ContainerServer | ContainerPort] = [ContainerServer(socket_uri, container, check), port]
     address = ContainerAddress(
         name,
         incarnation,
@@ -61,10 +59,12 @@ def main() -> None:
         os.getpid(),
         parent,
         socket_uri,
-        _uri(spec, spec.reached_at or _host(spec), servers[1].port),
+        port.uri,
         str(log),
         () if spec.copies_directory is None else tasks_with_copies(Path(spec.copies_directory)),
         spec.executor_id,
+        port.certificate,
+        spec.callers,
     )
     output = os.dup(1)
     log_to(log)
@@ -97,29 +97,6 @@ def _ignore(*numbers: signal.Signals) -> None:
     for number in numbers:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
-
-
-def _serve_port(spec: ContainerSpec, container: Container, check: SecretCheck) -> ContainerServer:
-    """Raises PenstockError if this host does not have the address."""
-    try:
-        return ContainerServer(_uri(spec, _host(spec), 0), container, check, spec.tls)
-    except (pa.ArrowException, OSError) as error:
-        raise PenstockError(
-            f"the container cannot listen on {_host(spec)}, the address by which Spark knows executor "
-            f"{spec.executor_id}: {str(error).splitlines()[0]}. Set SPARK_LOCAL_IP on {socket.gethostname()} to an "
-            "address of that host which other hosts can reach (in conf/spark-env.sh), and start its Spark worker again"
-        ) from error
-
-
-def _host(spec: ContainerSpec) -> str:
-    if spec.host is None:
-        raise PenstockError("nothing says which address the container is to listen on")
-    return spec.host
-
-
-def _uri(spec: ContainerSpec, host: str, port: int) -> str:
-    scheme = "grpc" if spec.tls is None else "grpc+tls"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _follow(parent: int, folder: Path) -> None:

@@ -1,7 +1,12 @@
-"""The job's secret on every call. A call without it is refused before anything of it is read."""
+"""Who may call a container: a token on every call, which only this container accepts.
+
+The run's secret is sent to nobody. The token is made of it and of the container's incarnation, so that whoever gets the
+address of a container that has ended learns nothing that another container accepts.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import threading
@@ -14,12 +19,15 @@ from penstock.container.protocol import AUTH_HEADER
 logger = logging.getLogger(__name__)
 
 
-class SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    """Refuses calls that do not carry the secret. Says so once in the log, however many come."""
+class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    """Refuses calls that do not carry the container's token. Says so once in the log, however many come.
 
-    def __init__(self, secret: str) -> None:
+    gRPC has received a call's first message by then.
+    """
+
+    def __init__(self, secret: str, incarnation: str) -> None:
         super().__init__()
-        self._expected = f"Bearer {secret}".encode()
+        self._expected = _bearer(secret, incarnation)
         self._lock = threading.Lock()
         self.refused = 0
 
@@ -33,12 +41,17 @@ class SecretCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
             first = self.refused == 1
         if first:
             logger.warning(
-                "refused a call of method %s without the job's secret; further ones are not logged", info.method
+                "refused a call of method %s without this container's token; further ones are not logged", info.method
             )
-        raise flight.FlightUnauthenticatedError("this call does not carry the job's secret")
+        raise flight.FlightUnauthenticatedError("this call does not carry the container's token")
 
 
-def call_options(secret: str, timeout_s: float | None = None) -> flight.FlightCallOptions:
-    """Options of a call that carries the secret, with a deadline."""
-    headers = [(AUTH_HEADER.encode(), f"Bearer {secret}".encode())]
+def call_options(secret: str, incarnation: str, timeout_s: float | None = None) -> flight.FlightCallOptions:
+    """Options of a call to this incarnation of a container, with a deadline."""
+    headers = [(AUTH_HEADER.encode(), _bearer(secret, incarnation))]
     return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
+
+
+def _bearer(secret: str, incarnation: str) -> bytes:
+    token = hmac.new(secret.encode(), b"penstock container " + incarnation.encode(), hashlib.sha256)
+    return b"Bearer " + token.hexdigest().encode()

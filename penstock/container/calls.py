@@ -37,6 +37,8 @@ from penstock.container.protocol import (
     OpenEpoch,
     Publish,
     PublishProgress,
+    RenewedPort,
+    RenewPort,
     Request,
     Restored,
     StartRun,
@@ -167,6 +169,11 @@ def _beat(container: Container, identity: Identity, request: Nothing) -> Iterato
             return
 
 
+def _renew_port(container: Container, identity: Identity, request: RenewPort) -> Iterator[RenewedPort]:
+    container.check_incarnation(identity)
+    yield container.renew_port(request.callers)
+
+
 def _close(container: Container, identity: Identity, request: Nothing) -> Iterator[int]:
     """Closes the tasks, answers with the process id, and lets the process end."""
     container.check_incarnation(identity)
@@ -203,6 +210,7 @@ WIND_DOWN = Call(
     "wind-down", WindDown, list[Row], _in_epoch(Epoch.wind_down), lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS
 )
 CLOSE = Call("close", Nothing, int, _close, lambda config, spent_s: CLOSE_SECONDS)
+RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, _renew_port, lambda config, spent_s: CLOSE_SECONDS)
 BEAT = Call("beat", Nothing, Beat, _beat, lambda config, spent_s: None)
 
 _OF_TABLES = (LOAD_TABLE, TABLES)
@@ -221,6 +229,7 @@ CALLS: dict[str, Call[Any, Any]] = {
         WIND_DOWN,
         CLOSE,
         BEAT,
+        RENEW_PORT,
         *_OF_TABLES,
     )
 }

@@ -6,8 +6,10 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import closing
+from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -15,10 +17,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.auth import call_options
-from penstock.container.calls import BEAT, Call
+from penstock.container.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.container.endings import Unknown, ending_of
 from penstock.container.machine import machine_id
-from penstock.container.protocol import Beat, ContainerAddress, Identity, Nothing, Request
+from penstock.container.protocol import Beat, ContainerAddress, Identity, Nothing, RenewPort, Request
 from penstock.container.tls import TlsIdentity, connect
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 from penstock.metrics.snapshot import Row, Snapshot
@@ -45,7 +47,7 @@ class ContainerClient:
     def __init__(self, address: ContainerAddress, secret: str, tls: TlsIdentity | None = None) -> None:
         self.address = address
         self._secret = secret
-        self._client = connect(address.uri_from(machine_id()), tls, _KEEP_ALIVE)
+        self._client = self._connect(tls)
         self.last_beat: Beat | None = None
         self.metrics = Snapshot()
         """Its metrics, as of the last beat that had some."""
@@ -58,6 +60,18 @@ class ContainerClient:
         """What its host is asked about its end, if that is another one and it is lost."""
         self._death: str | None = None
         self._beats: threading.Thread | None = None
+
+    def _connect(self, tls: TlsIdentity | None) -> flight.FlightClient:
+        return connect(self.address.uri_from(machine_id()), self.address.certificate, tls, _KEEP_ALIVE)
+
+    def renew(self, tls: TlsIdentity) -> None:
+        """Have the container serve another port, where callers must have this certificate, and go over to it."""
+        renewed = self.ask(RENEW_PORT, _ANY_EPOCH, RenewPort(tls.certificate), CLOSE_SECONDS)
+        self.address = replace(
+            self.address, tcp_uri=renewed.tcp_uri, certificate=renewed.certificate, callers=renewed.callers
+        )
+        if not self.is_here:
+            self._client = self._connect(tls)  # what runs over the old one ends there
 
     def identity(self, epoch: int) -> Identity:
         """Who a call of this epoch is meant for."""
@@ -100,12 +114,12 @@ class ContainerClient:
             raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: its answer ended too soon")
         return answers[-1]
 
-    def stream(self, call: Call[Q, A], epoch: int, request: Q, timeout_s: float | None) -> Iterator[A]:
+    def stream(self, call: Call[Q, A], epoch: int, request: Q, timeout_s: float | None) -> Generator[A, None, None]:
         """Make a call; yields its answers as they come."""
         body = call.encode(self.identity(epoch), request)
         try:
-            action = flight.Action(call.name, body)
-            for result in self._client.do_action(action, call_options(self._secret, timeout_s)):
+            options = call_options(self._secret, self.address.incarnation, timeout_s)
+            for result in self._client.do_action(flight.Action(call.name, body), options):
                 yield call.decode(result.body.to_pybytes())
         except flight.FlightServerError as error:
             raise self._error(call.name, str(error)) from error
@@ -121,10 +135,8 @@ class ContainerClient:
 
         def run() -> None:
             try:
-                for beat in self.stream(BEAT, _ANY_EPOCH, Nothing(), None):
-                    self.note_metrics(beat.metrics)
-                    self.last_beat = beat
-                    self.last_beat_at = time.monotonic()
+                while self._follow_beats():
+                    pass  # over another connection
                 reason = "its heartbeats ended"
             except (PenstockError, OSError, ValueError) as error:
                 reason = f"its heartbeats broke off: {str(error.__cause__ or error).splitlines()[0]}"
@@ -134,6 +146,18 @@ class ContainerClient:
 
         self._beats = threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True)
         self._beats.start()
+
+    def _follow_beats(self) -> bool:
+        """Until they end, or come over a connection that another one has replaced. Returns whether it was replaced."""
+        client = self._client
+        with closing(self.stream(BEAT, _ANY_EPOCH, Nothing(), None)) as beats:
+            for beat in beats:
+                self.note_metrics(beat.metrics)
+                self.last_beat = beat
+                self.last_beat_at = time.monotonic()
+                if self._client is not client:
+                    return True
+        return False
 
     def await_end(self, timeout_s: float) -> None:
         """Wait until the beats have ended, which they do when the container is closed.

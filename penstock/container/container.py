@@ -11,7 +11,7 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.container.attempts import Activity
 from penstock.container.epoch import Epoch
 from penstock.container.package import JobPackage
-from penstock.container.protocol import Beat, Identity, OpenEpoch
+from penstock.container.protocol import Beat, Identity, OpenEpoch, RenewedPort
 from penstock.container.resources import EpochResources
 from penstock.container.standby_copies import StandbyCopies
 from penstock.errors import ContainerLostError
@@ -32,6 +32,8 @@ class Container:
         self.incarnation = incarnation
         self.closed = threading.Event()
         """Set once the process should end."""
+        self.renew_port: Callable[[str], RenewedPort] = _has_no_port
+        """Serve another port, for callers with this certificate."""
         self._lock = threading.Lock()
         self._number = -1
         """The newest epoch that anyone asked to enter."""
@@ -172,6 +174,10 @@ class Container:
     def _check_newest(self, identity: Identity) -> None:
         if identity.epoch != self._number:
             raise ContainerLostError(f"epoch {identity.epoch} was overtaken by {self._number}")
+
+
+def _has_no_port(callers: str) -> RenewedPort:
+    raise ContainerLostError("this container has no port")
 
 
 def _exit(reason: str) -> None:

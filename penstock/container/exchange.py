@@ -18,7 +18,8 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.packet import NO_PACKETS, PACKET_SCHEMA, Kind
 from penstock.runtime.streams import run_together
 
-_clients: dict[tuple[int, str], flight.FlightClient] = {}
+_clients: dict[tuple[int, str], tuple[ContainerAddress, TlsIdentity | None, flight.FlightClient]] = {}
+"""By process and incarnation, with what the connection was made for."""
 
 
 def exchange(
@@ -39,10 +40,9 @@ def exchange(
     Raises:
         ContainerLostError: the container refused an attempt or broke off before its reports.
     """
-    uri = address.uri_from(machine_id())
     descriptor = flight.FlightDescriptor.for_command(dump(call))
     try:
-        writer, reader = _client(uri, tls).do_exchange(descriptor, call_options(secret))
+        writer, reader = _client(address, tls).do_exchange(descriptor, call_options(secret, address.incarnation))
         try:
             writer.begin(PACKET_SCHEMA)
             feed, results = _feed(writer, batches, select_mine), _results(reader, len(call.tasks))
@@ -54,7 +54,7 @@ def exchange(
             reader.cancel()
             raise
     except (flight.FlightError, pa.ArrowException) as error:
-        _forget(uri)
+        _forget(address)
         raise ContainerLostError(
             f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
             f"batch {call.batch.number} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
@@ -90,13 +90,15 @@ def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
         raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")
 
 
-def _client(uri: str, tls: TlsIdentity | None) -> flight.FlightClient:
-    """One connection per container and process, kept for the next batch."""
-    key = (os.getpid(), uri)
-    if key not in _clients:
-        _clients[key] = connect(uri, tls)
-    return _clients[key]
+def _client(address: ContainerAddress, tls: TlsIdentity | None) -> flight.FlightClient:
+    """One connection per container and process, kept for the next batch, until the container has another port."""
+    key = (os.getpid(), address.incarnation)
+    known = _clients.get(key)
+    if known is None or known[:2] != (address, tls):
+        client = connect(address.uri_from(machine_id()), address.certificate, tls)
+        known = _clients[key] = (address, tls, client)
+    return known[2]
 
 
-def _forget(uri: str) -> None:
-    _clients.pop((os.getpid(), uri), None)
+def _forget(address: ContainerAddress) -> None:
+    _clients.pop((os.getpid(), address.incarnation), None)

@@ -13,7 +13,6 @@ import msgspec
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.outbox import OutboxObject
-from penstock.container.tls import TlsIdentity
 from penstock.documents import Count, decoder
 from penstock.metrics.snapshot import Row
 from penstock.runtime.batch import Batch, Due
@@ -45,6 +44,10 @@ class ContainerAddress:
     """The tasks of which there were copies on its host when it started."""
     executor_id: str
     """Spark's name of its executor."""
+    certificate: str | None = field(default=None, repr=False)
+    """What its port proves who it is with; None: it does not speak TLS."""
+    callers: str | None = field(default=None, repr=False)
+    """The certificate that callers of that port must have."""
 
     def uri_from(self, machine: str) -> str:
         """How to reach it from `machine`."""
@@ -56,7 +59,7 @@ class ContainerSpec:
     """How to start a container. Goes to its standard input, so that no process list shows the secret."""
 
     run_id: str
-    secret: str
+    secret: str = field(repr=False)
     host: str | None
     """The address its port listens on. None: the one by which Spark knows the executor."""
     log_directory: str
@@ -65,8 +68,10 @@ class ContainerSpec:
     reached_at: str | None = None
     """The address by which others reach that port, if it is not `host`."""
     executor_id: str = "driver"
-    tls: TlsIdentity | None = None
-    """What its port proves who it is with, and asks of others. Its socket is on the same host, in a private folder."""
+    tls: bool = False
+    """Whether its port speaks TLS. Its socket does not: it is on the same host, in a private folder."""
+    callers: str | None = field(default=None, repr=False)
+    """The certificate that callers of a port with TLS must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +123,23 @@ class Request:
     def too_late(self) -> str:
         """What is said when it did not succeed in time."""
         return f"{type(self).__name__} did not succeed"
+
+
+@dataclass(frozen=True, slots=True)
+class RenewPort(Request):
+    """Serve another port with a new certificate, and close the one there is."""
+
+    callers: str
+    """The certificate that callers must have from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class RenewedPort:
+    """The port that took the place of another one."""
+
+    tcp_uri: str
+    certificate: str
+    callers: str
 
 
 @dataclass(frozen=True, slots=True)

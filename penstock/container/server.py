@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.container.attempts import Attempts, RunningAttempt
-from penstock.container.auth import SecretCheck
+from penstock.container.auth import TokenCheck
 from penstock.container.calls import CALLS
 from penstock.container.container import Container
 from penstock.container.epoch import Epoch
@@ -30,17 +30,25 @@ logger = logging.getLogger(__name__)
 class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
     """Serves one container at one location. A container has two of these: a Unix socket and a port."""
 
-    def __init__(self, location: str, container: Container, check: SecretCheck, tls: TlsIdentity | None = None) -> None:
-        middleware = {"secret": check}
+    def __init__(
+        self,
+        location: str,
+        container: Container,
+        check: TokenCheck,
+        tls: TlsIdentity | None = None,
+        callers: str | None = None,
+    ) -> None:
+        """`callers`: with TLS, the certificate that callers must have."""
+        middleware = {"token": check}
         if tls is None:
             super().__init__(location, middleware=middleware)
         else:
-            # Mutual: nothing of a call is read before the caller has proved that it has the run's key.
+            # Mutual: nothing of a call is read before the caller has proved that it has the key of its certificate.
             super().__init__(
                 location,
                 tls_certificates=[(tls.certificate, tls.key)],
                 verify_client=True,
-                root_certificates=tls.certificate,
+                root_certificates=callers,
                 middleware=middleware,
             )
         self._container = container

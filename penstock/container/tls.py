@@ -1,14 +1,17 @@
-"""TLS between the driver, Spark's workers and containers, with a certificate that one run makes for itself.
+"""TLS between the driver, Spark's workers and containers, with certificates that live for days.
 
-Whoever has the run's private key belongs to the run: driver, workers and containers present the same certificate and
-trust no other. The key reaches them as the run's secret does, within Spark's tasks.
+Nobody signs for anybody: each side is given the very certificate that the other one has. A container makes its own, and
+its key does not leave the process. Driver and workers share one, whose key reaches the workers within Spark's tasks.
+Both are new in each epoch, and once half their time has passed.
 """
 
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pyarrow.flight as flight
 
@@ -16,8 +19,8 @@ from penstock.errors import ConfigError
 
 _NAME = "penstock"
 """What the certificate is for. Containers have all kinds of addresses, so that no address is in it."""
-_CLOCKS_DIFFER = datetime.timedelta(days=1)
-_VALID = datetime.timedelta(days=3650)
+_CLOCKS_DIFFER = datetime.timedelta(hours=1)
+_VALID = datetime.timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +29,38 @@ class TlsIdentity:
 
     certificate: str
     key: str = field(repr=False)
+    made_at: float = field(default_factory=time.time)
+
+    @property
+    def is_old(self) -> bool:
+        """Whether another one should take its place."""
+        return time.time() - self.made_at > _VALID.total_seconds() / 2
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody accepts it any more."""
+        return time.time() - self.made_at > _VALID.total_seconds()
 
 
-def new_identity() -> TlsIdentity:
-    """A new key and a certificate that it signs itself.
+def new_identity(side: Literal["server", "client"]) -> TlsIdentity:
+    """A new key and a certificate that it signs itself. It is good for one side only, and signs no other certificate.
 
     Raises:
-        ConfigError: the package `cryptography` is not installed.
+        ConfigError: the package `cryptography` cannot be loaded.
     """
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization
         from cryptography.hazmat.primitives.asymmetric import ec
-    except ImportError:
+        from cryptography.x509.oid import ExtendedKeyUsageOID
+    except ImportError as error:
         raise ConfigError(
-            "`job.container.tls.enabled` is true, which needs the package `cryptography` in the driver's Python: "
-            "`pip install 'penstock[tls]'`"
+            f"TLS between hosts needs the package `cryptography`, which Penstock depends on ({error}): install it in "
+            "the Python of driver and executors. `job.container.tls.enabled: false` sends everything in clear"
         ) from None
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, _NAME)])
+    usage = ExtendedKeyUsageOID.SERVER_AUTH if side == "server" else ExtendedKeyUsageOID.CLIENT_AUTH
     now = datetime.datetime.now(datetime.UTC)
     certificate = (
         x509.CertificateBuilder()
@@ -55,7 +71,8 @@ def new_identity() -> TlsIdentity:
         .not_valid_before(now - _CLOCKS_DIFFER)
         .not_valid_after(now + _VALID)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(_NAME)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=True)
         .sign(key, hashes.SHA256())
     )
     private = key.private_bytes(
@@ -64,13 +81,15 @@ def new_identity() -> TlsIdentity:
     return TlsIdentity(certificate.public_bytes(serialization.Encoding.PEM).decode(), private.decode())
 
 
-def connect(uri: str, tls: TlsIdentity | None, options: Sequence[tuple[str, int]] = ()) -> flight.FlightClient:
-    """A client for a container's socket or port. A port that speaks TLS must have the run's certificate."""
-    if tls is None or not uri.startswith("grpc+tls:"):
+def connect(
+    uri: str, certificate: str | None, tls: TlsIdentity | None, options: Sequence[tuple[str, int]] = ()
+) -> flight.FlightClient:
+    """A client for a container's socket or port. A port that speaks TLS must have the given certificate."""
+    if tls is None or certificate is None or not uri.startswith("grpc+tls:"):
         return flight.connect(uri, generic_options=list(options))
     return flight.connect(
         uri,
-        tls_root_certs=tls.certificate,
+        tls_root_certs=certificate,
         cert_chain=tls.certificate,
         private_key=tls.key,
         override_hostname=_NAME,

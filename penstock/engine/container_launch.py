@@ -53,7 +53,8 @@ class ContainerLauncher:
         """`abort`: nothing more is waited for once it is set."""
         self._context = context
         self._settings = settings
-        self._spec = spec
+        self.spec = spec
+        """How containers are started from now on."""
         self._pool = pool
         self._abort = abort
         self._kept = KeptExecutors(context)
@@ -242,7 +243,7 @@ class ContainerLauncher:
             ContainerLostError: the run was asked to end meanwhile.
         """
         timeout_s = self._settings.start_timeout_ms / 1000
-        context, spec = self._context, self._spec
+        context, spec = self._context, self.spec
         addresses = {executor.id: executor.address for executor in executors if not executor.is_local}
 
         def one(executor: Executor) -> list[ContainerAddress | LaunchFailure]:
@@ -277,7 +278,7 @@ class ContainerLauncher:
             wait([answers[executor] for executor in slow], _POLL_SECONDS)
 
     def _group(self, executor: Executor) -> str:
-        return f"penstock-launch-{self._spec.run_id}-{executor.id}"
+        return f"penstock-launch-{self.spec.run_id}-{executor.id}"
 
 
 def _executors_of(found: Mapping[str, ContainerAddress]) -> set[str]:

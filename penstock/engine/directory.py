@@ -34,8 +34,10 @@ from penstock.container.protocol import (
     Restored,
     StandbyState,
 )
+from penstock.container.tls import TlsIdentity
 from penstock.driver.ports import Opening, ignore_answer
 from penstock.driver.standbys import moved_to, ready_standbys
+from penstock.engine.callers import CallerIdentities
 from penstock.engine.container_launch import ContainerLauncher
 from penstock.engine.executors import LOCAL_ID
 from penstock.engine.losses import LOOK_SECONDS, LossWatch
@@ -72,6 +74,7 @@ class ContainerDirectory:
         self._context = context
         self._abort = abort
         self._config = config
+        self._callers = CallerIdentities(tls=spec.tls)
         self._spec = spec
         self._tasks = tasks
         self._clients: dict[str, ContainerClient] = {}
@@ -89,6 +92,7 @@ class ContainerDirectory:
         )
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
         self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
+        self._set_callers()
         self._replacing = Replacing(self._launcher, self._calls)
 
     def start(self, on_lost: Callable[[], None]) -> None:
@@ -120,6 +124,8 @@ class ContainerDirectory:
             PenstockTimeoutError: there is no executor.
         """
         self.drop_lost()
+        self._callers.begin_epoch()
+        self._set_callers()
         if self._standbys and self._assignment.survives_with(self._clients):
             found = self._replacing.take()  # nobody waits for them: there is a container for every task
             self._replacing.postpone()
@@ -127,12 +133,46 @@ class ContainerDirectory:
             self._replacing.settle()
             found = self._launcher.await_containers(frozenset(self._condemned))
         found = [address for address in found if address.incarnation not in self._condemned]
-        new = [ContainerClient(a, self._spec.secret, self._spec.tls) for a in found if a.container not in self._clients]
+        new = [self._client(address) for address in found if address.container not in self._clients]
         for client in new:
             self._clients[client.address.container] = client
             client.listen(self._losses.lose)
         self._check_reached(new)
+        self._renew_ports()
         self._assign()
+
+    @property
+    def tls(self) -> TlsIdentity | None:
+        """With what workers prove to containers who they are; None: in clear."""
+        return self._callers.current
+
+    def _client(self, address: ContainerAddress) -> ContainerClient:
+        return ContainerClient(address, self._spec.secret, self._callers.of(address.callers))
+
+    def _set_callers(self) -> None:
+        """Containers that start from now on accept the newest identity of callers."""
+        if self._callers.current is not None:
+            self._launcher.spec = replace(self._spec, callers=self._callers.current.certificate)
+
+    def _renew_ports(self) -> None:
+        """Give every container that accepts an older identity of callers a new port with a new certificate.
+
+        Raises:
+            ContainerLostError: one did not answer. It may have another port by now, which nobody knows.
+        """
+        tls = self._callers.current
+        if tls is None:
+            return
+        older = [client for client in self._clients.values() if client.address.callers != tls.certificate]
+        renewals = [(client, self._calls.submit(client.renew, tls)) for client in older]
+        failed = []
+        for client, renewal in renewals:
+            if (error := _wait(client, renewal, self._abort)) is not None:
+                client.lost = client.lost or f"its port was not renewed: {error}"
+                failed.append(client.lost)
+        if failed:
+            self._losses.lost.set()
+            raise ContainerLostError("; ".join(failed))
 
     def newcomers(self) -> list[str]:
         """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only.
@@ -206,9 +246,20 @@ class ContainerDirectory:
             )
 
     def lanes(self) -> tuple[Lane, ...]:
-        """Every container with the tasks that are in it."""
+        """Every container with the tasks that are in it.
+
+        Raises:
+            ContainerLostError: the containers' certificates have become old, and one did not get another one.
+        """
+        if self._callers.is_due:
+            self._callers.renew()
+            self._set_callers()
+            self._renew_ports()
         now = self._assignment
-        found = (Lane(client.address, tuple(now.tasks_in(name))) for name, client in self._clients.items())
+        found = (
+            Lane(replace(client.address, callers=None), tuple(now.tasks_in(name)))
+            for name, client in self._clients.items()
+        )
         return tuple(lane for lane in found if lane.tasks)
 
     def resident_bytes(self) -> int:
@@ -355,7 +406,7 @@ class ContainerDirectory:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
         self._losses.stop()
         for address in self._replacing.end():
-            client = ContainerClient(address, self._spec.secret, self._spec.tls)
+            client = self._client(address)
             self._clients.setdefault(address.container, client)
         self._launcher.end(partial(self._close_unknown, epoch))
         alive = [client for client in self._clients.values() if client.lost is None]
@@ -377,7 +428,7 @@ class ContainerDirectory:
         """Close a container that was started when the run was to end already. From any thread."""
         if address.container in self._clients or address.incarnation in self._condemned:
             return
-        client = ContainerClient(address, self._spec.secret, self._spec.tls)
+        client = self._client(address)
         try:
             client.ask(CLOSE, epoch, Nothing(), CLOSE_SECONDS)
         except PenstockError as error:

@@ -198,18 +198,20 @@ def _start(
 
 
 def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
-    """What each container of a run is started with. Warns if the run's key would cross the network in clear."""
-    if shipment.tls is not None:
-        warn_of_clear_text(context)
-    config = job.config
+    """What each container of a run is started with. Warns if secrets would cross the network in clear."""
+    config, host = job.config, _container_host(context)
+    enabled = config.container.tls_enabled
+    tls = host is None if enabled is None else enabled
+    if host is None:
+        warn_of_clear_text(dict(context.getConf().getAll()), tls=tls)
     keeps_stores = config.job.keeps_copies or bool(job.topology.graph.side_stores)
     return ContainerSpec(
         run_id=f"{job.claim.run_id}-{secrets.token_hex(4)}",
         secret=shipment.secret,
-        host=_container_host(context),
+        host=host,
         log_directory=str(log_directory(config, job.paths)),
         copies_directory=str(stores_directory(config, job.uid)) if keeps_stores else None,
-        tls=shipment.tls,
+        tls=tls,
     )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 from pyspark import cloudpickle
 
-from penstock.container.tls import TlsIdentity, new_identity
 from penstock.driver.prepare import PreparedJob
 from penstock.engine.worker import PackedPackage, WorkerPackage
 from penstock.errors import ConfigError
@@ -20,8 +19,6 @@ class Shipment:
 
     worker_package: PackedPackage
     secret: str = field(repr=False)
-    tls: TlsIdentity | None
-    """With what containers, workers and the driver prove to each other who they are; None: in clear."""
 
     @classmethod
     def of(cls, job: PreparedJob) -> Shipment:
@@ -30,7 +27,6 @@ class Shipment:
         return cls(
             PackedPackage(hashlib.sha256(data).hexdigest(), data),
             secrets.token_urlsafe(32),
-            new_identity() if job.config.container.tls_enabled else None,
         )
 
 

@@ -153,15 +153,21 @@ def scratch_folder(context: SparkContext) -> Path:
     return Path(context._temp_dir)  # noqa: SLF001 - where PySpark puts such files itself
 
 
-def warn_of_clear_text(context: SparkContext) -> None:
-    """The key of a run's TLS certificate travels within Spark's tasks: it is as secret as these."""
-    conf = context.getConf()
-    keys = ("spark.network.crypto.enabled", "spark.ssl.rpc.enabled")
-    encrypted = any((conf.get(key, "false") or "").lower() == "true" for key in keys)
-    if not str(context.master).startswith("local") and not encrypted:
+def warn_of_clear_text(conf: Mapping[str, str], *, tls: bool) -> None:
+    """Say what a cluster's network carries in clear, by the `spark.*` keys.
+
+    The secret of the run, and the key by which containers know their callers, travel within Spark's tasks: they are as
+    secret as these.
+    """
+    if not tls:
         logger.warning(
-            "`job.container.tls.enabled` is true, but Spark itself sends its tasks in clear, and with them the key of "
-            "the job's certificate: set `spark.authenticate` and `spark.network.crypto.enabled` to true as well"
+            "`job.container.tls.enabled` is false: messages, pickled code and the tokens of calls cross the network in "
+            "clear, and a reader of a token can run code in its container. Leave the key out to have TLS"
+        )
+    elif not is_true(conf, "spark.network.crypto.enabled") and not is_true(conf, "spark.ssl.rpc.enabled"):
+        logger.warning(
+            "Spark itself sends its tasks in clear, and with them the run's secret and the key by which containers "
+            "know their callers: set `spark.authenticate` and `spark.network.crypto.enabled` to true"
         )
 
 

@@ -115,7 +115,7 @@ class SparkRunner:
         return BatchPlan(
             self._source(epoch, lanes, batch, ranges),
             tuple(
-                ContainerStage(stage.number, lanes, shipment.secret, epoch, batch, shipment.tls)
+                ContainerStage(stage.number, lanes, shipment.secret, epoch, batch, self._directory.tls)
                 for stage in job.topology.container_stages
             ),
             None if job.topology.sink is None else SinkStage(shipment.worker_package, lanes, batch, job.writer(epoch)),

@@ -1,9 +1,8 @@
 """A real Apache Kafka broker for tests: one node on loopback, with its data in a temporary folder.
 
-It needs Java 17 or newer and `pip install 'penstock[kafka]'`, and for TLS `penstock[tls]` as well. The jars of the
-server are fetched once, with `mvn` or with the Ivy that PySpark brings along, and kept in `~/.cache/penstock` (with
-XDG_CACHE_HOME: in `$XDG_CACHE_HOME/penstock`). `require_kafka` fails where they cannot be had, and a test can then be
-skipped.
+It needs Java 17 or newer and `pip install 'penstock[kafka]'`. The jars of the server are fetched once, with `mvn` or
+with the Ivy that PySpark brings along, and kept in `~/.cache/penstock` (with XDG_CACHE_HOME: in
+`$XDG_CACHE_HOME/penstock`). `require_kafka` fails where they cannot be had, and a test can then be skipped.
 
 Example, in a test::
 
@@ -270,10 +269,8 @@ class KafkaBroker:
 
 
 def _certificates(folder: Path) -> Certificates:
-    try:
-        from penstock.testing.kafka.certificates import new_certificates
-    except ImportError:
-        raise ConfigError("a broker with TLS needs the package `cryptography`: `pip install 'penstock[tls]'`") from None
+    from penstock.testing.kafka.certificates import new_certificates
+
     return new_certificates(folder)
 
 

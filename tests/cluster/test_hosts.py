@@ -125,7 +125,7 @@ def test_a_container_that_is_killed_on_another_host_is_reported_with_its_signal_
     found = re.search(rf"process {killed.pid} was killed by SIGKILL .*", killed.log)
     assert found is not None, killed.log[-6000:]
     assert re.search(rf"its last words: .*incarnation {killed.incarnation}", found[0])
-    assert re.search(rf"its log: \S+\.log on the host of grpc://{killed.address}:", found[0])
+    assert re.search(rf"its log: \S+\.log on the host of grpc\+tls://{killed.address}:", found[0])
 
 
 @pytest.mark.slow
@@ -160,8 +160,7 @@ def assert_given_up(driver: DriverProcess, old: Iterable[psutil.Process]) -> Non
 @pytest.mark.parametrize(
     ("cut_s", "config"),
     [
-        # With TLS, so that it is used between hosts in a test that runs anyway.
-        pytest.param(0, {**QUICK, "job_container_tls_enabled": True}, id="until-it-is-noticed"),
+        pytest.param(0, QUICK, id="until-it-is-noticed"),
         pytest.param(20, {}, id="20s", marks=pytest.mark.slow),
         pytest.param(300, {}, id="5min", marks=pytest.mark.slow),
     ],

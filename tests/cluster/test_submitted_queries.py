@@ -102,12 +102,8 @@ def test_the_root_is_an_object_store(tmp_path: Path, cluster: Standalone) -> Non
 
 
 def test_a_host_is_lost_in_the_middle_of_a_batch(tmp_path: Path) -> None:
-    """With TLS, so that a query uses it between hosts in a test that runs anyway."""
+    """Hosts talk over TLS, unless they are told not to."""
     query = SubmittedQuery(tmp_path)
-    script = tmp_path / "app" / "app.py"
-    script.write_text(
-        script.read_text().replace("root=root,", "root=root, config={'job.container.tls.enabled': True},")
-    )
     query.publish()
     with standalone(tmp_path / "spark") as cluster, watched(submit(cluster, query)) as driver:
         query.await_all(driver)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from penstock.errors import (
     FencedError,
     IncompatibleError,
     NotFoundError,
+    PenstockError,
     PenstockTimeoutError,
     RetryableError,
 )
@@ -42,27 +44,73 @@ def _read_one(client: flight.FlightClient, options: flight.FlightCallOptions) ->
     reader.read_chunk()
 
 
-def test_calls_without_the_right_secret_are_refused_and_logged_once(container: ContainerProcess, job: Job) -> None:
+def test_calls_without_the_right_token_are_refused_and_logged_once(container: ContainerProcess, job: Job) -> None:
     address = container.address
+    me = address.incarnation
     nothing = flight.FlightCallOptions(timeout=DEADLINE_S)
     twice = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SECRET}".encode())] * 2)
+    tokens = [("wrong", me), ("", me), (SECRET + "x", me), (SECRET, "another"), (SECRET, "")]
+    wrong = [call_options(*token) for token in tokens]
     close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), Nothing()))
     for uri in (address.socket_uri, address.tcp_uri):
         client = flight.connect(uri)
-        for options in (nothing, call_options("wrong"), call_options(""), call_options(SECRET + "x"), twice):
-            with pytest.raises(flight.FlightUnauthenticatedError, match="does not carry the job's secret"):
+        for options in (nothing, *wrong, twice):
+            with pytest.raises(flight.FlightUnauthenticatedError, match="does not carry the container's token"):
                 list(client.do_action(close, options))
             with pytest.raises(flight.FlightUnauthenticatedError):
                 list(client.list_flights(options=options))
             with pytest.raises(flight.FlightUnauthenticatedError):
                 _read_one(client, options)
         client.close()
-    with pytest.raises(ContainerLostError, match="secret"):
+    with pytest.raises(ContainerLostError, match="token"):
         ContainerClient(address, "wrong").ask(OPEN, 1, OpenEpoch(b"", 0, None, {}, (), (0,)), 5)
     job.run_batch(1, messages(10))
-    assert container.log.count("without the job's secret") == 1
+    assert container.log.count("without this container's token") == 1
     assert SECRET not in container.log
     assert SECRET not in " ".join(psutil.Process(address.pid).cmdline())
+
+
+def test_a_stranger_on_a_freed_port_gets_nothing_that_another_container_accepts(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    gone = ContainerProcess(tmp_path)
+    gone.client.disconnect()
+    gone.kill()
+    stranger = Stranger(gone.address.tcp_uri)
+    try:
+        late = ContainerClient(replace(gone.address, machine="another"), SECRET)
+        with pytest.raises(PenstockError):
+            late.ask(CLOSE, 1, Nothing(), DEADLINE_S)
+        late.disconnect()
+    finally:
+        stranger.shutdown()
+    (heard,) = stranger.heard
+    assert SECRET not in str(heard)
+    headers = [(name.encode(), value.encode()) for name, values in heard.items() for value in values]
+    again = [each for each in headers if each[0] == b"authorization"]
+    assert again
+    client = flight.connect(container.address.tcp_uri)
+    close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), Nothing()))
+    with pytest.raises(flight.FlightUnauthenticatedError):
+        list(client.do_action(close, flight.FlightCallOptions(timeout=DEADLINE_S, headers=again)))
+    client.close()
+
+
+class Stranger(flight.FlightServerBase):  # type: ignore[misc]
+    """Listens on a port that a container had, and keeps the headers of calls."""
+
+    def __init__(self, uri: str) -> None:
+        self.heard: list[dict[str, list[str]]] = []
+        super().__init__(uri, middleware={"ears": _Ears(self.heard)})
+
+
+class _Ears(flight.ServerMiddlewareFactory):  # type: ignore[misc]
+    def __init__(self, heard: list[dict[str, list[str]]]) -> None:
+        super().__init__()
+        self._heard = heard
+
+    def start_call(self, info: object, headers: dict[str, list[str]]) -> None:
+        self._heard.append(headers)
 
 
 def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> None:
@@ -87,7 +135,8 @@ def test_garbage_bytes_on_the_port(container: ContainerProcess, job: Job) -> Non
 
 
 def test_malformed_calls_are_errors_and_the_container_goes_on(container: ContainerProcess, job: Job) -> None:
-    client, options = flight.connect(container.address.tcp_uri), call_options(SECRET, DEADLINE_S)
+    address = container.address
+    client, options = flight.connect(address.tcp_uri), call_options(SECRET, address.incarnation, DEADLINE_S)
     for action, body in (("open", b""), ("end", b"{"), ("end", b"{}"), ("snapshot", b"[]"), ("no-such", b"")):
         with pytest.raises(flight.FlightError):
             list(client.do_action(flight.Action(action, body), options))

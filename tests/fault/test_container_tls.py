@@ -1,4 +1,4 @@
-"""A container's port with TLS: only who has the run's key gets in, and nothing crosses the network in clear."""
+"""A container's port with TLS: only callers of the run get in, and nothing crosses the network in clear."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pyarrow.flight as flight
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from penstock.container.auth import call_options
 from penstock.container.calls import CLOSE, START_RUN
@@ -20,14 +23,14 @@ from penstock.container.protocol import Identity, Nothing, StartRun
 from penstock.container.tls import TlsIdentity, connect, new_identity
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.runtime.batch import Batch
-from tests.support.containers import SECRET, ContainerProcess
+from tests.support.containers import SECRET, ContainerProcess, wait_until
 
-IDENTITY = new_identity()
+CALLER = new_identity("client")
 
 
 @pytest.fixture
 def container(tmp_path: Path) -> Iterator[ContainerProcess]:
-    container = ContainerProcess(tmp_path, tls=IDENTITY)
+    container = ContainerProcess(tmp_path, tls=CALLER)
     yield container
     container.kill()
 
@@ -50,44 +53,107 @@ def is_served(client: ContainerClient) -> bool:
     return "epoch" in str(caught.value)
 
 
-def test_a_client_with_the_key_is_served_on_the_port_and_on_the_socket(container: ContainerProcess) -> None:
+def test_a_caller_of_the_run_is_served_on_the_port_and_on_the_socket(container: ContainerProcess) -> None:
     assert container.address.tcp_uri.startswith("grpc+tls://127.0.0.1:")
-    assert is_served(by_port(container, IDENTITY))
+    assert is_served(by_port(container, CALLER))
     assert is_served(container.client)
 
 
 def test_no_one_else_is_served(container: ContainerProcess) -> None:
     plain = container.address.tcp_uri.replace("grpc+tls", "grpc")
-    for client in (by_port(container, new_identity()), by_port(container, None, plain)):
+    for client in (by_port(container, new_identity("client")), by_port(container, None, plain)):
         with pytest.raises(ContainerLostError):
             start_run(client)
     uri = container.address.tcp_uri
-    nameless = flight.connect(uri, tls_root_certs=IDENTITY.certificate, override_hostname="penstock")
+    nameless = flight.connect(uri, tls_root_certs=container.address.certificate, override_hostname="penstock")
     trusting = flight.connect(uri, disable_server_verification=True)
+    options = call_options(SECRET, container.address.incarnation, 5)
     for stranger in (nameless, trusting):
         with pytest.raises(flight.FlightError):
-            list(stranger.do_action(flight.Action("close", b"{}"), call_options(SECRET, 5)))
-    assert is_served(by_port(container, IDENTITY))
+            list(stranger.do_action(flight.Action("close", b"{}"), options))
+    assert is_served(by_port(container, CALLER))
 
 
-def test_a_client_does_not_talk_to_another_server(tmp_path: Path) -> None:
-    other = ContainerProcess(tmp_path, tls=new_identity())
+def test_a_caller_talks_to_no_other_server(tmp_path: Path, container: ContainerProcess) -> None:
+    """Not to one that has the callers' own key, nor to another container of the run."""
+    heard: list[str] = []
+    stranger = Stranger(CALLER, heard)
+    port = f"grpc+tls://127.0.0.1:{stranger.port}"
+    other = ContainerProcess(tmp_path, tls=CALLER)
     try:
-        with pytest.raises(ContainerLostError):
-            start_run(by_port(other, IDENTITY))
+        for uri in (port, other.address.tcp_uri):
+            with pytest.raises(ContainerLostError, match="failed to connect"):
+                start_run(by_port(container, CALLER, uri))
+        assert not heard
     finally:
+        stranger.shutdown()
         other.kill()
 
 
-@pytest.mark.parametrize("tls", [IDENTITY, None], ids=["tls", "clear"])
+class Stranger(flight.FlightServerBase):  # type: ignore[misc]
+    """Has the key of a worker, and would like to be a container."""
+
+    def __init__(self, tls: TlsIdentity, heard: list[str]) -> None:
+        super().__init__("grpc+tls://127.0.0.1:0", tls_certificates=[(tls.certificate, tls.key)])
+        self._heard = heard
+
+    def do_action(self, context: object, action: flight.Action) -> None:
+        self._heard.append(action.type)
+
+
+def test_certificates_live_for_days_and_sign_nothing(container: ContainerProcess) -> None:
+    of_server = x509.load_pem_x509_certificate((container.address.certificate or "").encode())
+    of_callers = x509.load_pem_x509_certificate(CALLER.certificate.encode())
+    for each, usage in ((of_server, ExtendedKeyUsageOID.SERVER_AUTH), (of_callers, ExtendedKeyUsageOID.CLIENT_AUTH)):
+        assert each.not_valid_after_utc - each.not_valid_before_utc < timedelta(days=8)
+        assert not each.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+        assert list(each.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value) == [usage]
+    assert of_server.public_key() != of_callers.public_key()
+
+
+def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(container: ContainerProcess) -> None:
+    client, before = by_port(container, CALLER), container.address
+    losses: list[str | None] = []
+    client.listen(lambda lost: losses.append(lost.lost))
+    wait_until(lambda: client.last_beat, "a beat")
+    after = new_identity("client")
+    client.renew(after)
+    assert client.address.certificate != before.certificate
+    assert client.address.callers == after.certificate
+    assert is_served(client)
+    old = urlsplit(before.tcp_uri)
+    wait_until(lambda: is_closed(old.hostname, old.port), "the end of the old port")
+    at = client.last_beat_at
+    wait_until(lambda: client.last_beat_at > at, "a beat over the new port")
+    for uri, tls in ((before.tcp_uri, CALLER), (client.address.tcp_uri, CALLER), (before.tcp_uri, after)):
+        with pytest.raises(ContainerLostError):
+            start_run(by_port(container, tls, uri))
+    # On its own host the driver goes on over the socket, and knows the port of others.
+    container.client.renew(CALLER)
+    assert is_served(container.client)
+    assert is_served(ContainerClient(replace(container.client.address, machine="another"), SECRET, CALLER))
+    assert losses == []
+
+
+def is_closed(host: str | None, port: int | None) -> bool:
+    """Whether nobody listens there."""
+    try:
+        socket.create_connection((host or "", port or 0), 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("tls", [CALLER, None], ids=["tls", "clear"])
 def test_what_an_eavesdropper_reads(tmp_path: Path, tls: TlsIdentity | None) -> None:
     container = ContainerProcess(tmp_path, tls=tls)
     try:
         with eavesdropping(container.address.tcp_uri) as (uri, heard):
-            client = connect(uri, tls)
+            client = connect(uri, container.address.certificate, tls)
+            options = call_options(SECRET, container.address.incarnation, 20)
             body = CLOSE.encode(Identity("a-word-of-the-job", 1), Nothing())
             with pytest.raises(flight.FlightError):
-                list(client.do_action(flight.Action("close", body), call_options(SECRET, 20)))
+                list(client.do_action(flight.Action("close", body), options))
             client.close()
         assert heard
         assert (b"a-word-of-the-job" in b"".join(heard)) == (tls is None)

@@ -76,12 +76,13 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = DE
 
 
 class ContainerProcess:
-    """A container, child of this process, and a client of it."""
+    """A container, child of this process, and a client of it. With TLS, `tls` is who its callers are."""
 
     def __init__(self, folder: Path, parent: int | None = None, tls: TlsIdentity | None = None) -> None:
         if str(ROOT) not in sys.path:  # the container unpickles what tests define
             sys.path.append(str(ROOT))
-        spec = ContainerSpec("run", SECRET, "127.0.0.1", str(folder), tls=tls)
+        callers = None if tls is None else tls.certificate
+        spec = ContainerSpec("run", SECRET, "127.0.0.1", str(folder), tls=tls is not None, callers=callers)
         name = f"c{next(_names)}"
         self.process = _spawn(spec, name, parent or os.getpid())
         self.address: ContainerAddress = _await_address(self.process, time.monotonic() + DEADLINE_S)

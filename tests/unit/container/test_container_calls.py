@@ -12,7 +12,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.outbox import OutboxObject, Part
-from penstock.container.auth import SecretCheck
+from penstock.container.auth import TokenCheck
 from penstock.container.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.container.client import ContainerClient
 from penstock.container.container import Container
@@ -28,6 +28,7 @@ from penstock.container.protocol import (
     Nothing,
     OpenEpoch,
     Publish,
+    RenewPort,
     Request,
     Restored,
     StartRun,
@@ -60,6 +61,7 @@ REQUESTS: dict[str, Request] = {
     "wind-down": WindDown(),
     "close": Nothing(),
     "beat": Nothing(),
+    "renew-port": RenewPort("PEM"),
 }
 
 
@@ -94,7 +96,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containe
     """Of a container in this process, which knows one call more."""
     monkeypatch.setitem(CALLS, COUNT.name, COUNT)
     uri = f"grpc+unix://{tmp_path}/s"
-    with ContainerServer(uri, Container("c1", "me"), SecretCheck(SECRET)):
+    with ContainerServer(uri, Container("c1", "me"), TokenCheck(SECRET, "me")):
         pid = os.getpid()
         client = ContainerClient(
             ContainerAddress("c1", "me", machine_id(), pid, pid, uri, uri, "no log", (), "driver"), SECRET
@@ -177,7 +179,7 @@ def test_a_call_for_another_process_is_refused(name: str) -> None:
         next(call.serve(Container("c1", "me"), call.encode(Identity("another", 1), REQUESTS[name])))
 
 
-@pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open", "close", "beat"}))
+@pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open", "close", "beat", "renew-port"}))
 def test_a_call_of_an_epoch_is_refused_outside_of_it(name: str) -> None:
     call = CALLS[name]
     with pytest.raises(ContainerLostError, match="the call is of epoch 1, this container is in -1"):

@@ -63,7 +63,7 @@ def test_the_text_names_executor_python_and_what_to_do() -> None:
 
 def answers_of(python: str, folder: Path, path: str) -> list[Any]:
     """What a worker in another Python answers."""
-    spec = ContainerSpec(run_id="r", secret="s", host=None, log_directory=str(folder), copies_directory=None, tls=None)
+    spec = ContainerSpec(run_id="r", secret="s", host=None, log_directory=str(folder), copies_directory=None)
     data = folder / "function"
     data.write_bytes(cloudpickle.dumps(starting(Launch(spec, 0, 1.0, frozenset(), {}))))
     code = (
