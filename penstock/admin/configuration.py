@@ -158,7 +158,7 @@ def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:
     value = config.resolved.find(key, subject)
     if value is None:
         return EffectiveValue(name, None, key.unset or "default")
-    text = _HIDDEN if is_secret(name) else key.kind.text(value)
+    text = _HIDDEN if is_secret(name) or name in config.hidden else key.kind.text(value)
     if key is JOB_NAME and text == NO_JOB and config.origin(name) == "the application's name":
         return EffectiveValue(name, None, key.unset)
     return EffectiveValue(name, text, _origin(key, subject, config))

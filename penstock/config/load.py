@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream
 from penstock.config import keys, samza, table
 from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, StateSettings, TaskSettings
+from penstock.config.secrets import SourceError, is_secret, refers, resolve
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
-from penstock.config.values import Raw, RefusedError, absolute, is_own
+from penstock.config.values import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 
 
@@ -45,7 +47,7 @@ def load_config(
     settings = from_file(Path(file), problems) if file is not None else []
     settings += from_mapping(overrides or {}, "dict", problems)
     settings += from_assignments(assignments, problems)
-    merged = {setting.key: setting for setting in settings}
+    merged = {setting.key: _resolved(setting, problems) for setting in {each.key: each for each in settings}.values()}
     name = merged.get(table.JOB_NAME.name)
     if default_job_name is not None and (name is None or name.raw is None):
         merged[table.JOB_NAME.name] = Setting(table.JOB_NAME.name, default_job_name, "the application's name")
@@ -57,9 +59,21 @@ def load_config(
         problems.append("`job.name` is missing: set it in the configuration, or give the application a name")
     if problems:  # what hangs together is checked once each value can be read
         _raise([*problems, *unknown])
-    config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values})
+    hidden = frozenset(key for key in values if merged[key].hidden)
+    config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values}, hidden)
     _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
+
+
+def _resolved(setting: Setting, problems: list[str]) -> Setting:
+    """With what the value refers to. Only what counts is read: a command may be slow, or have effects."""
+    if setting.raw is None or not refers(setting.key, setting.raw):
+        return setting
+    try:
+        return replace(setting, raw=resolve(setting.key, setting.raw), hidden=True)
+    except SourceError as error:
+        problems.append(f"`{setting.key}` ({setting.origin}): {error}")
+        return replace(setting, raw=None)
 
 
 def _home(environ: Mapping[str, str] | None) -> Path:
@@ -83,8 +97,9 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
             values[setting.key] = match.key.kind.parse(setting.raw)
         except RefusedError as error:
             reason = f" ({error})" if str(error) else ""
-            shown, expected = _shown(setting.raw), match.key.kind.expected
-            problems.append(f"`{setting.key}` = `{shown}` ({setting.origin}): expected {expected}{reason}")
+            hides = setting.hidden or is_secret(setting.key)
+            expected = match.key.kind.expected + ("" if hides else reason)
+            problems.append(f"`{setting.key}` = `{setting.shown}` ({setting.origin}): expected {expected}")
     return values
 
 
@@ -111,10 +126,6 @@ def _takes_options(merged: Mapping[str, Setting], subject: str) -> bool:
 
 def _has_options(factory: str) -> bool:
     return is_own(factory) or factory in table.WITH_OPTIONS
-
-
-def _shown(raw: Raw) -> str:
-    return raw if isinstance(raw, str) else "[" + ", ".join(raw) + "]"
 
 
 def _unknown(setting: Setting) -> str:
@@ -188,7 +199,7 @@ def _never_again(config: JobConfig) -> list[str]:
     return problems
 
 
-def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
+def _build(resolved: Resolved, origins: Mapping[str, str], hidden: frozenset[str]) -> JobConfig:
     get, find = resolved.get, resolved.find
     job = JobSettings(
         name=get(table.JOB_NAME),
@@ -239,4 +250,4 @@ def _build(resolved: Resolved, origins: Mapping[str, str]) -> JobConfig:
         snapshot_interval_commits=get(table.SNAPSHOT_COMMITS),
         snapshot_interval_seconds=get(table.SNAPSHOT_SECONDS),
     )
-    return JobConfig(job, container, task, state, resolved, origins)
+    return JobConfig(job, container, task, state, resolved, origins, hidden)

@@ -192,6 +192,8 @@ class JobConfig:
     state: StateSettings
     resolved: Resolved
     origins: Mapping[str, str] = field(repr=False, compare=False)
+    hidden: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    """The keys whose values came from a file, the environment or a command: nobody is shown them."""
 
     @property
     def home(self) -> Path:

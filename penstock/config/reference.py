@@ -32,6 +32,12 @@ sources, of which a later one overrides an earlier one: the defaults below, a fi
 * A duration is a number of milliseconds, or a number with a unit: `500ms`, `10s`, `5min`, `2h`, `1d`.
 * A size is a number of bytes, or a number with a unit: `512KB`, `64MB`, `2GB`, in powers of 1024.
 * A list is written `a,b`, in YAML also `[a, b]`.
+* A secret need not be in the file: `${file:PATH}`, `${env:NAME}` and `${cmd:COMMAND}` in a value stand for what a file
+  has, what a variable of the environment has, and what a command writes to its standard output (without a shell, within
+  a minute). Keys whose names say that they are secret, such as passwords, tokens and access keys, also take
+  `file:PATH`, `env:NAME` and `cmd:COMMAND` as the whole value. The driver reads them once, at the start. Nothing shows
+  such a value, nor that of a secret key. `-c` refuses secrets themselves, because other users of the machine can read
+  command lines.
 * `<home>` is the folder that `PENSTOCK_HOME` names, or `.penstock` in the working directory.
 * The name of a store or stream may contain dots; a system's may not.
 

@@ -1,12 +1,28 @@
-"""Which keys may have a value that nobody else is to see."""
+"""Values that nobody else is to see: which keys have them, and where they come from."""
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
+import subprocess
+
+from penstock.config.values import Raw
 
 _SECRET = re.compile(
-    r"(?i)secret|password|passphrase|token|credential|access[.-]?key|jaas|\.pem|keystore\.key|oauthbearer\.config"
+    r"(?i)secret|password|passwd|passphrase|passcode|(?<![a-z])pwd(?![a-z])|token|credential|jaas|\.pem|keystore\.key"
+    r"|(access|account|private|api|shared|encryption|signing)[._-]?key|connection[._-]?string|auth\.user\.info"
+    r"|(?<![a-z])sas(?![a-z])|oauthbearer\.config|root\.key"
 )
+_SOURCES = ("file", "env", "cmd")
+_REFERENCE = re.compile(r"\$\{(file|env|cmd):([^}]+)\}")
+_WHOLE = re.compile(r"(file|env|cmd):(.+)", re.DOTALL)
+_MOST_BYTES = 1 << 20
+_COMMAND_SECONDS = 60.0
+
+
+class SourceError(ValueError):
+    """A value does not come from where it is said to be. The message has nothing of it."""
 
 
 def is_secret(key: str) -> bool:
@@ -17,3 +33,71 @@ def is_secret(key: str) -> bool:
         (True, False)
     """
     return _SECRET.search(key) is not None
+
+
+def refers(key: str, raw: Raw | None) -> bool:
+    """Whether a value, or a part of it, is to come from a file, the environment or a command."""
+    items = (raw,) if isinstance(raw, str) else raw or ()
+    return any(_REFERENCE.search(each) or (is_secret(key) and _WHOLE.fullmatch(each)) for each in items)
+
+
+def resolve(key: str, raw: Raw) -> Raw:
+    """The value with what it refers to in the place of references.
+
+    `${file:PATH}`, `${env:NAME}` and `${cmd:COMMAND}` may be parts of any value. The whole value of a secret key may
+    also be a reference without `${}`: other values, such as URLs, begin with `file:` themselves.
+
+    Raises:
+        SourceError: the source is not there, or fails.
+    """
+    if not isinstance(raw, str):
+        return tuple(_text(key, each) for each in raw)
+    return _text(key, raw)
+
+
+def _text(key: str, text: str) -> str:
+    if is_secret(key) and (whole := _WHOLE.fullmatch(text)) is not None:
+        return _read(*whole.groups())
+    return _REFERENCE.sub(lambda found: _read(*found.groups()), text)
+
+
+def _read(source: str, place: str) -> str:
+    if source == "env":
+        try:
+            return os.environ[place]
+        except KeyError:
+            raise SourceError(f"the environment has no variable `{place}`") from None
+    data = _of_file(place) if source == "file" else _of_command(place)
+    if len(data) > _MOST_BYTES:
+        raise SourceError(f"`{source}:{place}` has more than {_MOST_BYTES} bytes")
+    try:
+        return data.decode().removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError:
+        raise SourceError(f"`{source}:{place}` is not UTF-8") from None
+
+
+def _of_file(place: str) -> bytes:
+    try:
+        with open(os.path.expanduser(place), "rb") as file:
+            return file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        raise SourceError(f"the file `{place}` cannot be read: {error.strerror}") from None
+
+
+def _of_command(command: str) -> bytes:
+    """What it writes to its standard output. Its standard error is that of this process."""
+    try:
+        done = subprocess.run(  # noqa: S603 - the configuration says what to run
+            shlex.split(command),
+            stdout=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            timeout=_COMMAND_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise SourceError(f"the command `{command}` did not end within {_COMMAND_SECONDS:.0f} s") from None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"the command `{command}` cannot be run: {error}") from None
+    if done.returncode:
+        raise SourceError(f"the command `{command}` ended with status {done.returncode}")
+    return done.stdout

@@ -6,6 +6,7 @@ Each reader gives flat settings, every one with its origin, and puts what it can
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from pathlib import Path
 import yaml
 
 from penstock.config.properties import PropertiesError, parse_properties
+from penstock.config.secrets import is_secret, refers
 from penstock.config.values import Raw
 
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"
+_NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
+"""Behind it, there may be a secret that was written with another sign than `=`."""
 _OTHERS = ("app.", "spark.")
 """Keys whose values Penstock passes on."""
 
@@ -28,6 +32,15 @@ class Setting:
     key: str
     raw: Raw | None
     origin: str
+    hidden: bool = False
+    """Whether the value came from a source of secrets."""
+
+    @property
+    def shown(self) -> str:
+        """The value, as messages have it."""
+        if self.hidden or is_secret(self.key) or self.raw is None:
+            return "..."
+        return self.raw if isinstance(self.raw, str) else "[" + ", ".join(self.raw) + "]"
 
 
 def from_file(file: Path, problems: list[str]) -> list[Setting]:
@@ -71,11 +84,18 @@ def from_assignments(assignments: Sequence[str], problems: list[str]) -> list[Se
     """The settings of `-c key=value` arguments."""
     settings = []
     for assignment in assignments:
-        key, equals, value = assignment.partition("=")
-        if not equals or not key.strip():
-            problems.append(f"`-c {assignment}`: expected `-c key=value`")
+        name, equals, value = assignment.partition("=")
+        key = name.strip()
+        if not equals or not key:
+            problems.append(f"`-c {_NO_NAME.split(name)[0]}...`: expected `-c key=value`")
+        elif value and is_secret(key) and not refers(key, value):
+            problems.append(
+                f"`-c {key}=...`: every user of this machine can read what is on a command line. Put the value into a "
+                f"file that only you can read, and give `-c {key}=file:PATH`; or `env:NAME` for a variable, or "
+                "`cmd:COMMAND` for what a command writes. A configuration file takes the value itself"
+            )
         else:
-            settings.append(Setting(key.strip(), _text(key.strip(), value), "-c"))
+            settings.append(Setting(key, _text(key, value), "-c"))
     return settings
 
 

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +85,7 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         forget()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "connection"
-        _Current.jvm = jvm = _launch(conf, file)
+        _Current.jvm = jvm = _launch(write_conf(Path(folder) / "spark.conf", conf), file)
         while not file.exists():
             if (death := jvm.death(_POLL_SECONDS)) is not None:
                 raise PenstockError(f"Spark did not start: {death}")
@@ -102,11 +102,36 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         logging.getLogger(name).addFilter(_not_py4j)
 
 
-def _launch(conf: Mapping[str, str], connection: Path) -> SparkJvm:
+def write_conf(file: Path, conf: Mapping[str, str]) -> Path:
+    """Write the keys as a properties file that nobody else can read: other users see a command line."""
+    lines = (f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.writelines(lines)
+    return file
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"[\\ :=#!\f\t]", lambda found: "\\" + {"\t": "t", "\f": "f"}.get(found[0], found[0]), text)
+    return text.replace("\n", "\\n").replace("\r", "\\r")
+
+
+def submit_command(script: str, conf: Path, arguments: Sequence[str]) -> list[str]:
+    """The command line of spark-submit.
+
+    Args:
+        script: spark-submit.
+        conf: the properties file with all keys, those of the user's properties files among them: spark-submit reads
+            one file only, the last one that is named.
+        arguments: what the user has given to Spark, with the name of the application at the end.
+    """
+    before, application = list(arguments[:-1]), list(arguments[-1:])
+    return [script, *before, "--properties-file", str(conf), *application]
+
+
+def _launch(conf: Path, connection: Path) -> SparkJvm:
     """The command that pyspark would run, with a shell in front."""
-    options = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
-    command = [str(Path(_find_spark_home()) / "bin" / "spark-submit"), *options]
-    command += shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell"))
+    script = str(Path(_find_spark_home()) / "bin" / "spark-submit")
+    command = submit_command(script, conf, shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")))
     environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
     if not _has_log4j(environment):
         ours = f"-D{_LOG4J}={Path(__file__).with_name('log4j2.properties').as_uri()}"

@@ -88,8 +88,7 @@ def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[st
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers on this machine are to find what this interpreter finds.
     use_python_of(conf, sys.executable if is_local else None)
-    # What Spark was given, it reads itself.
-    start_jvm({key: value for key, value in conf.items() if outside.get(key) != value})
+    start_jvm(conf)
     context = SparkContext(conf=SparkConf().setAll(list(conf.items())))
     silence_broken_streams(context)
     context.setLogLevel(conf.get("spark.log.level", "ERROR"))

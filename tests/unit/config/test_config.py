@@ -163,7 +163,7 @@ def test_assignments() -> None:
     assert config.spark["spark.a"] == "=b="
     assert config.task.commit_ms == -1
     assert config.task.dead_letter_stream == SystemStream("local", "dead.letters")
-    assert "`-c job.id`: expected `-c key=value`" in refused("job.id")
+    assert "`-c job.id...`: expected `-c key=value`" in refused("job.id")
 
 
 # ---- the job's name
@@ -415,7 +415,7 @@ def test_flat_round_trips_and_the_configuration_is_picklable() -> None:
 
 
 def test_values_do_not_show_secrets_and_cannot_be_changed() -> None:
-    config = load("spark.hadoop.secret=hunter2")
+    config = load_config(overrides={"spark.hadoop.secret": "hunter2"}, environ=ENV, default_job_name="a")
     assert "hunter2" not in repr(config)
     config.spark["spark.master"] = "changed"
     assert "spark.master" not in config.spark

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config.properties import parse_properties
+from penstock.engine.gateway import submit_command, write_conf
 from penstock.engine.session import session_conf
 from penstock.engine.spark_conf import conf_of_launch
 from penstock.errors import ConfigError
@@ -72,3 +74,15 @@ def test_a_page_of_memory_is_much_smaller_than_what_a_shuffle_keeps_in_memory() 
         for key in ("spark.buffer.pageSize", "spark.shuffle.spill.maxSizeInBytesForSpillThreshold")
     )
     assert page * 8 <= kept
+
+
+def test_the_keys_of_a_jvm_are_in_a_file_that_nobody_else_can_read(tmp_path: Path) -> None:
+    given = {"spark.a": "1", "spark.b": " a\\b c=d:e #!\té\r\nx", "a b:c=d": "", "#c": "!"}
+    file = write_conf(tmp_path / "conf", given)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert {each.key: each.value for each in parse_properties(file.read_bytes().decode())} == given
+    own = ["--properties-file", "mine", "--conf", "a=b", "pyspark-shell"]
+    assert submit_command("spark-submit", file, own) == [
+        *("spark-submit", "--properties-file", "mine", "--conf", "a=b"),
+        *("--properties-file", str(file), "pyspark-shell"),
+    ], "of two files, spark-submit reads the last one"

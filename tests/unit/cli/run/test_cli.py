@@ -60,7 +60,8 @@ STREAMED = "stores.aircraft.backup.factories=changelog-stream"
 
 def test_config_check_says_what_holds_and_where_it_comes_from() -> None:
     Path("p.yaml").write_text("task:\n  commit.ms: 5s\nstores.aircraft.object.cache.size: 9\n")
-    values = call_json("config", "check", "--config", "p.yaml", "-c", "spark.hadoop.fs.s3a.secret.key=abc")
+    Path("key").write_text("abc")
+    values = call_json("config", "check", "--config", "p.yaml", "-c", "spark.hadoop.fs.s3a.secret.key=file:key")
     found = {each["key"]: (each["value"], each["origin"]) for each in values}
     assert found["task.commit.ms"] == ("5000", "p.yaml:2")
     assert found["stores.aircraft.object.cache.size"] == ("9", "p.yaml:3")
