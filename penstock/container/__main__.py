@@ -49,9 +49,10 @@ def main() -> None:
     container = Container(name, incarnation)
     check = TokenCheck(spec.secret, incarnation)
     socket_uri = f"grpc+unix://{folder}/s"
-    port = ContainerPort.serve(spec, container, check)
+    port = ContainerPort(spec, container, check, folder)
     container.renew_port = port.renew
-    servers: list[ContainerServer | ContainerPort] = [ContainerServer(socket_uri, container, check), port]
+    admit = None if port.gate is None else port.gate.admit
+    servers: list[ContainerServer | ContainerPort] = [ContainerServer(socket_uri, container, check, admit), port]
     address = ContainerAddress(
         name,
         incarnation,

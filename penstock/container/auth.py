@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
     """Refuses calls that do not carry the container's token. Says so once in the log, however many come.
 
-    gRPC has received a call's first message by then.
+    gRPC has received a call's first message by then: `gate.py` and TLS bound what strangers send.
     """
 
     def __init__(self, secret: str, incarnation: str) -> None:

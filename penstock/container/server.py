@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any
 
@@ -35,10 +35,11 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         location: str,
         container: Container,
         check: TokenCheck,
+        admit: Callable[[str], None] | None = None,
         tls: TlsIdentity | None = None,
         callers: str | None = None,
     ) -> None:
-        """`callers`: with TLS, the certificate that callers must have."""
+        """`admit` gets the peer of every call. `callers`: with TLS, the certificate that they must have."""
         middleware = {"token": check}
         if tls is None:
             super().__init__(location, middleware=middleware)
@@ -52,9 +53,11 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
                 middleware=middleware,
             )
         self._container = container
+        self._admit = admit
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
         """The driver's calls. Errors come back as their text, with the kind in front."""
+        self._note_peer(context)
         call = CALLS.get(action.type)
         if call is None:
             raise flight.FlightServerError(f"a container has no action `{action.type}`")
@@ -73,6 +76,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Attempts of some tasks: packets in, packets out, at the same time."""
+        self._note_peer(context)
         call = load(AttemptCall, descriptor.command)
         writer.begin(PACKET_SCHEMA)
         running: dict[int, RunningAttempt] = {}
@@ -93,6 +97,11 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             if attempts is not None:
                 for attempt in running.values():
                     attempts.abandon(attempt)
+
+    def _note_peer(self, context: Any) -> None:
+        """A call is served, so it has had the token."""
+        if self._admit is not None:
+            self._admit(context.peer())
 
 
 def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:

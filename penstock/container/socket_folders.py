@@ -13,8 +13,8 @@ from pathlib import Path
 _PREFIX = "pstk."
 _MOST_AT_ONCE = 100
 """What one container removes takes milliseconds."""
-_LONGEST = 107 - len("/pstk.xxxxxxxx/s")
-"""A socket's path has at most 107 bytes."""
+_LONGEST = 107 - len("/pstk.xxxxxxxx/123456789")
+"""A socket's path has at most 107 bytes. Beside the container's own socket there are those of its gate."""
 
 
 def make_socket_folder() -> Path:

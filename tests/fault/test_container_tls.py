@@ -5,12 +5,13 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 from cryptography import x509
@@ -23,7 +24,8 @@ from penstock.container.protocol import Identity, Nothing, StartRun
 from penstock.container.tls import TlsIdentity, connect, new_identity
 from penstock.errors import ContainerLostError, PenstockError
 from penstock.runtime.batch import Batch
-from tests.support.containers import SECRET, ContainerProcess, wait_until
+from tests.support.container_app import oracle
+from tests.support.containers import SECRET, ContainerProcess, Job, stored, wait_until
 
 CALLER = new_identity("client")
 
@@ -133,6 +135,48 @@ def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(
     assert is_served(container.client)
     assert is_served(ContainerClient(replace(container.client.address, machine="another"), SECRET, CALLER))
     assert losses == []
+
+
+@pytest.mark.parametrize("tls", [CALLER, None], ids=["tls", "clear"])
+def test_what_strangers_send_does_not_fill_the_memory(tmp_path: Path, tls: TlsIdentity | None) -> None:
+    """The first message of a call reaches gRPC before the call's headers reach Flight."""
+    container = ContainerProcess(tmp_path, tls=tls)
+    address = container.address
+    try:
+        before = peak_bytes(address.pid)
+        stranger = flight.connect(address.tcp_uri, **({} if tls is None else {"disable_server_verification": True}))
+        with pytest.raises((flight.FlightError, pa.ArrowException)):
+            list(stranger.do_action(flight.Action("open", bytes(64 << 20)), flight.FlightCallOptions(timeout=5)))
+        stranger.close()
+        uri = urlsplit(address.tcp_uri)
+        with socket.create_connection((uri.hostname or "", uri.port or 0), 5) as raw, suppress(OSError):
+            raw.sendall(bytes(64 << 20))
+        assert is_served(by_port(container, tls))
+        assert peak_bytes(address.pid) - before < 24 << 20
+    finally:
+        container.kill()
+
+
+def test_strangers_keep_no_caller_out_of_a_port_in_clear_and_callers_send_what_they_like(tmp_path: Path) -> None:
+    container = ContainerProcess(tmp_path)
+    uri = urlsplit(container.address.tcp_uri)
+    with ExitStack() as undo:
+        undo.callback(container.kill)
+        container.address = replace(container.address, machine="another")
+        container.client = by_port(container, None)
+        for _ in range(200):
+            undo.enter_context(socket.create_connection((uri.hostname or "", uri.port or 0), 5))
+        job = Job(tmp_path, [container], tasks=1)
+        job.open()
+        sent = [{"key": str(n), "n": 1, "ballast": "x" * 10_000} for n in range(200)]
+        job.run_batch(1, sent)
+        assert stored(job, job.commit()) == oracle(sent)
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process had so far."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:"))) << 10
 
 
 def is_closed(host: str | None, port: int | None) -> bool:
