@@ -31,6 +31,7 @@ from penstock.container.register import Register
 from penstock.container.server import ContainerServer
 from penstock.container.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.documents import decode
+from penstock.file_modes import go_private
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
 
@@ -39,6 +40,7 @@ _LAST_REPLIES_SECONDS = 0.3
 
 def main() -> None:
     """Serve until closed, or until the executor ends."""
+    go_private()
     keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])
     spec = decode(ContainerSpec, sys.stdin.buffer.read(), "what this container was started with")

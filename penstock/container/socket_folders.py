@@ -1,4 +1,5 @@
-"""The folders of containers' sockets. A container that is killed leaves its folder; a later one removes it."""
+"""The folders of sockets, of containers and of Spark's Python workers, which nobody else can enter. A process that is
+killed leaves its folder; a container that starts later removes it."""
 
 from __future__ import annotations
 
@@ -13,14 +14,22 @@ from pathlib import Path
 _PREFIX = "pstk."
 _MOST_AT_ONCE = 100
 """What one container removes takes milliseconds."""
-_LONGEST = 107 - len("/pstk.xxxxxxxx/123456789")
-"""A socket's path has at most 107 bytes. Beside the container's own socket there are those of its gate."""
+_LONGEST = 107 - len("/pstk.xxxxxxxx/")
+"""A socket's path has at most 107 bytes."""
+_OWN_NAME = len("123456789")
+"""Beside the container's own socket there are those of its gate."""
+SPARK_NAME = len(".00000000-0000-0000-0000-000000000000.sock")
+"""How Spark calls its sockets."""
 
 
-def make_socket_folder() -> Path:
-    """A new folder of this process, which holds a lock on it until it ends, however it ends."""
+def make_socket_folder(longest_name: int = _OWN_NAME) -> Path:
+    """A new folder of this process, which holds a lock on it until it ends, however it ends.
+
+    Args:
+        longest_name: how many bytes the name of a socket may have.
+    """
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base()))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base(longest_name)))
         try:
             descriptor = _locked(folder)
         except (BlockingIOError, FileNotFoundError):
@@ -33,9 +42,13 @@ def make_socket_folder() -> Path:
 
 
 def remove_dead_folders() -> int:
-    """Remove folders of containers that have ended, at most 100 of them. Returns how many."""
+    """Remove folders of processes that have ended, at most 100 of them in a place. Returns how many."""
+    return sum(_remove_dead(base) for base in {_base(_OWN_NAME), _base(SPARK_NAME)})
+
+
+def _remove_dead(base: str) -> int:
     removed = 0
-    with suppress(OSError), os.scandir(_base()) as found:
+    with suppress(OSError), os.scandir(base) as found:
         for entry in islice((each for each in found if each.name.startswith(_PREFIX)), 10 * _MOST_AT_ONCE):
             if removed == _MOST_AT_ONCE:
                 break
@@ -49,10 +62,10 @@ def remove_dead_folders() -> int:
     return removed
 
 
-def _base() -> str:
+def _base(longest_name: int) -> str:
     """Where the folders are: where temporary files are, unless the path of a socket there would be too long."""
     usual = tempfile.gettempdir()
-    return usual if len(os.fsencode(usual)) <= _LONGEST else "/tmp"  # noqa: S108 - mkdtemp makes it safe
+    return usual if len(os.fsencode(usual)) + longest_name <= _LONGEST else "/tmp"  # noqa: S108 - mkdtemp makes it safe
 
 
 def _locked(folder: Path) -> int:

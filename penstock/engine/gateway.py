@@ -29,10 +29,12 @@ from pyspark.sql import SparkSession
 
 from penstock.container.machine import ending
 from penstock.errors import PenstockError
+from penstock.file_modes import UMASK
 
 logger = logging.getLogger(__name__)
-_DEAF = 'trap "" INT TERM; exec "$0" "$@"'
-"""A JVM that is started with a signal ignored goes on ignoring it."""
+_DEAF = f'export {UMASK}="${{{UMASK}:-$(umask)}}"; umask 077; trap "" INT TERM; exec "$0" "$@"'
+"""A JVM that is started with a signal ignored goes on ignoring it. What it writes, and the sockets of its Python
+workers, are for nobody else."""
 _POLL_SECONDS = 0.02
 _DEATH_SECONDS = 2.0
 """How long a JVM may take to be seen as dead once its connections broke."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import shutil
 import sys
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +16,27 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.config.model import ContainerSettings
+from penstock.container.socket_folders import SPARK_NAME, make_socket_folder
 from penstock.engine.dynamic_allocation import default_minimum, fault_in_allocation
 from penstock.engine.gateway import silence_broken_streams, start_jvm
 from penstock.engine.spark_conf import is_true, outside_conf, seconds, use_python_of
 from penstock.errors import ConfigError
 
 logger = logging.getLogger(__name__)
+_SOCKETS = "spark.python.unix.domain.socket.dir"
 _IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
 _KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
 _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.python.unix.domain.socket.enabled": "true",
     "spark.locality.wait": "0s",
     "spark.cleaner.periodicGC.interval": "5min",
     # Otherwise a stop waits two minutes for an answer of an executor whose host was cut off.
     "spark.cleaner.referenceTracking.blocking": "false",
 }
 _LOCAL_DEFAULTS = {
+    # In a folder of this process: `_socket_folder`. Executors of a cluster have none, and keep Spark's own ports.
+    "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # The JVM only moves packed rows, so its optimising compiler costs more than it gives: on two cores it takes a
@@ -86,6 +91,7 @@ def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[st
     is_local = conf["spark.master"].startswith("local")
     if is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf.setdefault(_SOCKETS, str(_socket_folder(os.getpid())))
     # Workers on this machine are to find what this interpreter finds.
     use_python_of(conf, sys.executable if is_local else None)
     start_jvm(conf)
@@ -93,6 +99,20 @@ def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[st
     silence_broken_streams(context)
     context.setLogLevel(conf.get("spark.log.level", "ERROR"))
     return context
+
+
+@cache
+def _socket_folder(process: int) -> Path:
+    """Where the sockets are by which Spark, this program and Python workers talk: whoever reaches one can have code
+    run, and Spark makes them with the umask of this process."""
+    folder = make_socket_folder(SPARK_NAME)
+
+    def remove() -> None:
+        if os.getpid() == process:  # and no child that was forked
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
 
 
 def create_session(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkSession:

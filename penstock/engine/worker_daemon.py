@@ -16,10 +16,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from penstock.file_modes import go_private
+
 
 def main() -> None:
     """Load, then serve Spark's requests for workers until it closes standard input."""
     _prefer_installed_pyspark()
+    go_private()
     from pyspark import daemon
 
     _load()

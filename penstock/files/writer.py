@@ -50,7 +50,7 @@ class Logs:
     def folder(self, stream: str) -> ObjectStore:
         """The folder of a stream, as a store of objects."""
         if stream not in self._stores:
-            self._stores[stream] = open_store(self._url_of(stream))
+            self._stores[stream] = open_store(self._url_of(stream), is_for_others=True)
         return self._stores[stream]
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.errors import ConfigError, NotFoundError, RetryableError
+from penstock.file_modes import PRIVATE_FILE, PRIVATE_FOLDER, chosen_mode
 from penstock.metadata.object_store import RESERVED_PREFIX, ObjectStore, check_key, check_prefix
 from penstock.os_errors import explain
 
@@ -34,9 +35,15 @@ class FileObjectStore(ObjectStore):
     those of dead processes and only those. The file system must have hard links.
 
     The root is made by the first put, not by opening the store.
+
+    Only its user can read what is in a store, unless it is for others: then the user's umask decides. The root itself
+    is always made with that umask, because jobs of several users may have folders in it.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, lock_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self, root: str | os.PathLike[str], *, lock_timeout_s: float = 10.0, is_for_others: bool = False
+    ) -> None:
+        self._is_for_others = is_for_others
         self.root = Path(os.path.abspath(os.fspath(root)))
         self._lock_timeout_s = lock_timeout_s
         self._durable_folders: set[Path] = set()
@@ -159,7 +166,7 @@ class FileObjectStore(ObjectStore):
             for _ in range(_TRIES):
                 try:
                     self._make_durable_folder(target.parent)
-                    with _temporary_file(target.parent, data) as temporary:
+                    with _temporary_file(target.parent, data, is_for_others=self._is_for_others) as temporary:
                         done = step(temporary, target)
                     # Also when the name was taken: its owner may have died, or failed, before syncing the folder.
                     _sync_folder(target.parent)
@@ -181,12 +188,33 @@ class FileObjectStore(ObjectStore):
         inside = [folder, *folder.parents]
         inside = inside[: inside.index(self.root)]
         for path in [*reversed(above_root), *reversed(inside)]:
-            path.mkdir(exist_ok=True)
+            self._make_folder(path, is_inside=path in inside)
             _sync_folder(path.parent)
         if not above_root:
             with suppress(PermissionError):  # a root made for us below a folder that is not ours to read
                 _sync_folder(self.root.parent)
         self._durable_folders.add(folder)
+
+    def modes_of_others(self, prefix: str) -> str | None:
+        """The mode of a folder in the store, in octal digits, if other users can read it or write to it."""
+        try:
+            mode = (self.root / prefix).stat().st_mode & 0o777
+        except OSError:
+            return None
+        return f"{mode:o}" if mode & 0o077 else None
+
+    def _make_folder(self, path: Path, *, is_inside: bool) -> None:
+        if is_inside and not self._is_for_others:
+            path.mkdir(PRIVATE_FOLDER, exist_ok=True)
+            return
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+        else:
+            if (mode := chosen_mode(0o777)) is not None:
+                path.chmod(mode)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -226,11 +254,14 @@ def _link(temporary: Path, target: Path) -> bool:
 
 
 @contextmanager
-def _temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
+def _temporary_file(folder: Path, data: bytes, *, is_for_others: bool) -> Iterator[Path]:
     """A whole, synced file in `folder`, locked while this block runs and removed (by this name) after it."""
     path = folder / f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    mode = 0o666 if is_for_others else PRIVATE_FILE
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
+        if is_for_others and (chosen := chosen_mode(mode)) is not None:
+            os.fchmod(descriptor, chosen)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         rest = memoryview(data)
         while rest:

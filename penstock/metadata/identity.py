@@ -7,6 +7,7 @@ its name in it.
 
 from __future__ import annotations
 
+import logging
 import re
 import secrets
 from dataclasses import dataclass
@@ -18,8 +19,11 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock.documents import decode_format, decoding
 from penstock.errors import IncompatibleError, NotFoundError, RetryableError
+from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 _TRIES = 10
@@ -85,7 +89,16 @@ def canonical_folder(url: str, paths: JobPaths) -> str:
 
 def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
     """Raise IncompatibleError, saying what to do, if the job's folder is a copy of the one it is bound to. A folder
-    that is bound to nothing yet may be anywhere."""
+    that is bound to nothing yet may be anywhere. Warns if other users of the machine can read the folder."""
+    if isinstance(objects, FileObjectStore) and (mode := objects.modes_of_others(paths.root)) is not None:
+        folder = objects.root / paths.root
+        logger.warning(
+            "the folder %s has the mode %s: other users of the machine can read the job's state, or change it. "
+            "Penstock makes such folders for their user alone; for this one: chmod -R go= %s",
+            folder,
+            mode,
+            folder,
+        )
     found = _read(objects, paths)
     if found is not None:
         _refuse_copy(found[0], paths, url)

@@ -19,11 +19,15 @@ _memory: dict[str, MemoryStore] = {}
 _memory_lock = threading.Lock()
 
 
-def open_store(url: str) -> ObjectStore:
+def open_store(url: str, *, is_for_others: bool = False) -> ObjectStore:
     """The object store at `url`.
 
     `file:///path` or a plain path is a folder; `s3://`, `gs://` and `az://` take credentials from the environment;
     `memory://name` is one store per name and process, for tests, and lives as long as the process.
+
+    Args:
+        url: the store.
+        is_for_others: whether other users are to read what is written into a folder. Otherwise only its user can.
 
     Raises:
         ConfigError: the scheme is unknown, the URL is malformed, or the environment lacks what the store needs.
@@ -31,12 +35,12 @@ def open_store(url: str) -> ObjectStore:
     if "://" not in url:
         if not url:
             raise ConfigError(f"`job.root` is empty; it may be {_KNOWN}")
-        return FileObjectStore(url)
+        return FileObjectStore(url, is_for_others=is_for_others)
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc not in {"", "localhost"} or not parts.path:
             raise ConfigError(f"`{url}` names a host; a folder is written with three slashes: `file:///path`")
-        return FileObjectStore(unquote(parts.path))
+        return FileObjectStore(unquote(parts.path), is_for_others=is_for_others)
     if parts.scheme in _REMOTE:
         return RemoteObjectStore(url)
     if parts.scheme == "memory":

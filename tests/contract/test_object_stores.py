@@ -135,3 +135,28 @@ def test_a_folder_that_is_not_ours(tmp_path: Path) -> None:
             FileObjectStore(tmp_path).put_if_absent("k", b"1")
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_nobody_else_reads_what_is_in_a_folder_but_outputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process with a private umask, too."""
+    before = os.umask(0o022)
+    try:
+        FileObjectStore(tmp_path / "root").put_if_absent("job/checkpoints/1", b"1")
+        FileObjectStore(tmp_path / "out", is_for_others=True).put_if_absent("a/1", b"1")
+        os.umask(0o077)
+        monkeypatch.setenv("PENSTOCK_UMASK", "027")
+        FileObjectStore(tmp_path / "out", is_for_others=True).put_if_absent("b/1", b"1")
+    finally:
+        os.umask(before)
+
+    def mode(path: str) -> int:
+        return (tmp_path / path).stat().st_mode & 0o777
+
+    assert [mode(path) for path in ("root/job", "root/job/checkpoints", "root/job/checkpoints/1")] == [
+        0o700,
+        0o700,
+        0o600,
+    ]
+    assert mode("root") == 0o755, "jobs of others may have folders there"
+    assert [mode(path) for path in ("out", "out/a", "out/a/1")] == [0o755, 0o755, 0o644]
+    assert [mode(path) for path in ("out/b", "out/b/1")] == [0o750, 0o640]
