@@ -184,6 +184,10 @@ def _never_again(config: JobConfig) -> list[str]:
             f"has none of the versions that `{table.WRITE_VERSIONS.name}` = `{','.join(map(str, write))}` "
             f"({config.origin(table.WRITE_VERSIONS.name)}) writes: no start could read a checkpoint of this job"
         )
+    halves = [key.name for key in (table.METRICS_PROMETHEUS_CERTIFICATE, table.METRICS_PROMETHEUS_KEY)]
+    if len(given := [key for key in halves if key in config.origins]) == 1:
+        (lacking,) = {*halves} - {*given}
+        problems.append(f"`{given[0]}` ({config.origin(given[0])}): TLS needs `{lacking}` too")
     places = {f"stores.{name}": name for name in config.store_names}
     for place, name in ({"stores": ""} | places).items():
         settings = config.store(name)

@@ -128,6 +128,9 @@ class MetricsSettings:
 
     prometheus_port: int | None
     prometheus_host: str
+    prometheus_token: str | None = field(repr=False)
+    prometheus_tls: tuple[str, str] | None
+    """The files with certificate and key."""
     reporter_stream: SystemStream | None
     reporter_interval_s: int
 
@@ -208,9 +211,13 @@ class JobConfig:
     @property
     def metrics(self) -> MetricsSettings:
         """What exports the job's metrics."""
+        certificate = self.resolved.find(table.METRICS_PROMETHEUS_CERTIFICATE)
+        key = self.resolved.find(table.METRICS_PROMETHEUS_KEY)
         return MetricsSettings(
             self.resolved.find(table.METRICS_PROMETHEUS_PORT),
             self.resolved.get(table.METRICS_PROMETHEUS_HOST),
+            self.resolved.find(table.METRICS_PROMETHEUS_TOKEN),
+            None if certificate is None or key is None else (str(certificate), str(key)),
             self.resolved.find(table.METRICS_REPORTER_STREAM),
             self.resolved.get(table.METRICS_REPORTER_INTERVAL),
         )

@@ -351,7 +351,14 @@ METRICS_PROMETHEUS_PORT = Key("metrics.prometheus.port", Number(0, 65535), None,
     "The port on the driver's host where Prometheus scrapes the job's metrics; 0 for any free port.",
     unset="no endpoint")
 METRICS_PROMETHEUS_HOST = Key("metrics.prometheus.host", Verbatim(), "127.0.0.1",
-    "The address on which the endpoint for Prometheus listens. The endpoint requires no password.")
+    "The address on which the endpoint for Prometheus listens.")
+METRICS_PROMETHEUS_TOKEN = Key("metrics.prometheus.token", Verbatim(), None,
+    "The bearer token that scrapes must carry. Without it, the endpoint answers every request.",
+    unset="none")
+METRICS_PROMETHEUS_CERTIFICATE = Key("metrics.prometheus.tls.certificate.file", LocalPath(), None,
+    "A PEM file with the certificate of the endpoint, which then speaks TLS.", unset="no TLS")
+METRICS_PROMETHEUS_KEY = Key("metrics.prometheus.tls.key.file", LocalPath(), None,
+    "A PEM file with the private key of that certificate.", unset="no TLS")
 METRICS_REPORTER_STREAM = Key("metrics.reporter.snapshot.stream", StreamName(), None,
     "The stream to which all metrics are appended at an interval, in the format of Samza's metrics snapshots.",
     "Samza", unset="none")

@@ -55,9 +55,13 @@ class MetricsExports:
             if settings.prometheus_port is not None:
                 from penstock.metrics.prometheus import PrometheusEndpoint  # only a job that has one pays for it
 
-                endpoint = PrometheusEndpoint(
-                    job.paths.root, settings.prometheus_host, settings.prometheus_port, snapshot
-                )
+                host, port, token = settings.prometheus_host, settings.prometheus_port, settings.prometheus_token
+                endpoint = PrometheusEndpoint(job.paths.root, host, port, snapshot, token, settings.prometheus_tls)
+                if token is None and not host.startswith("127.") and host not in ("localhost", "::1"):
+                    logger.warning(
+                        "the endpoint for Prometheus on %s answers every request: set metrics.prometheus.token",
+                        host,
+                    )
                 self.prometheus_port = endpoint.port
                 undo.callback(endpoint.close)
             shown = ShownMetrics(job.objects, job.paths)

@@ -6,10 +6,12 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.exposition import choose_encoder
 
 from penstock.errors import ConfigError
+from penstock.metrics.http_server import Page, SmallServer, tls_context
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 
 _NS = 1e9
@@ -18,16 +20,40 @@ _NS = 1e9
 class PrometheusEndpoint:
     """Answers each scrape with the metrics of that moment, until it is closed."""
 
-    def __init__(self, job: str, host: str, port: int, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(
+        self,
+        job: str,
+        host: str,
+        port: int,
+        snapshot: Callable[[], Snapshot],
+        token: str | None = None,
+        tls: tuple[str, str] | None = None,
+    ) -> None:
         """Listen. Port 0 is any free one.
 
+        Args:
+            token: what a request has to carry as a bearer token; None: nothing.
+            tls: the PEM files with the server's certificate and its key; None: without TLS.
+
         Raises:
-            ConfigError: the address cannot be listened on.
+            ConfigError: the address cannot be listened on, or the files cannot be used.
         """
         registry = CollectorRegistry(auto_describe=False)
         registry.register(JobCollector(job, snapshot))
+
+        def answer(accept: str) -> tuple[str, bytes]:
+            encode, kind = choose_encoder(accept)
+            return kind, encode(registry)
+
         try:
-            self._server, self._thread = start_http_server(port, host, registry)
+            context = None if tls is None else tls_context(*tls)
+        except OSError as error:
+            raise ConfigError(
+                "metrics.prometheus.tls.certificate.file and metrics.prometheus.tls.key.file cannot be used: "
+                f"{error.strerror or error}. Give two PEM files that belong together"
+            ) from error
+        try:
+            self._server = SmallServer(host, port, Page(answer, token), context)
         except OSError as error:
             raise ConfigError(
                 f"metrics.prometheus.port: nothing can listen on {host}:{port}: {error.strerror}. Choose a free port, "
@@ -37,9 +63,7 @@ class PrometheusEndpoint:
 
     def close(self) -> None:
         """Listen no more."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._server.close()
 
 
 class JobCollector:

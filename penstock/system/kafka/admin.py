@@ -27,7 +27,7 @@ from penstock.system.base import (
 from penstock.system.kafka import compaction, fences, job_log, limits
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.job_topic import JobTopic, job_topic
-from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.options import KafkaOptions, weaknesses
 from penstock.system.kafka.owners import TOPIC as OWNERS
 from penstock.system.kafka.owners import Owners
 from penstock.system.kafka.reader import KafkaReader
@@ -36,6 +36,8 @@ from penstock.system.kafka.uncommitted import first_timestamps
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
+_said: set[tuple[str, str]] = set()
+"""What this process has warned about, by system."""
 _REPLICAS = "replication.factor"
 _LOOK_MESSAGES = 1000
 
@@ -48,6 +50,10 @@ class KafkaAdmin(SystemAdmin):
 
     def __init__(self, options: KafkaOptions) -> None:
         self._options = options
+        for each in weaknesses(options):
+            if (options.system, each) not in _said:
+                _said.add((options.system, each))
+                logger.warning("the system `%s`: %s", options.system, each)
         self._cluster = Cluster(options)
         self._owners = Owners(options)
 

@@ -48,6 +48,24 @@ class KafkaOptions:
         return {key: value for key, value in self.consumer.items() if key not in CONSUMER}
 
 
+def weaknesses(options: KafkaOptions) -> list[str]:
+    """What in the options lets others read or pretend, in words."""
+    given = options.consumer
+    protocol = given.get("security.protocol", "plaintext").lower()
+    found = []
+    if protocol == "sasl_plaintext":
+        found.append(
+            "`security.protocol` is SASL_PLAINTEXT: the network can read messages, and passwords in most cases"
+        )
+    if given.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        found.append("`enable.ssl.certificate.verification` is false: anybody can pretend to be a broker")
+    if given.get("ssl.endpoint.identification.algorithm", "https").lower() in ("none", ""):
+        found.append(
+            "`ssl.endpoint.identification.algorithm` is none: any certificate will do to pretend to be a broker"
+        )
+    return found
+
+
 def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
     """What `systems.<name>.*` says.
 

@@ -24,7 +24,7 @@ from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
 from penstock.system.kafka.java import REFUSED, RENAMED
 from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
-from penstock.system.kafka.options import KafkaOptions, parse_options
+from penstock.system.kafka.options import KafkaOptions, parse_options, weaknesses
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.values import CHOICES, RANGES, SWITCHES, expected
 
@@ -299,3 +299,20 @@ def test_a_handshake_that_was_broken_off_is_no_refusal() -> None:
 def test_who_is_fenced() -> None:
     assert is_fenced(KafkaError(KafkaError._FENCED))
     assert not is_fenced(KafkaError(KafkaError._TIMED_OUT))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({}, []),
+        ({"security.protocol": "SASL_SSL"}, []),
+        ({"security.protocol": "SASL_PLAINTEXT"}, ["SASL_PLAINTEXT"]),
+        ({"security.protocol": "SSL", "enable.ssl.certificate.verification": "false"}, ["certificate.verification"]),
+        ({"security.protocol": "SSL", "ssl.endpoint.identification.algorithm": "none"}, ["identification"]),
+    ],
+)
+def test_what_lets_others_read_or_pretend_is_told(given: dict[str, str], says: list[str]) -> None:
+    options = {"bootstrap.servers": "127.0.0.1:9092", **given}
+    found = weaknesses(parse_options("kafka", {f"consumer.{key}": value for key, value in options.items()}))
+    assert len(found) == len(says)
+    assert all(part in text for part, text in zip(says, found, strict=True))

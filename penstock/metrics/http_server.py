@@ -1,0 +1,140 @@
+"""An HTTP server for small pages that strangers may reach: few connections, each for a short time."""
+
+from __future__ import annotations
+
+import hmac
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+CONNECTIONS = 16
+"""So many are served at once. Others are closed as they come: whoever asks again is served later."""
+SECONDS = 10.0
+"""How long a connection may take, with its handshake, the request and the answer."""
+
+
+class Page:
+    """What a server answers to GET, whatever the path."""
+
+    def __init__(self, answer: Callable[[str], tuple[str, bytes]], token: str | None = None) -> None:
+        """
+        Args:
+            answer: gets the header `Accept`; returns the type of the content, and the content.
+            token: what a request has to carry, as `Authorization: Bearer <token>`; None: nothing.
+        """
+        self.answer = answer
+        self._expected = None if token is None else f"Bearer {token}".encode()
+
+    def admits(self, authorization: str) -> bool:
+        """Whether a request with this header `Authorization` may have the page."""
+        return self._expected is None or hmac.compare_digest(authorization.encode(), self._expected)
+
+
+class SmallServer(ThreadingHTTPServer):
+    """Serves one page, from threads of its own, until it is closed."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = CONNECTIONS
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        page: Page,
+        tls: ssl.SSLContext | None = None,
+        *,
+        connections: int = CONNECTIONS,
+        seconds: float = SECONDS,
+    ) -> None:
+        """Listen. Port 0 is any free one. Raises OSError."""
+        self.page = page
+        self._tls = tls
+        self._seconds = seconds
+        self._free = threading.BoundedSemaphore(connections)
+        self.address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        super().__init__((host, port), _Handler)
+        self._thread = threading.Thread(target=self.serve_forever, name="penstock-http", daemon=True)
+        self._thread.start()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A connection was accepted."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Serve a connection. One that takes too long is cut off, whatever it waits for."""
+        held = [request]
+        timer = threading.Timer(self._seconds, lambda: _cut(held[-1]))
+        timer.daemon = True
+        timer.start()
+        try:
+            request.settimeout(self._seconds)
+            if self._tls is not None:
+                held.append(self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False))
+                held[-1].do_handshake()
+            super().process_request_thread(held[-1], client_address)
+        except (OSError, ValueError):
+            self.shutdown_request(held[-1])
+        finally:
+            timer.cancel()
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection broke off, which is not of interest."""
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.shutdown()
+        self.server_close()
+        self._thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: SmallServer
+    server_version, sys_version = "penstock", ""
+
+    def do_GET(self) -> None:
+        """A request."""
+        page = self.server.page
+        if not page.admits(self.headers.get("Authorization", "")):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Bearer")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        kind, content = page.answer(self.headers.get("Accept", ""))
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *args: Any) -> None:
+        """Requests are not logged: anybody can send many."""
+
+
+def _cut(connection: socket.socket) -> None:
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    """What a server proves with who it is.
+
+    Args:
+        certificate: a PEM file with the certificate, and those between it and its root.
+        key: a PEM file with its private key.
+
+    Raises:
+        OSError: a file cannot be read, or does not have it.
+    """
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    return context
