@@ -16,6 +16,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from pyarrow import fs
 
+from penstock.budgets import LINE_BYTES, check_budget
 from penstock.errors import ConfigError
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
@@ -33,6 +34,7 @@ _ENDINGS: Mapping[str, Format] = {
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
 _ROWS = 4096
 _BLOCK = 1 << 20
+_HEADER_CHARACTERS = 1 << 20
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
@@ -86,7 +88,8 @@ def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> 
 def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
     """All columns are text: what a text means is the application's to say."""
     with system.open_input_stream(path, compression="detect") as stream:
-        header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline()
+        header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline(_HEADER_CHARACTERS + 1)
+    check_budget(len(header), _HEADER_CHARACTERS, f"the header of `{path}`")
     names = next(csv.reader([header]), [])
     if not names:
         return
@@ -112,21 +115,31 @@ def _json(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Ite
     added = orjson.dumps(dict(columns))[1:]
     skip = first
     with system.open_input_stream(path, compression="detect", buffer_size=_BLOCK) as stream:
-        for line in _lines(stream):
+        for line in _lines(stream, path):
             if skip:
                 skip -= 1
             else:
                 yield _with(line, added) if columns else line
 
 
-def _lines(stream: Any) -> Iterator[bytes]:
-    rest = stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
-    while block := stream.read(_BLOCK):
-        *lines, rest = (rest + block).split(b"\n")
-        for line in lines:
-            if line := line.strip():
-                yield line
-    if rest := rest.strip():
+def _lines(stream: Any, path: str) -> Iterator[bytes]:
+    """Raises CorruptError if a line is too long."""
+    begin = stream.read(len(BOM_UTF8)).removeprefix(BOM_UTF8)
+    parts: list[bytes] = []
+    size = 0
+    while block := begin + stream.read(_BLOCK):
+        begin = b""
+        end, *others = block.split(b"\n")
+        parts.append(end)
+        size += len(end)
+        check_budget(size, LINE_BYTES, f"a line of `{path}`")
+        if others:
+            *lines, rest = others
+            for line in (b"".join(parts), *lines):
+                if line := line.strip():
+                    yield line
+            parts, size = [rest], len(rest)
+    if rest := b"".join(parts).strip():
         yield rest
 
 

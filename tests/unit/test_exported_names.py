@@ -21,9 +21,9 @@ import penstock.testing
 from tests.support.places import ROOT
 
 SUBMODULES = {
-    "admin", "api", "checkpoint", "cli", "clock", "config", "container", "documents", "drain", "driver", "engine",
-    "errors", "files", "metadata", "metrics", "os_errors", "plan", "public_names", "retry", "runtime", "side",
-    "spark", "startpoint", "state", "system", "tables", "testing", "wording",
+    "admin", "api", "budgets", "checkpoint", "cli", "clock", "config", "container", "documents", "drain", "driver",
+    "engine", "errors", "file_modes", "files", "metadata", "metrics", "os_errors", "plan", "public_names", "retry",
+    "runtime", "side", "spark", "startpoint", "state", "system", "tables", "testing", "wording",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from enum import Enum
 
 from msgspec import Struct
 
+from penstock.budgets import RECORD_BYTES, check_budget
 from penstock.documents import Count, decode
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.spark.codec import plain_chunks
@@ -123,6 +124,7 @@ class _Source:
         """The next bytes. Raises CorruptError if there are fewer, or the count is none."""
         if count < 0:
             raise CorruptError(f"`{self.name}` has a length of {count}")
+        check_budget(count, RECORD_BYTES, f"a key or a value in `{self.name}`")
         taken = self._buffer[self._position : self._position + count]
         if len(taken) < count:
             taken = self._fill(count)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from pathlib import Path
 
 from msgspec import Struct
 
+from penstock.budgets import opened_archive
 from penstock.documents import Count, decode, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.spark.checkpoint import CheckpointFiles
@@ -28,7 +27,7 @@ def fetch_snapshot(files: CheckpointFiles, folder: str, name: str, target: Path)
     key = f"{folder}/{name}"
     target.mkdir(parents=True)
     with decoding(f"snapshot `{key}` is damaged"):
-        with zipfile.ZipFile(io.BytesIO(_get(files, key, key))) as archive:
+        with opened_archive(_get(files, key, key), f"snapshot `{key}`") as archive:
             for member in archive.namelist():
                 if member != _METADATA:
                     _local(target, member, key).write_bytes(archive.read(member))

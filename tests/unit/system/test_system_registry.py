@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.config.load import load_config
 from penstock.config.model import SystemSettings
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import System, check_options
@@ -14,7 +15,7 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.system.registry import open_system, open_systems
-from tests.support.configs import load, refused
+from tests.support.configs import ENV, load, refused
 
 MODULE = """
 from penstock.errors import NotFoundError
@@ -79,7 +80,7 @@ def test_a_system_of_ones_own_gets_its_options(module: str) -> None:
         f"systems.far.samza.factory={module}:Own",
         "systems.far.bootstrap.servers=a:1, b:2",
         "systems.far.path=relative",
-        "systems.far.password=hush",
+        "systems.far.password=cmd:echo hush",
         "systems.far.samza.offset.default=upcoming",
         "systems.far.default.stream.samza.offset.default=oldest",
         "systems.farther.type=memory",
@@ -93,7 +94,7 @@ def test_a_system_of_ones_own_gets_its_options(module: str) -> None:
     assert config.system_names == ("far", "farther", "local")
     assert "hush" not in repr(config)
     assert not any("password" in key for key in config.for_tasks())
-    assert load(*(f"{key}={value}" for key, value in config.flat().items())) == config
+    assert load_config(overrides=config.flat(), environ=ENV) == config
 
 
 @pytest.mark.parametrize("option", ["samza.fctory", "samza.reset", "default.stream.samza.x", "samza", "default"])
@@ -120,7 +121,7 @@ def test_kafka_takes_its_options(factory: str) -> None:
     config = load(
         f"systems.far.samza.factory={factory}",
         "systems.far.consumer.bootstrap.servers=a:1, b:2",
-        "systems.far.producer.sasl.password=hush",
+        "systems.far.producer.sasl.password=cmd:echo hush",
         "systems.far.default.stream.replication.factor=3",
     )
     system = open_system(config.system("far"))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 
+from penstock.budgets import opened_archive
 from penstock.documents import Count, Positive, decode_format, decoding
 from penstock.errors import CorruptError
 from penstock.metadata.paths import JobPaths
@@ -60,7 +61,7 @@ class Snapshot:
         if hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode() != data[-_CHECKSUM:]:
             raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")
         what = f"snapshot `{key}` is damaged"
-        with decoding(what), zipfile.ZipFile(io.BytesIO(data)) as archive:
+        with decoding(what), opened_archive(data, f"snapshot `{key}`") as archive:
             own = decode_format(_Written, archive.read(_INDEX), what, f"snapshot `{key}`", FORMAT)
             names = [name for name in archive.namelist() if name.startswith(_SMALL)]
             if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
