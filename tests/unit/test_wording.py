@@ -63,7 +63,12 @@ def messages() -> Iterator[tuple[str, str]]:
 
 def paragraphs() -> Iterator[tuple[str, str]]:
     """The prose of the README and of the pages: paragraphs, list items and cells, without code."""
-    for file in [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for file in [
+        ROOT / "README.md",
+        ROOT / "SECURITY.md",
+        ROOT / "ARCHITECTURE.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]:
         text = re.sub(r"^```.*?^```", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for block in re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) |\|", text):
             yield file.name, " ".join(block.split())
