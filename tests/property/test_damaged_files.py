@@ -1,0 +1,109 @@
+"""Binary files with some bytes changed, cut out or put in, as a stranger may send them: each is read, or refused with
+an error of Penstock, within a budget of memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.errors import PenstockError
+from penstock.state.backends.changelog_files.delta import decode_delta
+from penstock.state.records import compress, decode_records, decompress
+from penstock.state.spark.changelog import read_changelog
+from penstock.state.spark.schema import read_schema
+from penstock.state.spark.snapshot import fetch_snapshot
+from tests.support.places import GOLDEN
+from tests.support.profiles import examples
+
+SPARK = GOLDEN / "spark_state"
+LENGTHS = (b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\x40\0\0\0")
+"""Of records, as they are not."""
+BUDGET = 96 << 20
+"""More than any budget of a reader, with room for one copy."""
+
+
+def several(pattern: str, at_most: int = 4) -> list[bytes]:
+    """Golden files of different locations."""
+    found = {path.parts[len(SPARK.parts)]: path for path in sorted(SPARK.rglob(pattern))}
+    return [path.read_bytes() for path in list(found.values())[:at_most]]
+
+
+class OneFile:
+    """A checkpoint location in which every file is the same."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def get(self, key: str, /) -> bytes:
+        return self._data
+
+    def list(self, prefix: str, /) -> list[str]:
+        return []
+
+
+def snapshot(data: bytes) -> object:
+    with TemporaryDirectory() as folder:
+        return fetch_snapshot(OneFile(data), "state/0/0", "1.zip", Path(folder) / "target")
+
+
+PARSERS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
+    "changelog": (lambda d: list(read_changelog(d, "k")), several("*.changelog")),
+    "changelog, unpacked": (lambda d: list(read_changelog(compress(d), "k")), [b"\x00\x02v2\x01\0\0\0\1k\0\0\0\2vv\0"]),
+    "snapshot": (snapshot, several("*.zip")),
+    "schema": (lambda d: read_schema(d, "k"), several("schema*") + several("*_schema*")),
+    "delta": (lambda d: decode_delta(d, "k"), [(GOLDEN / "delta-format1.delta").read_bytes()]),
+    "records": (lambda d: decode_records(d, "k"), [b"\0\0\0\1k\0\0\0\2vv\xff\xff\xff\xff"]),
+    "zstd": (lambda d: decompress(d, 3000, "k"), [compress(b"abc" * 1000)]),
+}
+
+
+@st.composite
+def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
+    """Some places of a file, changed."""
+    data = bytearray(whole)
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, max(0, len(data) - 1)))
+        how = draw(st.sampled_from(("bit", "byte", "cut", "put", "number")))
+        if how == "bit" and data:
+            data[at] ^= 1 << draw(st.integers(0, 7))
+        elif how == "byte" and data:
+            data[at] = draw(st.integers(0, 255))
+        elif how == "cut":
+            del data[at : at + draw(st.integers(1, 64))]
+        elif how == "put":
+            data[at:at] = draw(st.binary(min_size=1, max_size=16))
+        else:
+            data[at : at + 4] = draw(st.sampled_from(LENGTHS))
+    return bytes(data)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_the_files_themselves_are_read(name: str) -> None:
+    read, files = PARSERS[name]
+    assert files
+    if name != "snapshot":  # that of Spark names files beside it
+        for data in files:
+            read(data)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(st.data())
+@examples(4)
+def test_a_damaged_file_is_read_or_refused_within_a_budget(name: str, data: st.DataObject) -> None:
+    read, files = PARSERS[name]
+    found = data.draw(damaged(data.draw(st.sampled_from(files))))
+    tracemalloc.start()
+    try:
+        with suppress(PenstockError):
+            read(found)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < BUDGET
