@@ -93,6 +93,7 @@ def test_a_block_stays_where_containers_were_started(sessions: Sessions) -> None
     assert "gone" not in kept
     assert answers.collect() == ["0"]
     assert LOCAL_ID in kept
+    wait_until(lambda: len(context._jsc.sc().getRDDStorageInfo()), "Spark's listeners to have heard of the block")
     (stored,) = context._jsc.sc().getRDDStorageInfo()
     assert (stored.numCachedPartitions(), stored.memSize()) == (1, 0)
     assert stored.diskSize() > 0

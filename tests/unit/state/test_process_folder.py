@@ -15,9 +15,10 @@ from tests.support.jobs import wait_until
 from tests.support.places import ROOT
 
 PROGRAM = """
-import sys, time
+import signal, time
 from penstock.state.process_folder import process_folder
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell runs in the background ignores it
 with process_folder("penstock-test-") as folder:
     (folder / "store").mkdir()
     (folder / "store" / "file").write_text("content")
