@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from penstock.admin.job.drain_exchange import import_drains as import_drains
     from penstock.admin.job.lease import LeaseFacts as LeaseFacts
     from penstock.admin.job.lease import lease as lease
+    from penstock.admin.job.sign import SigningFacts as SigningFacts
+    from penstock.admin.job.sign import sign as sign
     from penstock.admin.job.status import JobStatus as JobStatus
     from penstock.admin.job.status import UnreadableJob as UnreadableJob
     from penstock.admin.job.status import status as status
@@ -120,6 +122,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
             "penstock.admin.job.drain": "DrainFacts cancel_drain drain",
             "penstock.admin.job.drain_exchange": "ExportedDrains export_drains import_drains",
             "penstock.admin.job.lease": "LeaseFacts lease",
+            "penstock.admin.job.sign": "SigningFacts sign",
             "penstock.admin.job.status": "JobStatus UnreadableJob status statuses",
             "penstock.admin.job.stop": "StopFacts stop",
             "penstock.admin.jobs": "FoundJob open_all_jobs open_job",

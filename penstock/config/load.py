@@ -9,7 +9,15 @@ from pathlib import Path
 
 from penstock.api.ssp import SystemStream
 from penstock.config import keys, samza, table
-from penstock.config.model import ContainerSettings, JobConfig, JobSettings, Resolved, StateSettings, TaskSettings
+from penstock.config.model import (
+    ContainerSettings,
+    JobConfig,
+    JobSettings,
+    Resolved,
+    RootKeys,
+    StateSettings,
+    TaskSettings,
+)
 from penstock.config.secrets import SourceError, is_secret, refers, resolve
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values import RefusedError, absolute, is_own
@@ -209,6 +217,7 @@ def _build(resolved: Resolved, origins: Mapping[str, str], hidden: frozenset[str
         name=get(table.JOB_NAME),
         id=get(table.JOB_ID),
         root=get(table.JOB_ROOT),
+        root_keys=RootKeys(find(table.JOB_ROOT_KEY), find(table.JOB_ROOT_KEY_PREVIOUS)),
         logged_store_base_dir=get(table.LOGGED_STORE_BASE_DIR),
         batch_max_messages=get(table.BATCH_MAX_MESSAGES),
         batch_max_bytes=get(table.BATCH_MAX_BYTES),

@@ -49,12 +49,33 @@ class Resolved:
 
 
 @dataclass(frozen=True, slots=True)
+class RootKeys:
+    """The keys with which the objects of a root are signed; without any, they are not signed.
+
+    Example:
+        >>> RootKeys(), RootKeys("the key of this root, 32 characters or more").all
+        (RootKeys(), ('the key of this root, 32 characters or more',))
+    """
+
+    current: str | None = field(default=None, repr=False)
+    """Signs and verifies."""
+    previous: str | None = field(default=None, repr=False)
+    """Verifies what was signed before."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """Those that verify; the first one signs."""
+        return tuple(key for key in (self.current, self.previous) if key is not None)
+
+
+@dataclass(frozen=True, slots=True)
 class JobSettings:
     """`job.*`, without its containers."""
 
     name: str
     id: str
     root: str
+    root_keys: RootKeys
     logged_store_base_dir: Path
     batch_max_messages: int
     batch_max_bytes: int
@@ -300,6 +321,10 @@ class JobConfig:
             options["path"] = str(self.resolved.get(table.SYSTEM_PATH, name))
         if factory == "files":
             options.setdefault("listing", f"{self.job.root.rstrip('/')}/_files")
+            if self.job.root_keys.current is not None:
+                options["root.key"] = self.job.root_keys.current
+            if self.job.root_keys.previous is not None:
+                options["root.key.previous"] = self.job.root_keys.previous
         return SystemSettings(name, factory, options)
 
     def offset_default(self, stream: SystemStream) -> OffsetDefault:

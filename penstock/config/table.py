@@ -23,6 +23,7 @@ from penstock.config.values import (
     Millis,
     Number,
     OwnFactory,
+    Passphrase,
     StreamName,
     StreamNames,
     Url,
@@ -113,6 +114,15 @@ JOB_ID = Key("job.id", Word("A-Za-z0-9_.", 64), "1",
     "Distinguishes copies of one job: each has its own state and checkpoints.", "Samza")
 JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
     "Where checkpoints, metadata and the backed-up state of jobs are kept. Every executor must be able to reach it.")
+JOB_ROOT_KEY = Key("job.root.key", Passphrase(), None,
+    "Every object under `job.root` and under the roots of state backends is signed with this key, and verified when it "
+    "is read: nobody without it can make or change one. All jobs of a root have the same key. An existing root is "
+    "signed with `penstock job sign`.",
+    unset="objects are not signed")
+JOB_ROOT_KEY_PREVIOUS = Key("job.root.key.previous", Passphrase(), None,
+    "The former `job.root.key`. Objects that are signed with it are read as well, until `penstock job sign` has signed "
+    "them with the new one.",
+    unset="only `job.root.key` counts")
 LOGGED_STORE_BASE_DIR = Key("job.logged.store.base.dir", LocalPath(), "<home>/state",
     "The folder, on each executor's host, for the working copies of stores.", "Samza")
 BATCH_MAX_MESSAGES = Key("job.batch.max.messages", Number(1), "200000",

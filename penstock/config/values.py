@@ -67,6 +67,18 @@ class Verbatim(Kind[str]):
         return text
 
 
+class Passphrase(Verbatim):
+    """A secret text that nobody can guess."""
+
+    expected = "a secret of at least 32 characters, such as `openssl rand -hex 32` prints"
+
+    def parse(self, raw: Raw) -> str:
+        text = super().parse(raw)
+        if len(text) < 32:
+            raise RefusedError(f"{len(text)} characters")
+        return text
+
+
 @dataclass(frozen=True)
 class Word(Kind[str]):
     """A name that is safe in paths, URLs and keys: at most `longest` of `characters`, no dot or dash at its start."""

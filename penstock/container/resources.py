@@ -19,7 +19,7 @@ from penstock.errors import NotFoundError
 from penstock.metadata.identity import known_uid
 from penstock.metadata.metered_store import MeteredObjectStore
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.plan.side_inputs import backed_up_side_stores
 from penstock.state.backends.base import BackendContext
@@ -64,7 +64,7 @@ class EpochResources:
         self.leaving = threading.Event()
         """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
         self.paths = JobPaths(config.job.name, config.job.id)
-        self.objects = objects or open_store(config.job.root)
+        self.objects = objects or open_job_root(config.job)
         self._roots = BackendRoots(config, self.objects)
         self.folders = StoreFolders(config, self.stores, base, container, epoch)
         self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")

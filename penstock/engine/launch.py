@@ -39,7 +39,7 @@ from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import ConfigError, PenstockError
 from penstock.metadata.identity import check_root
 from penstock.metadata.lease import LeaseKeeper
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.shown_failure import LastWords, ShownFailure
 from penstock.metadata.stop_request import StopRequests, StopWatch
@@ -72,7 +72,7 @@ def run_application(
     with ExitStack() as undo:
         undo.callback(streams.close)
         streams.group(streams.input_partitions())
-        objects = open_store(settings.job.root)
+        objects = open_job_root(settings.job)
         undo.callback(objects.close)
         log = CheckpointLog(objects, paths)
         check_root(objects, paths, settings.job.root)
@@ -157,7 +157,7 @@ def _start(
     spec = container_spec(context, job, shipment)
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
     runner = SparkRunner(context, job, shipment, directory, stop.immediate)
-    tables = TableBuilds(job, log, SparkTableBuilder(context, job.config.job.root, job.paths))
+    tables = TableBuilds(job, log, SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths))
     loop = assemble(job, log, keeper, directory, runner, board, stop, published=tables)
     if drains:
         loop.drain_at_start()

@@ -22,10 +22,11 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.side_inputs import PushedTable
+from penstock.config.model import RootKeys
 from penstock.engine.arrow_frames import map_in_arrow
 from penstock.engine.executors import job_group, live_executors
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_root
 from penstock.metadata.paths import JobPaths
 from penstock.tables.build import BuildRequest, check_columns, files_of
 from penstock.tables.encode import RowEncoder
@@ -50,15 +51,17 @@ _FOR_PEOPLE = ("AccessControlException", "UnsupportedFileSystemException", "Ille
 class SparkTableBuilder:
     """The `TableBuilder` of a job on Spark. The session is made when the first table is looked for."""
 
-    def __init__(self, context: SparkContext, root: str, paths: JobPaths) -> None:
+    def __init__(self, context: SparkContext, root: str, keys: RootKeys, paths: JobPaths) -> None:
         """
         Args:
             context: Spark's.
             root: `job.root`, which executors reach.
+            keys: those of the root.
             paths: the keys of the job's objects.
         """
         self._context = context
         self._root = root
+        self._keys = keys
         self._paths = paths
         self._group = f"penstock-tables-{paths.root}"
         self._session: SparkSession | None = None
@@ -103,7 +106,7 @@ class SparkTableBuilder:
     def build(self, request: BuildRequest) -> tuple[TableFile, ...]:
         """See `TableBuilder`."""
         encoder = RowEncoder.of(request.spec, request.tasks)
-        writer = _Writer(self._root, self._paths, request.spec.name, request.build, encoder)
+        writer = _Writer(self._root, self._keys, self._paths, request.spec.name, request.build, encoder)
         if self._cancelled.is_set():
             raise RetryableError(f"the build of table `{request.spec.name}` was cancelled")
         with job_group(self._context, self._group, f"Building table {request.spec.name}"), self._refusing(request):
@@ -194,13 +197,14 @@ class _Writer:
     """Writes the files of one partition, in a Python worker."""
 
     root: str
+    keys: RootKeys
     paths: JobPaths
     table: str
     build: str
     encoder: RowEncoder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        with closing(open_store(self.root)) as objects:
+        with closing(open_root(self.root, self.keys)) as objects:
             registry = TableRegistry(objects, self.paths, self.table)
 
             def put(name: str, data: bytes) -> None:

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.config.model import RootKeys
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.files.folders import Folder, partition_values
 from penstock.files.formats import FORMATS, Format, format_of, read_rows
@@ -22,7 +23,7 @@ from penstock.files.manifests import MANIFESTS, note_partitions, noted_partition
 from penstock.files.rows import RowLimits
 from penstock.files.schema import parse_schema
 from penstock.files.writer import FilesWriter, Logs
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_root
 from penstock.system.base import (
     CHUNK_BYTES,
     OffsetRange,
@@ -43,8 +44,8 @@ from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 
-_OPTIONS = ("folder", "format", "listing", "partitions", "poll.ms")
-"""And `schema`, `schema.<stream>`."""
+_OPTIONS = ("folder", "format", "listing", "partitions", "poll.ms", "root.key", "root.key.previous")
+"""And `schema`, `schema.<stream>`. The keys of the root come from `job.root.key`."""
 _PARTITIONS = 4
 _POLL_MS = 1000
 _SHARE = 10
@@ -59,6 +60,8 @@ class _Settings:
 
     folder: str
     listing: str
+    keys: RootKeys
+    """Those of the listing."""
     format: Format | None
     partitions: int | None
     poll_ms: int
@@ -90,6 +93,7 @@ class FilesSystem(System):
         settings = _Settings(
             _absolute(options["folder"]),
             _absolute(options["listing"]),
+            RootKeys(options.get("root.key"), options.get("root.key.previous")),
             _format(name, options.get("format")),
             _positive(name, options, "partitions"),
             _positive(name, options, "poll.ms") or _POLL_MS,
@@ -419,7 +423,7 @@ class _Listings:
 
     def __init__(self, system: FilesSystem) -> None:
         self._system = system
-        self._objects = open_store(system.settings.listing)
+        self._objects = open_root(system.settings.listing, system.settings.keys)
         self._known: dict[str, Listing] = {}
 
     def get(self, stream: str) -> Listing:

@@ -65,6 +65,9 @@ class ForwardingStore(ObjectStore):
     def delete_durably(self, key: str) -> None:
         self._inner.delete_durably(key)
 
+    def modes_of_others(self, prefix: str) -> str | None:
+        return self._inner.modes_of_others(prefix)
+
     def remove_empty_folders(self, prefix: str) -> None:
         self._inner.remove_empty_folders(prefix)
 

@@ -19,7 +19,6 @@ from msgspec import UNSET, Struct, UnsetType
 
 from penstock.documents import decode_format, decoding
 from penstock.errors import IncompatibleError, NotFoundError, RetryableError
-from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.paths import JobPaths
 
@@ -79,7 +78,11 @@ def canonical_root(url: str) -> str:
     scheme = urlsplit(url).scheme if "://" in url else ""
     if scheme not in {"", "file"}:
         return url.rstrip("/")
-    return Path(unquote(urlsplit(url).path) if scheme else url).expanduser().resolve().as_uri()
+    return _path_of(url).as_uri()
+
+
+def _path_of(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path) if "://" in url else url).expanduser().resolve()
 
 
 def canonical_folder(url: str, paths: JobPaths) -> str:
@@ -90,8 +93,8 @@ def canonical_folder(url: str, paths: JobPaths) -> str:
 def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
     """Raise IncompatibleError, saying what to do, if the job's folder is a copy of the one it is bound to. A folder
     that is bound to nothing yet may be anywhere. Warns if other users of the machine can read the folder."""
-    if isinstance(objects, FileObjectStore) and (mode := objects.modes_of_others(paths.root)) is not None:
-        folder = objects.root / paths.root
+    if (mode := objects.modes_of_others(paths.root)) is not None:
+        folder = _path_of(url) / paths.root
         logger.warning(
             "the folder %s has the mode %s: other users of the machine can read the job's state, or change it. "
             "Penstock makes such folders for their user alone; for this one: chmod -R go= %s",

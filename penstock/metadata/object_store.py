@@ -152,6 +152,17 @@ class ObjectStore(ABC):
         """
         self.delete(key)
 
+    def modes_of_others(self, prefix: str) -> str | None:
+        """The mode of a folder, in octal digits, if other users of the machine can read it or write to it.
+
+        A store whose folders have modes overrides it.
+
+        Args:
+            prefix: the folder.
+        """
+        check_key(prefix)
+        return None
+
     def remove_empty_folders(self, prefix: str) -> None:
         """Remove empty folders below a folder, and the folder itself if it is empty. Objects written meanwhile stay.
 

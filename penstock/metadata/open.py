@@ -7,10 +7,12 @@ from urllib.parse import unquote, urlsplit
 
 from obstore.store import MemoryStore
 
+from penstock.config.model import JobSettings, RootKeys
 from penstock.errors import ConfigError
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.metadata.signed_store import SignedStore, UnsignedStore
 
 _REMOTE = ("s3", "gs", "az")
 _KNOWN = "`file:///path`, a plain path, `s3://bucket/path`, `gs://bucket/path`, `az://container/path`, `memory://name`"
@@ -46,6 +48,26 @@ def open_store(url: str, *, is_for_others: bool = False) -> ObjectStore:
     if parts.scheme == "memory":
         return RemoteObjectStore(url, store=_memory_store(parts.netloc + parts.path))
     raise ConfigError(f"`{url}` has the unknown scheme `{parts.scheme}`; known are {_KNOWN}")
+
+
+def open_root(url: str, keys: RootKeys) -> ObjectStore:
+    """The object store at `url`, as the root of a job or of a state backend: with keys, its objects are signed.
+
+    Args:
+        url: the store, as for `open_store`.
+        keys: those of the root, in the configuration of a job `job.root_keys`.
+
+    Raises:
+        ConfigError: as `open_store`; from the calls of the store, if an object is signed with another key, is not
+            signed though there is a key, or is signed though there is none.
+    """
+    store = open_store(url)
+    return SignedStore(store, keys) if keys.all else UnsignedStore(store)
+
+
+def open_job_root(job: JobSettings) -> ObjectStore:
+    """The object store of a job's root; see `open_root`."""
+    return open_root(job.root, job.root_keys)
 
 
 def forget_memory_store(url: str) -> None:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.spark.state_columns import StateColumns
 from penstock.state.reading.diff import diff
@@ -37,7 +37,10 @@ class StoreSource:
     @contextmanager
     def versions(self, *records: CheckpointRecord) -> Iterator[list[StoreVersion]]:
         """The store as of these checkpoints, as long as the block runs. Nothing is restored yet."""
-        with worker_scratch() as scratch, closing(open_store(self.config.job.root)) as objects:
+        with (
+            worker_scratch() as scratch,
+            closing(open_job_root(self.config.job)) as objects,
+        ):
             log = CheckpointLog(objects, self.paths)
             systems = open_systems(self.config)
             reader = StateReader(self.config, self.paths, objects, systems, scratch=scratch)

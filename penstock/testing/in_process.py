@@ -390,7 +390,7 @@ class InProcessDriver:
 
     Example:
         >>> from penstock.config import load_config
-        >>> from penstock.metadata.open import open_store
+        >>> from penstock.metadata.open import open_job_root
         >>> from penstock.system.memory import MemorySystem
         >>> from penstock.testing.in_process import InProcessDriver
         >>> app = ps.StreamApplication("copy")
@@ -399,7 +399,7 @@ class InProcessDriver:
         >>> [systems["local"].admin().create_stream(stream, 1) for stream in ("in", "out")]
         [True, True]
         >>> config = load_config(overrides={"job.name": "copy", "job.root": "memory://copy"})
-        >>> objects = open_store(config.job.root)
+        >>> objects = open_job_root(config.job)
         >>> driver = InProcessDriver(app.graph(), config, objects, systems, until_latest=True)
         >>> driver.loop.run()
         >>> driver.log.read().latest.ended

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from obstore.store import MemoryStore
 
+from penstock.config.model import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.metadata.file_store import FileObjectStore
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_root, open_store
 from penstock.metadata.remote_store import RemoteObjectStore
 from penstock.testing.object_store_contract import ObjectStoreContract, SharedObjectStoreContract
 
@@ -38,6 +39,12 @@ class TestMemoryUrl(ObjectStoreContract):
     @pytest.fixture
     def store(self) -> ObjectStore:
         return open_store(f"memory://{uuid.uuid4()}")
+
+
+class TestSignedStore(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return open_root(str(tmp_path), RootKeys("a key of thirty-two characters..."))
 
 
 def test_remote_list_passes_the_page_size() -> None:

@@ -22,6 +22,7 @@ import penstock as ps
 from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.store import StoreSpec
+from penstock.config.model import RootKeys
 from penstock.engine.directory import ContainerDirectory
 from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import ConfigError, NotFoundError, RetryableError
@@ -178,7 +179,7 @@ class Build:
         self.source = folder / "source"
         self.source.mkdir()
         self.objects = FileObjectStore(folder / "root")
-        self.builder = SparkTableBuilder(spark.sparkContext, str(folder / "root"), PATHS)
+        self.builder = SparkTableBuilder(spark.sparkContext, str(folder / "root"), RootKeys(), PATHS)
 
     def push(self, table: pa.Table, files: int = 1) -> None:
         size = -(-table.num_rows // files)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
 import penstock as ps
 from penstock import admin
 from penstock.config import load_config
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
@@ -57,11 +58,12 @@ class ExampleJob:
     def _make(self) -> None:
         admin.create_stream(admin.open_stream("trips"), 2)
         for messages in (_FIRST, _SECOND):
-            _publish(messages)
-            _run()
+            publish(messages)
+            run()
 
 
-def _publish(messages: list[tuple[str, int]]) -> None:
+def publish(messages: list[tuple[str, int]]) -> None:
+    """Append (aircraft, miles) to the stream, which exists."""
     stream = admin.open_stream("trips")
     with closing(stream.system.writer(None)) as writer:
         for tail, miles in messages:
@@ -69,10 +71,10 @@ def _publish(messages: list[tuple[str, int]]) -> None:
             writer.append(ps.SystemStreamPartition("local", "trips", partition_of(key, 2)), [(_TIME_MS, key, value)])
 
 
-def _run() -> None:
+def run(overrides: Mapping[str, object] | None = None) -> None:
     """Read what the stream holds, then commit and stop."""
-    config = load_config(default_job_name="flights", overrides={"task.commit.ms": 0})
-    objects, systems = open_store(config.job.root), open_systems(config)
+    config = load_config(default_job_name="flights", overrides={"task.commit.ms": 0, **(overrides or {})})
+    objects, systems = open_job_root(config.job), open_systems(config)
     graph = flights().graph()
     with closing(InProcessDriver(graph, config, objects, systems, containers=1, until_latest=True)) as driver:
         driver.loop.run()

@@ -21,7 +21,7 @@ from penstock.checkpoint.record import CheckpointRecord, Offered
 from penstock.checkpoint.value import Markers
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.plan.layout import store_layout
 from penstock.plan.streams import JobStreams
@@ -58,7 +58,7 @@ def first_record(config: JobConfig, on_damage: OnDamage = "raise") -> Checkpoint
         on_damage: see `CheckpointLog.read`.
     """
     with ExitStack() as stack:
-        objects = open_store(config.job.root)
+        objects = open_job_root(config.job)
         stack.callback(objects.close)
         return CheckpointLog(objects, JobPaths(config.job.name, config.job.id)).read(on_damage).latest
 
@@ -74,7 +74,7 @@ def write_first_state(state: FirstState) -> CheckpointRecord:
     """
     config = state.config
     with ExitStack() as stack:
-        objects = open_store(config.job.root)
+        objects = open_job_root(config.job)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects)
         log = CheckpointLog(objects, found.paths)

@@ -18,7 +18,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.plan.grouping import Grouping
 from penstock.plan.layout import check_layout, store_layout
@@ -100,7 +100,7 @@ def open_store_target(
         known = ", ".join(f"`{name}`" for name in specs) or "none"
         raise ConfigError(f"`{called or app.name}` has no store `{store}`; it has: {known}")
     with ExitStack() as stack:
-        objects = open_store(config.job.root)
+        objects = open_job_root(config.job)
         stack.callback(objects.close)
         streams = JobStreams.open(graph, config)
         stack.callback(streams.close)

@@ -43,7 +43,7 @@ from penstock.engine.query.watermark import SparkWatermark
 from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.metadata.identity import check_root
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.metadata.shown_failure import LastWords, ShownFailure
 from penstock.metadata.stop_request import StopRequests
@@ -142,7 +142,7 @@ class QueryJob:
     ) -> None:
         """Take the job over: first its lease, then its containers."""
         config = self._config
-        self._objects = open_store(config.job.root)
+        self._objects = open_job_root(config.job)
         undo.callback(self._objects.close)
         self._log = log = CheckpointLog(self._objects, self._paths)
         check_root(self._objects, self._paths, config.job.root)
@@ -206,7 +206,9 @@ class QueryJob:
         graph = job.topology.graph
         self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
-        tables = TableBuilds(job, self._log, SparkTableBuilder(context, config.job.root, job.paths))
+        tables = TableBuilds(
+            job, self._log, SparkTableBuilder(context, config.job.root, config.job.root_keys, job.paths)
+        )
         self._loop = assemble(
             job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
         )
@@ -318,11 +320,11 @@ class QueryJob:
     def _taken(self, batch: QueryBatch) -> dict[str, DataFrame]:
         owed = self._debts.now()
         objects = [each for own in owed.unpublished for each in own.objects]
-        frames = {}
+        frames, place = {}, self._config.job
         for output in self._outputs:
             stream = SystemStream(QUERY_SYSTEM, output.name)
             schema = to_arrow_schema(output.schema, timezone="UTC")
-            rows = OutputRows(self._config.job.root, batch.number, stream, schema, output.writer)
+            rows = OutputRows(place.root, place.root_keys, batch.number, stream, schema, output.writer)
             frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._objects)
         return frames
 

@@ -14,10 +14,11 @@ from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.outbox import OutboxObject
+from penstock.config.model import RootKeys
 from penstock.engine.worker import hide_loaded
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_root
 from penstock.runtime.outbox_objects import decode
 
 IN_DRIVER_BYTES = 1 << 20
@@ -37,6 +38,8 @@ class OutputRows:
     """Reads one output of one batch."""
 
     root: str
+    keys: RootKeys
+    """Those of the root."""
     batch: int
     """The query's."""
     stream: SystemStream
@@ -61,7 +64,7 @@ class OutputRows:
             NotFoundError: the query has gone on to the next batch.
         """
         hide_loaded()
-        with closing(open_store(self.root)) as store:
+        with closing(open_root(self.root, self.keys)) as store:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
                     try:

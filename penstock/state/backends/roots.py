@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from penstock.config.model import JobConfig
 from penstock.metadata.identity import canonical_root, check_companion, settle_companion
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_root
 from penstock.metadata.paths import JobPaths
 
 
@@ -63,5 +63,5 @@ class BackendRoots:
             return self._objects
         with self._lock:
             if canonical not in self._opened:
-                self._opened[canonical] = open_store(url)
+                self._opened[canonical] = open_root(url, self._config.job.root_keys)
             return self._opened[canonical]

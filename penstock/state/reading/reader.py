@@ -19,7 +19,7 @@ from penstock.checkpoint.value import Markers
 from penstock.config.model import JobConfig, StoreSettings
 from penstock.errors import NotFoundError
 from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
@@ -147,7 +147,7 @@ def read_store(
     Raises:
         NotFoundError: the job has no checkpoint, or the checkpoint no such store.
     """
-    objects = open_store(config.job.root)
+    objects = open_job_root(config.job)
     try:
         paths = JobPaths(config.job.name, config.job.id)
         chosen = record or _last(objects, paths)

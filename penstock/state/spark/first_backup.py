@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
-from penstock.metadata.open import open_store
+from penstock.metadata.open import open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.roots import BackendRoots
@@ -49,7 +49,7 @@ class FirstBackup:
         """
         config = self.config
         with ExitStack() as stack:
-            objects = open_store(config.job.root)
+            objects = open_job_root(config.job)
             stack.callback(objects.close)
             roots = BackendRoots(config, objects)
             stack.callback(roots.close)

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.outbox import OutboxObject, Part
+from penstock.config.model import RootKeys
 from penstock.engine.query.outputs import OutputRows
 from penstock.errors import NotFoundError
 
@@ -27,7 +28,7 @@ def test_rows_that_are_used_too_late_are_gone(tmp_path: Path) -> None:
     named = OutboxObject(
         "visits-1/outbox/1-2-0", 0, 10, "ab" * 32, {SystemStreamPartition("spark", "totals", 0): Part(1, 1)}
     )
-    rows = OutputRows(str(tmp_path), 7, STREAM, SCHEMA, Nothing())
+    rows = OutputRows(str(tmp_path), RootKeys(), 7, STREAM, SCHEMA, Nothing())
     asked = pa.RecordBatch.from_pydict({"id": [0]})
     with pytest.raises(
         NotFoundError, match=r"rows of batch 7 in output `totals` are gone.*in the handler.*`.cache\(\)`"

@@ -1,0 +1,100 @@
+"""Signs the objects of a job with the key of its root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+
+from penstock.admin.job.ownership import held_job
+from penstock.admin.jobs import FoundJob
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import ConfigError, NotFoundError
+from penstock.metadata.identity import check_root, known_uid
+from penstock.metadata.object_store import ObjectStore
+from penstock.metadata.open import open_root
+from penstock.metadata.signed_store import SignedStore
+from penstock.state.backends.roots import BackendRoots
+
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class SigningFacts:
+    """The objects of a job, and of the listings of its `files` systems. All of them have signatures of the key."""
+
+    job: str
+    objects: int
+    signed: int
+    """Those that were signed by this call; the others were signed with the key before."""
+
+
+def sign(job: FoundJob) -> SigningFacts:
+    """Sign every object of a job that does not run with `job.root.key`, which the configuration has to give.
+
+    Objects without a signature are trusted as they are, so make sure before that nobody else could write to the root.
+    Objects that are signed with `job.root.key.previous` are verified, and signed with the new key. A call that was
+    interrupted can be repeated, and must be before the job starts.
+
+    Args:
+        job: the job.
+
+    Raises:
+        ConfigError: there is no `job.root.key`, or an object is signed with a key that the configuration does not have.
+        CorruptError: an object has a wrong signature.
+        IncompatibleError: the job's folder is a copy that was not adopted.
+        LeaseHeldError: the job runs.
+
+    Example:
+        >>> key = "the key of this root, 32 characters or more"
+        >>> with admin.open_job("flights", overrides={"job.root.key": key}) as job:
+        ...     first, second = admin.sign(job), admin.sign(job)
+        >>> first.signed == first.objects > 10, second.signed
+        (True, 0)
+    """
+    found = replace(job, objects=_lenient(job.objects))
+    check_root(found.objects, found.paths, found.config.job.root)
+    with held_job(found, CheckpointLog(found.objects, found.paths), "sign"), ThreadPoolExecutor(_THREADS) as pool:
+        done = [
+            each
+            for store, keys in _places(found)
+            for each in pool.map(partial(_sign_object, store), keys)
+            if each is not None
+        ]
+    return SigningFacts(found.paths.root, len(done), sum(done))
+
+
+def _places(found: FoundJob) -> Iterator[tuple[SignedStore, Iterable[str]]]:
+    """Every store with objects of the job, and their keys there."""
+    paths, config = found.paths, found.config
+    objects = _lenient(found.objects)
+    yield objects, [key for key in objects.list(paths.root) if key != paths.lease]
+    uid = known_uid(objects, paths)
+    with closing(BackendRoots(config, objects)) as roots:
+        for _, root in roots.separate():
+            if uid and known_uid(own := _lenient(root), paths) == uid:
+                yield own, own.list(paths.root)
+    for settings in map(config.system, config.system_names):
+        if settings.factory == "files":
+            with closing(open_root(settings.options["listing"], config.job.root_keys)) as listing:
+                own = _lenient(listing)
+                yield own, own.list("")
+
+
+def _lenient(objects: ObjectStore) -> SignedStore:
+    if not isinstance(objects, SignedStore):
+        raise ConfigError(
+            "the configuration has no `job.root.key` to sign with. Make one with `openssl rand -hex 32`, keep it in a "
+            "file that nobody else can read, and give it as `job.root.key: file:PATH`"
+        )
+    return objects.taking_unsigned()
+
+
+def _sign_object(store: SignedStore, key: str) -> bool | None:
+    """Whether it was signed; None if it was deleted meanwhile."""
+    try:
+        return store.sign_again(key)
+    except NotFoundError:
+        return None
