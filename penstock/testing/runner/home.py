@@ -21,7 +21,7 @@ from penstock.config.table import BROADCAST_INPUTS, STREAM_GUARANTEE, SYSTEM_FAC
 from penstock.config.values import RefusedError
 from penstock.driver.event_time import EventTime
 from penstock.errors import ConfigError
-from penstock.metadata.open import forget_memory_store, open_store
+from penstock.metadata.open import forget_memory_store, open_job_root
 from penstock.metadata.paths import JobPaths
 from penstock.plan.input_order import InputOrder
 from penstock.plan.side_inputs import side_streams, with_side_inputs
@@ -101,7 +101,7 @@ class RunnerHome:
         order = InputOrder.of({op.stream for op in graph.inputs}, config)
         feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock, order)
         paths = JobPaths(config.job.name, config.job.id)
-        tables = TablesInProcess(open_store(self._root), paths, graph, self._partitions)
+        tables = TablesInProcess(open_job_root(config.job), paths, graph, self._partitions)
         seen = {key: value for key, value in loaded.for_tasks().items() if key not in added}
         return RunnerJob(graph, config, seen, feed, tables)
 
@@ -110,7 +110,7 @@ class RunnerHome:
         driver = InProcessDriver(
             job.graph,
             job.config,
-            open_store(self._root),
+            open_job_root(job.config.job),
             self.streams.systems,
             containers=1,
             layers=(CheckedStore,),
