@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.identity import check_root, known_uid
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_root
-from penstock.metadata.signed_store import SignedStore
+from penstock.metadata.signed_store import SignedStore, UntrustedError
 from penstock.state.backends.roots import BackendRoots
 
 _THREADS = 16
@@ -34,15 +34,16 @@ class SigningFacts:
 def sign(job: FoundJob) -> SigningFacts:
     """Sign every object of a job that does not run with `job.root.key`, which the configuration has to give.
 
-    Objects without a signature are trusted as they are, so make sure before that nobody else could write to the root.
-    Objects that are signed with `job.root.key.previous` are verified, and signed with the new key. A call that was
-    interrupted can be repeated, and must be before the job starts.
+    The first time, objects without a signature are trusted as they are, so make sure before that nobody else could
+    write to the root. Later, they are refused. Objects that are signed with `job.root.key.previous` are verified, and
+    signed with the new key. A call that was interrupted can be repeated, and must be before the job starts.
 
     Args:
         job: the job.
 
     Raises:
-        ConfigError: there is no `job.root.key`, or an object is signed with a key that the configuration does not have.
+        ConfigError: there is no `job.root.key`, or an object is signed with a key that the configuration does not have,
+            or the root was signed before and an object is not.
         CorruptError: an object has a wrong signature.
         IncompatibleError: the job's folder is a copy that was not adopted.
         LeaseHeldError: the job runs.
@@ -54,42 +55,59 @@ def sign(job: FoundJob) -> SigningFacts:
         >>> first.signed == first.objects > 10, second.signed
         (True, 0)
     """
-    found = replace(job, objects=_lenient(job.objects))
+    trusts = _trusts_unsigned(job)
+    found = replace(job, objects=_to_sign(job.objects, trusts=trusts))
     check_root(found.objects, found.paths, found.config.job.root)
     with held_job(found, CheckpointLog(found.objects, found.paths), "sign"), ThreadPoolExecutor(_THREADS) as pool:
         done = [
             each
-            for store, keys in _places(found)
+            for store, keys in _places(found, trusts=trusts)
             for each in pool.map(partial(_sign_object, store), keys)
             if each is not None
         ]
     return SigningFacts(found.paths.root, len(done), sum(done))
 
 
-def _places(found: FoundJob) -> Iterator[tuple[SignedStore, Iterable[str]]]:
-    """Every store with objects of the job, and their keys there."""
+def _trusts_unsigned(job: FoundJob) -> bool:
+    """Whether objects without a signature are signed: not once all were, because then a stranger wrote them. The job's
+    uid is signed last."""
+    try:
+        job.objects.get(job.paths.uid)
+    except NotFoundError:
+        return True
+    except UntrustedError:
+        if job.config.job.root_keys.previous is None:
+            return True
+        raise
+    return False
+
+
+def _places(found: FoundJob, *, trusts: bool) -> Iterator[tuple[SignedStore, Iterable[str]]]:
+    """Every store with objects of the job, and their keys there; the job's uid comes last."""
     paths, config = found.paths, found.config
-    objects = _lenient(found.objects)
-    yield objects, [key for key in objects.list(paths.root) if key != paths.lease]
+    objects = _to_sign(found.objects, trusts=trusts)
     uid = known_uid(objects, paths)
     with closing(BackendRoots(config, objects)) as roots:
         for _, root in roots.separate():
-            if uid and known_uid(own := _lenient(root), paths) == uid:
+            if uid and known_uid(own := _to_sign(root, trusts=trusts), paths) == uid:
                 yield own, own.list(paths.root)
     for settings in map(config.system, config.system_names):
         if settings.factory == "files":
             with closing(open_root(settings.options["listing"], config.job.root_keys)) as listing:
-                own = _lenient(listing)
+                own = _to_sign(listing, trusts=trusts)
                 yield own, own.list("")
+    yield objects, [key for key in objects.list(paths.root) if key not in {paths.lease, paths.uid}]
+    if uid:
+        yield objects, [paths.uid]
 
 
-def _lenient(objects: ObjectStore) -> SignedStore:
+def _to_sign(objects: ObjectStore, *, trusts: bool) -> SignedStore:
     if not isinstance(objects, SignedStore):
         raise ConfigError(
             "the configuration has no `job.root.key` to sign with. Make one with `openssl rand -hex 32`, keep it in a "
             "file that nobody else can read, and give it as `job.root.key: file:PATH`"
         )
-    return objects.taking_unsigned()
+    return objects.taking_unsigned() if trusts else objects
 
 
 def _sign_object(store: SignedStore, key: str) -> bool | None:

@@ -18,9 +18,9 @@ def sign(
 ) -> None:
     """Sign the objects of a job that is not running with `job.root.key`.
 
-    The command trusts objects without a signature as they are: make sure before that nobody else could write to the
-    root. It verifies objects that are signed with `job.root.key.previous`, and signs them with the new key. If the
-    command is interrupted, repeat it.
+    The first time, the command trusts objects without a signature as they are: make sure before that nobody else could
+    write to the root. Later, it refuses them. It verifies objects that are signed with `job.root.key.previous`, and
+    signs them with the new key. If the command is interrupted, repeat it.
     """
     with open_job(job, config, assignments) as found:
         facts = sign_job(found)

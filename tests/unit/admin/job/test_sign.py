@@ -120,6 +120,23 @@ def test_signing_that_was_interrupted_is_repeated(job: Job, monkeypatch: pytest.
     job.check(OLD)
 
 
+def test_what_a_stranger_adds_to_a_signed_root_is_not_signed(job: Job) -> None:
+    job.publish(100)
+    run(OLD)
+    key = job.root.list(f"{JOB}/checkpoints")[-1]
+    record = job.root.get(key)
+    for data, keys in ((record[48:], OLD), (record[48:], BOTH), (record[:-1] + b" ", BOTH)):
+        job.root.delete(key)
+        job.root.put_if_absent(key, data)
+        with pytest.raises((ConfigError, CorruptError), match="sign"):
+            job.sign(keys)
+        assert job.root.get(key) == data
+    job.root.delete(key)
+    job.root.put_if_absent(key, record)
+    assert job.sign(BOTH)[1] > 0
+    job.check(NEW)
+
+
 def test_nothing_of_a_running_job_is_signed(job: Job) -> None:
     job.publish(100)
     run(NONE)
