@@ -128,7 +128,7 @@ class OutboxLife:
         patch.setattr(publisher, "TRANSACTION_BYTES", 2000)
         patch.setattr(outbox, "MEMORY_BYTES", 0)
         patch.setattr(outbox, "_LEAST_MEMORY_BYTES", 2000)
-        patch.setattr(resources, "open_store", lambda url: self._store(open_store(url)))
+        patch.setattr(resources, "open_job_root", lambda job: self._store(open_store(job.root)))
 
     def _store(self, inner: ObjectStore) -> ObjectStore:
         process, hooked = self.process, HookedStore(inner)
