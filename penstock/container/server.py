@@ -15,6 +15,7 @@ from penstock.container.auth import TokenCheck
 from penstock.container.calls import CALLS
 from penstock.container.container import Container
 from penstock.container.epoch import Epoch
+from penstock.container.handlers import serve
 from penstock.container.protocol import END_OF_INPUT, AttemptCall, load
 from penstock.container.tls import TlsIdentity
 from penstock.errors import PenstockError
@@ -62,7 +63,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         if call is None:
             raise flight.FlightServerError(f"a container has no action `{action.type}`")
         try:
-            for answer in call.serve(self._container, action.body.to_pybytes()):
+            for answer in serve(call, self._container, action.body.to_pybytes()):
                 yield answer
                 if context.is_cancelled():
                     return

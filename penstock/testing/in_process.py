@@ -21,6 +21,7 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.calls import Call
 from penstock.container.container import Container
+from penstock.container.handlers import HANDLERS
 from penstock.container.package import JobPackage
 from penstock.container.protocol import (
     AttemptCall,
@@ -230,7 +231,7 @@ class InProcessFleet:
         answers: list[A] = []
         for container, tasks, standbys in self._busy():
             identity = Identity(container.incarnation, epoch)
-            for last in call.handler(container, identity, request.for_container(tasks, standbys)):
+            for last in HANDLERS[call.name](container, identity, request.for_container(tasks, standbys)):
                 on_answer(container.container, last)
             answers.append(last)
         return answers

@@ -21,6 +21,7 @@ from penstock.config.load import load_config
 from penstock.container.calls import SNAPSHOT, UPLOAD, Call
 from penstock.container.container import Container
 from penstock.container.epoch import Epoch
+from penstock.container.handlers import HANDLERS
 from penstock.container.package import JobPackage
 from penstock.container.protocol import Identity, OpenEpoch, Request
 from penstock.container.resources import EpochResources
@@ -100,7 +101,7 @@ class Fleet:
 
 def _answer(call: Call[Any, Any], home: Epoch, request: Request) -> object:
     inside = cast("Container", SimpleNamespace(epoch=lambda _: home))
-    *_, last = call.handler(inside, Identity("", home.number), request)
+    *_, last = HANDLERS[call.name](inside, Identity("", home.number), request)
     return last
 
 
