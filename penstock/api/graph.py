@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from penstock.api.batch_task import BatchTask
 from penstock.api.callbacks import Callback, maker, methods
@@ -35,11 +35,25 @@ class OutputSpec:
 class OperatorSpec:
     """An operator: its stable id, the operators it reads, the serdes of what it emits, and the stores it uses."""
 
+    needs_task: ClassVar[bool] = False
+    """Whether it runs in a task's container, which has stores and tasks of the application."""
+    changes_key: ClassVar[bool] = False
+    """Whether a message that it emits belongs to the task that owns its new key. It then leaves the stage."""
+    sends: ClassVar[bool] = False
+    """Whether its code may send to any output."""
+    is_input: ClassVar[bool] = False
+    """Whether its messages come from a stream, as bytes that another stage may decode."""
+
     id: str
     upstream: tuple[str, ...]
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     stores: tuple[str, ...] = ()
+
+    @property
+    def sent_to(self) -> SystemStream | None:
+        """The output that every one of its messages goes to."""
+        return None
 
     @property
     def uses_time(self) -> bool:
@@ -54,6 +68,8 @@ class OperatorSpec:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec(OperatorSpec):
     """Reads a stream."""
+
+    is_input = True
 
     stream: SystemStream
     timestamp: Callable[[Any], int] | None = None
@@ -114,17 +130,27 @@ class MergeSpec(OperatorSpec):
 class PartitionBySpec(FunctionSpec):
     """Sends each message to the task that owns its new key."""
 
+    changes_key = True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionThroughSpec(PartitionBySpec):
     """Sends each message to the task that owns its new key, through a durable intermediate stream."""
 
+    changes_key = False
+
     through: SystemStream
+
+    @property
+    def sent_to(self) -> SystemStream:
+        return self.through
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntermediateSpec(OperatorSpec):
     """Reads what an operator wrote to a durable intermediate stream in batches that have ended."""
+
+    is_input = True
 
     stream: SystemStream
     writer: str
@@ -136,6 +162,9 @@ class IntermediateSpec(OperatorSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
+
+    needs_task = True
+    sends = True
 
     task: Callable[[], StreamTask]
     timers: Serde[Any] | None = None
@@ -162,6 +191,8 @@ class ProcessSpec(OperatorSpec):
 class BatchTaskSpec(OperatorSpec):
     """A BatchTask with stores: it gets all messages of a batch at once."""
 
+    needs_task = True
+
     task: Callable[[], BatchTask]
     deletes: tuple[str, ...] = ()
     """Stores that it may have had before: a start drops them."""
@@ -180,6 +211,9 @@ class BatchTaskSpec(OperatorSpec):
 class WindowSpec(OperatorSpec):
     """Reduces the messages of windows to panes."""
 
+    needs_task = True
+    sends = True  # messages that are too late
+
     window: Window
     message_serde: Serde[Any]
     """The serde of the values that come in."""
@@ -195,6 +229,9 @@ class WindowSpec(OperatorSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinSpec(OperatorSpec):
     """Joins the messages of two streams that have the same key and are close in time."""
+
+    needs_task = True
+    sends = True  # messages that are late
 
     join: Join
     function: JoinFunction
@@ -213,6 +250,8 @@ class JoinSpec(OperatorSpec):
 class SinkSpec(OperatorSpec):
     """A function called for each message; nothing follows it."""
 
+    sends = True
+
     function: SinkFunction
 
     def callbacks(self) -> Iterator[Callback]:
@@ -225,10 +264,16 @@ class SendToSpec(OperatorSpec):
 
     output: SystemStream
 
+    @property
+    def sent_to(self) -> SystemStream:
+        return self.output
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendToTableSpec(OperatorSpec):
     """Writes each message to a table."""
+
+    needs_task = True
 
     table: str
     history_ms: int | None
@@ -245,6 +290,8 @@ class SendToTableSpec(OperatorSpec):
 class TableJoinSpec(OperatorSpec):
     """Joins each message with the table's value of its key."""
 
+    needs_task = True
+
     table: str
     function: Callable[[Any, Any], Any]
     kind: TableJoinKind
@@ -256,6 +303,9 @@ class TableJoinSpec(OperatorSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalJoinSpec(OperatorSpec):
     """Joins each message with the table's value of its key as of the message's event time."""
+
+    needs_task = True
+    sends = True  # messages that are late
 
     table: str
     function: Callable[[Any, Any], Any]

@@ -24,7 +24,6 @@ from penstock.api.ssp import SystemStream
 from penstock.api.store import StoreSpec
 from penstock.api.tables import TableSpec
 from penstock.errors import ConfigError
-from penstock.runtime.operators.table import operator_of
 from penstock.system.query import QUERY_SYSTEM
 from penstock.wording import listed
 
@@ -179,7 +178,7 @@ def _placed(
 
 
 def _assign_stages(graph: ApplicationGraph) -> dict[str, int]:
-    least = {op.id: int(operator_of(op).needs_task) for op in graph.operators}
+    least = {op.id: int(op.needs_task) for op in graph.operators}
     stage_of = _earliest_stages(graph, least)
     written = {spec.name for spec in graph.written_stores}  # what is only read may be read in any stage
     shared = {store: ids for store, ids in graph.store_users().items() if len(ids) > 1 and store in written}
@@ -198,7 +197,7 @@ def _earliest_stages(graph: ApplicationGraph, least: Mapping[str, int]) -> dict[
     exits: dict[str, int] = {}
     for op in graph.operators:
         stage_of[op.id] = max([least[op.id], *(exits[up] for up in op.upstream)])
-        exits[op.id] = stage_of[op.id] + operator_of(op).changes_key
+        exits[op.id] = stage_of[op.id] + op.changes_key
     return stage_of
 
 
@@ -241,7 +240,7 @@ def _behind_partition_by(graph: ApplicationGraph, first: str) -> set[str]:
     for op in graph.operators:
         if reached.intersection(op.upstream):
             reached.add(op.id)
-        if any(up in behind or (up in reached and operator_of(graph.operator(up)).changes_key) for up in op.upstream):
+        if any(up in behind or (up in reached and graph.operator(up).changes_key) for up in op.upstream):
             behind.add(op.id)
     return behind
 
@@ -278,7 +277,7 @@ class _Channels:
 
     def connect(self, source: OperatorSpec, target: OperatorSpec, stage_of: dict[str, int]) -> None:
         a, b = stage_of[source.id], stage_of[target.id]
-        by_key = operator_of(source).changes_key
+        by_key = source.changes_key
         if not by_key and a == b:
             return
         for number, channel in enumerate(self.channels):
@@ -296,7 +295,7 @@ class _Channels:
                 Routing.KEY if by_key else Routing.TASK,
                 source.key_serde,
                 source.value_serde,
-                raw=operator_of(source).is_input,
+                raw=source.is_input,
             )
         )
 
@@ -341,13 +340,13 @@ def _connect_outputs(
     task that may send to it."""
     through = {op.stream: intermediate_output(op) for op in graph.intermediates}
     for op in graph.operators:
-        output = operator_of(op).output
+        output = op.sent_to
         if output in through:
             edges.to_output(op.id, op.id, stage_of[op.id], through[output], Routing.THROUGH)
         elif output is not None:
             edges.to_output(op.id, op.id, stage_of[op.id], outputs[output])
     for op in graph.operators:
-        if operator_of(op).sends:
+        if op.sends:
             for stream, spec in outputs.items():
                 edges.to_output(f"{op.id}=>{stream}", op.id, stage_of[op.id], spec)
 

@@ -41,7 +41,7 @@ class Wiring:
         """Build the nodes from the last operator to the first, so that what follows each one exists."""
         for spec in reversed(self._operators):
             operator, following, outlets = operator_of(spec), *self._following(spec)
-            surroundings = surround(operator, self._output_pushes(spec) if operator.sends else {})
+            surroundings = surround(operator, self._output_pushes(spec) if spec.sends else {})
             stores = frozenset(("store", name) for name in spec.stores)
             behind = frozenset[tuple[str, str]]().union(*(self._reach[op_id] for op_id in following))
             if stores & behind:
@@ -70,12 +70,11 @@ class Wiring:
 
     def _following(self, spec: OperatorSpec) -> tuple[list[str], list[Outlet]]:
         """What follows an operator: those of this stage that read it, and the channels that all it emits leaves by."""
-        operator = operator_of(spec)
-        operators = [] if operator.changes_key else [other.id for other in self._operators if spec.id in other.upstream]
+        operators = [] if spec.changes_key else [other.id for other in self._operators if spec.id in other.upstream]
         outlets = [
             outlet
             for outlet in self._outgoing(spec)
-            if not outlet.channel.raw and not (outlet.channel.output is not None and operator.sends)
+            if not outlet.channel.raw and not (outlet.channel.output is not None and spec.sends)
         ]
         return operators, outlets
 

@@ -44,14 +44,14 @@ NOW = 1_700_000_000_000
 class HoldSpec(OperatorSpec):
     """Holds messages until the watermark passes them."""
 
+    needs_task = True
+
     @property
     def uses_time(self) -> bool:
         return True
 
 
 class Hold(Operator[HoldSpec]):
-    needs_task = True
-
     @property
     def time_store(self) -> str | None:
         return self.spec.stores[0]

@@ -24,7 +24,6 @@ from penstock.plan.grouping import Grouping
 from penstock.plan.layout import check_layout, store_layout
 from penstock.plan.positions import first_positions
 from penstock.plan.streams import JobStreams
-from penstock.runtime.operators.table import operator_of
 from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System
 from penstock.wording import flag
@@ -134,7 +133,7 @@ def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int
         if op.id in seen:
             continue
         seen.add(op.id)
-        if operator_of(op).changes_key:
+        if op.changes_key:
             counts.setdefault(tasks, f"`{op.id}` by {tasks}")
         elif isinstance(op, InputSpec):
             if any(each.stream == op.stream for each in streams.broadcast):

@@ -6,11 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.api.graph import OperatorSpec
 from penstock.api.serdes.failures import Place
-from penstock.api.ssp import SystemStream
 from penstock.api.store import KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.batch import NOTHING_DUE, Batch, Due
@@ -150,15 +149,6 @@ class Operator(ABC, Generic[S]):
     A new kind is a subclass in a separate file, and the line in `table.py` that names its spec.
     """
 
-    needs_task: ClassVar[bool] = False
-    """Whether it runs in a task's container, which has stores and tasks of the application."""
-    changes_key: ClassVar[bool] = False
-    """Whether a message that it emits belongs to the task that owns its new key. It then leaves the stage."""
-    sends: ClassVar[bool] = False
-    """Whether its code may send to any output."""
-    is_input: ClassVar[bool] = False
-    """Whether its messages come from a stream, as bytes that another stage may decode."""
-
     def __init__(self, spec: S) -> None:
         self.spec = spec
 
@@ -171,11 +161,6 @@ class Operator(ABC, Generic[S]):
         """The times of the oldest timers and windows that wait in a task's `time_store`. The next batch begins at once
         if one of them is due. It reads the first entry of each order of time, however many there are."""
         return NOTHING_DUE
-
-    @property
-    def output(self) -> SystemStream | None:
-        """The output that every one of its messages goes to."""
-        return None
 
     def place(self, name: str) -> Place:
         """Where the serdes of what it emits are declared; `name` says of which messages."""

@@ -22,8 +22,6 @@ from penstock.runtime.timers import oldest_timers
 class BatchTaskOperator(Operator[BatchTaskSpec]):
     """Gathers the messages of a batch, and calls its task once in each batch."""
 
-    needs_task = True
-
     @property
     def time_store(self) -> str | None:
         timers = timers_store(self.spec.id)

@@ -13,8 +13,6 @@ from penstock.runtime.operators.base import PassingOperator, Watch
 class Input(PassingOperator[InputSpec]):
     """The messages of a stream, as they were read."""
 
-    is_input = True
-
     def place(self, name: str) -> Place:
         return input_place(self.spec.stream)
 

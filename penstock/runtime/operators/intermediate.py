@@ -10,7 +10,5 @@ from penstock.runtime.operators.base import PassingOperator
 class Intermediate(PassingOperator[IntermediateSpec]):
     """The messages that were sent through the stream, as they were written."""
 
-    is_input = True
-
     def place(self, name: str) -> Place:
         return input_place(self.spec.stream)

@@ -36,9 +36,6 @@ drops."""
 class StreamJoin(Operator[JoinSpec]):
     """Every pair is found by that message of the two that comes last."""
 
-    needs_task = True
-    sends = True  # messages that are late
-
     @property
     def time_store(self) -> str | None:
         return self.spec.stores[0]

@@ -14,8 +14,6 @@ from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 class JoinTable(Operator[TableJoinSpec]):
     """The table's value as it is when the message comes."""
 
-    needs_task = True
-
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         op_id, position, function = self.spec.id, surroundings.position, self.spec.function
         get, keeps_all = surroundings.stores[self.spec.table].get, self.spec.kind == "left"

@@ -6,15 +6,12 @@ from typing import Any
 
 from penstock.api.graph import PartitionBySpec, PartitionThroughSpec
 from penstock.api.serdes.failures import Place, partition_by_place
-from penstock.api.ssp import SystemStream
 from penstock.runtime.columns import Columns, Push
 from penstock.runtime.operators.elementwise import Deliver, Elementwise
 
 
 class PartitionBy(Elementwise[PartitionBySpec]):
     """Each result is the message's new key."""
-
-    changes_key = True
 
     def place(self, name: str) -> Place:
         return partition_by_place(name)
@@ -29,9 +26,4 @@ class PartitionBy(Elementwise[PartitionBySpec]):
 class PartitionThrough(PartitionBy):
     """The same, but the messages leave by the channel to the intermediate stream."""
 
-    changes_key = False
     spec: PartitionThroughSpec
-
-    @property
-    def output(self) -> SystemStream:
-        return self.spec.through

@@ -34,9 +34,6 @@ from penstock.runtime.timers import oldest_timers
 class Process(Operator[ProcessSpec]):
     """A task of the application with stores and timers, which emits messages and may send to outputs."""
 
-    needs_task = True
-    sends = True
-
     @property
     def time_store(self) -> str | None:
         return None if self.spec.timers is None else timers_store(self.spec.id)

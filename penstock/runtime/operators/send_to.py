@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from penstock.api.graph import SendToSpec
-from penstock.api.ssp import SystemStream
 from penstock.runtime.operators.base import PassingOperator
 
 
 class SendTo(PassingOperator[SendToSpec]):
     """The channel to the output takes the messages as they are."""
-
-    @property
-    def output(self) -> SystemStream:
-        return self.spec.output

@@ -21,8 +21,6 @@ _AT_MOST = 100_000
 class SendToTable(Operator[SendToTableSpec]):
     """Puts the value of each message under its key; None deletes the key. A table with history keeps versions."""
 
-    needs_task = True
-
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         if self.spec.history_ms is not None:
             return _HistoryNode(self.spec, surroundings, self.spec.history_ms)

@@ -14,8 +14,6 @@ from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 class Sink(Operator[SinkSpec]):
     """Runs the application's function, which may send to outputs."""
 
-    sends = True
-
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         collector = Collector(self.spec.id, NOWHERE.push, surroundings.outputs)
         return Node(

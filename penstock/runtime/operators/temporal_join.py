@@ -37,9 +37,6 @@ _WAITS, _NEXT = b"w", b"n"
 class TemporalJoin(Operator[TemporalJoinSpec]):
     """The table's value as it was at the message's event time."""
 
-    needs_task = True
-    sends = True  # messages that are late
-
     @property
     def time_store(self) -> str | None:
         return self.spec.stores[1]

@@ -20,9 +20,6 @@ from penstock.runtime.windows.sliding import SlidingNode
 class WindowOperator(Operator[WindowSpec]):
     """Windows of the messages' keys, or of the whole task."""
 
-    needs_task = True
-    sends = True  # messages that are too late
-
     @property
     def time_store(self) -> str | None:
         return self.spec.stores[0]

@@ -31,11 +31,11 @@ from penstock.testing import TestRunner
 class TotalsSpec(OperatorSpec):
     """Emits the sum of each key's values once the batch has no more messages."""
 
+    needs_task = True
+
 
 class Totals(Operator[TotalsSpec]):
     """Sums in a store; they fire in the order of their keys, at the time that the key's name gives."""
-
-    needs_task = True
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         return _TotalsNode(self.spec, surroundings, downstream)
@@ -241,11 +241,11 @@ def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str |
 class SidesSpec(OperatorSpec):
     """Says which of its streams each message is from."""
 
+    needs_task = True
+
 
 class Sides(Operator[SidesSpec]):
     """As a join does, it takes the messages of each stream separately."""
-
-    needs_task = True
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         return _SidesNode(surroundings, downstream)
@@ -282,10 +282,10 @@ def test_an_operator_knows_which_stream_a_message_is_from(monkeypatch: pytest.Mo
 class BegunSpec(OperatorSpec):
     """Emits the batch that began before the message came."""
 
-
-class Begun(Operator[BegunSpec]):
     needs_task = True
 
+
+class Begun(Operator[BegunSpec]):
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         return _BegunNode(self.spec.id, downstream)
 
