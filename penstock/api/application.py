@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -285,9 +284,11 @@ class Application:
             >>> job.await_termination()  # doctest: +SKIP
             True
         """
-        # The one arrow that points upwards: an application knows how to start itself. It is looked up at the
-        # call, so that importing the API needs neither Spark nor Flight.
-        job: Job = importlib.import_module("penstock.engine.launch").run_application(
+        # The one arrow that points upwards: an application can start itself. The import waits for the call, because
+        # importing the API must need neither Spark nor Flight.
+        from penstock.engine.launch import run_application
+
+        return run_application(
             self,
             config,
             spark=spark,
@@ -297,7 +298,6 @@ class Application:
             from_checkpoint=from_checkpoint,
             reset_operators=reset_operators,
         )
-        return job
 
 
 class StreamApplication(Application):
