@@ -109,8 +109,8 @@ class AuditLog:
 
 def cut(text: str) -> str:
     """The text as UTF-8 can hold it, and not longer than a record may have it."""
-    text = text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
-    return text.encode(errors="backslashreplace").decode()
+    text = text.encode(errors="backslashreplace").decode()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _cut_changes(changes: Mapping[str, str]) -> dict[str, str]:
