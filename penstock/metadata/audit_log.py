@@ -20,7 +20,7 @@ from penstock.retry import Retry, retry
 
 FORMAT = 1
 MOST_RECORDS = 10_000
-MOST_CHANGES = 20
+_MOST_CHANGES = 20
 _LONGEST = 500
 _THREADS = 16
 _WRITE = Retry(pause_s=0.2, tries=5)
@@ -28,8 +28,8 @@ _WRITE = Retry(pause_s=0.2, tries=5)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """What an operator did. `ended_ms` is None as long as the command has not ended, and `error` if it has not
-    failed."""
+    """A change of a job by an operator. `ended_ms` is None as long as the command has not ended, and `error` if it has
+    not failed."""
 
     time_ms: Count
     user: str
@@ -43,7 +43,7 @@ class AuditEntry:
     def encode(self) -> bytes:
         """The entry as JSON of some KB at most: long texts and long lists of changes are cut."""
         document = msgspec.to_builtins(self)
-        texts = {name: cut(text) if isinstance(text, str) else text for name, text in document.items()}
+        texts = {name: _cut(text) if isinstance(text, str) else text for name, text in document.items()}
         return orjson.dumps({"format": FORMAT, **texts, "changes": _cut_changes(self.changes)})
 
 
@@ -107,13 +107,13 @@ class AuditLog:
             return str(error)
 
 
-def cut(text: str) -> str:
+def _cut(text: str) -> str:
     """The text as UTF-8 can hold it, and not longer than a record may have it."""
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 
 
 def _cut_changes(changes: Mapping[str, str]) -> dict[str, str]:
-    shown = list(changes.items())[:MOST_CHANGES]
+    shown = list(changes.items())[:_MOST_CHANGES]
     more = {"...": f"{len(changes) - len(shown)} more"} if len(shown) < len(changes) else {}
-    return {cut(name): cut(text) for name, text in shown} | more
+    return {_cut(name): _cut(text) for name, text in shown} | more
