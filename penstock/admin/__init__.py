@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from penstock.admin.configuration import effective_values as effective_values
     from penstock.admin.configuration import key_facts as key_facts
     from penstock.admin.job.adopt import adopt as adopt
+    from penstock.admin.job.audit import AuditRecord as AuditRecord
+    from penstock.admin.job.audit import UnreadableAuditRecord as UnreadableAuditRecord
+    from penstock.admin.job.audit import audit as audit
     from penstock.admin.job.delete import JobContent as JobContent
     from penstock.admin.job.delete import delete_job as delete_job
     from penstock.admin.job.delete import job_content as job_content
@@ -118,6 +121,7 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
             "penstock.admin.checkpoint.set": "plan_offsets",
             "penstock.admin.configuration": "EffectiveValue KeyFacts effective_values key_facts",
             "penstock.admin.job.adopt": "adopt",
+            "penstock.admin.job.audit": "AuditRecord UnreadableAuditRecord audit",
             "penstock.admin.job.delete": "JobContent delete_job job_content",
             "penstock.admin.job.drain": "DrainFacts cancel_drain drain",
             "penstock.admin.job.drain_exchange": "ExportedDrains export_drains import_drains",

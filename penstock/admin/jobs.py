@@ -53,6 +53,7 @@ def open_job(
     overrides: Mapping[str, object] | None = None,
     app: Application | None = None,
     called: str | None = None,
+    deleted: bool = False,
 ) -> Iterator[FoundJob]:
     """Open a job under the configured `job.root`, to look at it or to change it. Opening a job writes nothing.
 
@@ -66,6 +67,7 @@ def open_job(
         overrides: keys and values, which override the file.
         app: the job's application. It is needed for a job without a checkpoint, and for serdes that are not Penstock's.
         called: the application's name in messages; its own name, if None.
+        deleted: find also a job that was deleted and has only its audit log left, for `audit`.
 
     Raises:
         NotFoundError: there is no such job.
@@ -92,6 +94,8 @@ def open_job(
             return
         readings = _readings(name, config.job.id)
         paths = next((paths for paths in readings if _exists(objects, paths)), None)
+        if paths is None and deleted:
+            paths = next((paths for paths in readings if objects.list(paths.audit_log)), None)
         if paths is None:
             looked = " and ".join(f"`{reading.root}`" for reading in readings)
             raise NotFoundError(

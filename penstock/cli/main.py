@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "drain": _Entry("job.drain", "Ask a job to process everything in flight and then end.", "drain"),
     "stop": _Entry("job.stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
-    "job": _Entry("job.commands", "Delete a job, adopt a copy of one, or sign its objects."),
+    "job": _Entry("job.commands", "Delete, adopt or sign a job, or show its audit log."),
     "checkpoint": _Entry("checkpoint.commands", "Show the checkpoints of a job, or write one by hand."),
     "startpoint": _Entry("startpoint.commands", "Choose where the next start of a job begins to read."),
     "state": _Entry("state.commands", "Read, compare and verify the backed-up state of a job."),

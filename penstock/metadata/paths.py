@@ -110,6 +110,15 @@ class JobPaths:
         return f"{self.state_folder(store, task)}/{name}"
 
     @property
+    def audit_log(self) -> str:
+        """The folder of the audit log. It stays when the job is deleted."""
+        return f"{self.root}/audit"
+
+    def audit_record(self, time_ms: int, name: str) -> str:
+        """A record of the audit log; the keys sort by time."""
+        return f"{self.audit_log}/{time_ms:013d}-{_check_name('the name of a record', name)}.json"
+
+    @property
     def tables(self) -> str:
         """The folder of all pushed tables."""
         return f"{self.root}/tables"

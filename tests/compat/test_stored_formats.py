@@ -14,9 +14,11 @@ import penstock as ps
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
+from penstock.documents import decode_format
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.drain.shown import decode_progress, encode_progress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
+from penstock.metadata.audit_log import FORMAT, AuditEntry
 from penstock.metadata.identity import JobIdentity
 from penstock.metadata.lease import LeaseHolder, LeaseState
 from penstock.metadata.shown_metrics import ShownRun
@@ -116,6 +118,13 @@ def test_the_identity() -> None:
     identity = JobIdentity("0123456789ab", "file:///jobs/flights-1")
     assert JobIdentity.decode(golden("identity-format1.json"), "k") == identity
     assert identity.encode() == golden("identity-format1.json")
+
+
+def test_a_record_of_the_audit_log() -> None:
+    data = golden("audit-format1.json")
+    entry = AuditEntry(1767323045000, "ana", "ops-1", "python", "stop", {"run": "flights-1-7"}, 1767323045020, "no")
+    assert decode_format(AuditEntry, data, "it is damaged", "it", FORMAT) == entry
+    assert entry.encode() == data
 
 
 def test_the_index_and_the_marker_of_blobs() -> None:

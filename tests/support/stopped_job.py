@@ -76,9 +76,9 @@ class StoppedJob:
         return claim
 
     def files(self) -> dict[str, bytes]:
-        """Every object of the job but the lease."""
+        """Every object of the job but the lease and the audit log."""
         root = self.home / "jobs" / PATHS.root
-        files = [path for path in root.rglob("*") if path.is_file() and "lease" not in path.parts]
+        files = [path for path in root.rglob("*") if path.is_file() and not {"lease", "audit"} & set(path.parts)]
         return {str(path.relative_to(root)): path.read_bytes() for path in files}
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from penstock.admin.checkpoint.append import append_successor
+from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.edit import Content, OffsetChange
 from penstock.checkpoint.log import CheckpointLog
@@ -28,6 +29,9 @@ class PositionFacts:
     def of(cls, change: OffsetChange) -> PositionFacts:
         """The facts of a change."""
         return cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
+
+    def __str__(self) -> str:
+        return f"{self.old_next if self.old_next is not None else 'none'} -> {self.new_next}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +106,20 @@ def write_checkpoint(change: CheckpointChange) -> WrittenCheckpoint:
         (True, 1)
     """
     record = None
+    origin = None if change.before is None else str(change.base.id)
+    positions = tuple(PositionFacts.of(each) for each in change.changes)
     if change.is_needed:
-        record = append_successor(change.job, change.log, change.seen, change.base, change.content, change.command)
+        changes = {f"{each.stream} {each.partition} of task {each.task}": str(each) for each in positions}
+        if change.moves_markers:
+            changes = {"state": "replaced", **changes}
+        with audited(change.job, f"checkpoint {change.command}", changes) as noted:
+            record = append_successor(change.job, change.log, change.seen, change.base, change.content, change.command)
+            noted.changes = {"checkpoint": f"{origin or 'none'} -> {record.id}", **changes}
     return WrittenCheckpoint(
         job=change.job.paths.root,
-        origin=None if change.before is None else str(change.base.id),
+        origin=origin,
         checkpoint=None if record is None else str(record.id),
-        changes=tuple(PositionFacts.of(each) for each in change.changes),
+        changes=positions,
         markers=change.markers,
         notes=change.notes,
         warnings=change.warnings,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
@@ -28,5 +29,7 @@ def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdenti
         ...     before == after
         True
     """
-    with held_job(job, CheckpointLog(job.objects, job.paths), "adopt"):
-        return adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)
+    with audited(job, "job adopt") as change, held_job(job, CheckpointLog(job.objects, job.paths), "adopt"):
+        before, after = adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)
+        change.changes |= {"uid": f"{before.uid} -> {after.uid}", "folder": f"{before.folder} -> {after.folder}"}
+    return before, after

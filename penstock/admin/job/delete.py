@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.changelogs import changelogs_of
@@ -16,13 +17,15 @@ from penstock.errors import CorruptError, IncompatibleError, NotFoundError, Pens
 from penstock.metadata.identity import check_root, known_uid
 from penstock.metadata.object_store import ObjectStore
 from penstock.state.backends.roots import BackendRoots
+from penstock.wording import counted, size_text
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class JobContent:
-    """Everything of a job that is deleted with it, under the job root and on this host. Its streams are not."""
+    """Everything of a job that is deleted with it, under the job root and on this host. Its streams and its audit log
+    are not."""
 
     job: str
     root: str
@@ -84,7 +87,8 @@ def job_content(found: FoundJob) -> JobContent:
 
 
 def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent:
-    """Delete a job that does not run, but none of its streams. A call that was interrupted can be repeated.
+    """Delete a job that does not run, but none of its streams. Its audit log stays. A call that was interrupted can be
+    repeated.
 
     Args:
         found: the job.
@@ -105,7 +109,11 @@ def delete_job(found: FoundJob, content: JobContent | None = None) -> JobContent
         []
     """
     content = content or job_content(found)
-    with held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
+    changes = {
+        "checkpoints": str(content.checkpoints),
+        "state": f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}",
+    }
+    with audited(found, "job delete", changes), held_job(found, CheckpointLog(found.objects, found.paths), "delete"):
         _delete(found, content)
     return content
 
@@ -131,7 +139,7 @@ def _delete(found: FoundJob, content: JobContent) -> None:
     for key in reversed(objects.list(paths.checkpoints)):
         objects.delete(key)
     for key in objects.list(paths.root):
-        if key != paths.lease:
+        if key != paths.lease and not key.startswith(f"{paths.audit_log}/"):
             objects.delete(key)
     objects.delete(paths.lease)
     objects.remove_empty_folders(paths.root)

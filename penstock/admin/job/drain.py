@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from penstock.admin.job.audit import audited
 from penstock.admin.job.drain_status import shown_drain
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
@@ -73,7 +74,8 @@ def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeo
     found = DrainRequests(job.objects, job.paths).find()
     own, before = found.of_run(target) if run_id else found.for_run(target), True
     if not own:
-        own, before = (DrainRequests(job.objects, job.paths).ask(target),), False
+        with audited(job, "drain", _audited_run(target)):
+            own, before = (DrainRequests(job.objects, job.paths).ask(target),), False
     if wait:
         deadline = time.monotonic() + timeout_s
         drained = _await_drain(job, own, deadline, running=running).run_id
@@ -101,8 +103,9 @@ def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], not
         raise NotFoundError("; ".join([f"no request asks {whom} of job {job.paths.root} to drain", *notes]))
     requests = DrainRequests(job.objects, job.paths)
     before = _names(own) <= _names(requests.find().notifications)
-    for each in own:
-        requests.write(each)
+    with audited(job, "drain import", _audited_run(own[0].run_id)):
+        for each in own:
+            requests.write(each)
     return replace(_facts(job, "asked before" if before else "asked", own, running=running), notes=tuple(notes))
 
 
@@ -131,17 +134,22 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     if not own:
         raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
     who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
-    for each in own:
-        requests.cancel(each, who)
-    if not (running := _is_running(job)):
-        requests.delete(own)
-    deadline = time.monotonic() + timeout_s
-    while not _gone(requests, own):
-        _pause(deadline, f"job {job.paths.root} has not answered the request to cancel its drain")
-    requests.delete(own)  # a run that ended meanwhile may not have seen the request to cancel
-    if _answer(job, own) is not None:
-        raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it to read on")
+    with audited(job, "drain cancel", _audited_run(own[0].run_id)):
+        for each in own:
+            requests.cancel(each, who)
+        if not (running := _is_running(job)):
+            requests.delete(own)
+        deadline = time.monotonic() + timeout_s
+        while not _gone(requests, own):
+            _pause(deadline, f"job {job.paths.root} has not answered the request to cancel its drain")
+        requests.delete(own)  # a run that ended meanwhile may not have seen the request to cancel
+        if _answer(job, own) is not None:
+            raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it to read on")
     return _facts(job, "cancelled", own, running=running)
+
+
+def _audited_run(run_id: str) -> dict[str, str]:
+    return {"run": "the next one" if run_id == NEXT_RUN else run_id}
 
 
 def _summary(job: FoundJob, run_id: str) -> DrainProgress | None:

@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 
+from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
@@ -17,6 +18,7 @@ from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_root
 from penstock.metadata.signed_store import SignedStore, UntrustedError
 from penstock.state.backends.roots import BackendRoots
+from penstock.wording import counted
 
 _THREADS = 16
 
@@ -58,13 +60,18 @@ def sign(job: FoundJob) -> SigningFacts:
     trusts = _trusts_unsigned(job)
     found = replace(job, objects=_to_sign(job.objects, trusts=trusts))
     check_root(found.objects, found.paths, found.config.job.root)
-    with held_job(found, CheckpointLog(found.objects, found.paths), "sign"), ThreadPoolExecutor(_THREADS) as pool:
+    with (
+        audited(found, "job sign") as change,
+        held_job(found, CheckpointLog(found.objects, found.paths), "sign"),
+        ThreadPoolExecutor(_THREADS) as pool,
+    ):
         done = [
             each
             for store, keys in _places(found, trusts=trusts)
-            for each in pool.map(partial(_sign_object, store), keys)
+            for each in pool.map(partial(_sign_object, store), (key for key in keys if key != change.record))
             if each is not None
         ]
+        change.changes |= {"signed": f"{sum(done)} of {counted(len(done), 'object')}"}
     return SigningFacts(found.paths.root, len(done), sum(done))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.admin.checkpoint.change import PositionFacts
+from penstock.admin.job.audit import audited
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob
 from penstock.checkpoint.edit import OffsetChange
@@ -35,11 +36,12 @@ class AskedFacts:
 def ask_for(
     job: StartpointJob,
     requests: Sequence[StartpointRequest],
+    action: str,
     *,
     dry_run: bool,
     notes: Sequence[str] = (),
 ) -> AskedFacts:
-    """Check the requests together with those that wait already, and write them.
+    """Check the requests together with those that wait already, and write them. `action` is for the audit log.
 
     They are written one by one. If a call breaks off, those already written count, and calling again completes it.
 
@@ -56,19 +58,28 @@ def ask_for(
     decision = job.decide((*there.live, *new.live), new.live)
     changes = job.changes(decision)
     nearest, why_not = _nearest(job, decision)
+    positions = tuple(PositionFacts.of(change) for change in changes)
+    asked = request_facts(new, job.inputs.tasks, ttl_ms, {r: job.resolve(r) for r in new.live})
     if not dry_run:
-        for request in requests:
-            job.manager.write(request)
+        with audited(job.found, action, _audited_changes(asked, positions)):
+            for request in requests:
+                job.manager.write(request)
     return AskedFacts(
         job=job.found.paths.root,
         dry_run=dry_run,
-        requests=request_facts(new, job.inputs.tasks, ttl_ms, {r: job.resolve(r) for r in new.live}),
+        requests=asked,
         with_state=decision.with_state if job.stores else None,
         checkpoint=None if decision.restore_from is None else str(decision.restore_from.id),
         nearest=nearest,
-        changes=tuple(PositionFacts.of(change) for change in changes),
+        changes=positions,
         notes=(*notes, *map(str, unreadable), *_notes(job, decision, changes, nearest, why_not)),
     )
+
+
+def _audited_changes(asked: Sequence[RequestFacts], positions: Sequence[PositionFacts]) -> dict[str, str]:
+    """Each request, and the position that a start would move by it now."""
+    moves = {(each.stream, each.partition): f": {each}" for each in positions}
+    return {each.place: each.text + moves.get((each.stream, each.partition or 0), "") for each in asked}
 
 
 def _nearest(job: StartpointJob, decision: StartDecision) -> tuple[str | None, str]:

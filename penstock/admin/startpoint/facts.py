@@ -40,6 +40,12 @@ class RequestFacts:
     problem: str | None = None
 
     @property
+    def place(self) -> str:
+        """The stream, and the partition and task where they are known."""
+        task = None if self.task is None else f"of {self.task}"
+        return " ".join(str(each) for each in (self.stream, self.partition, task) if each is not None)
+
+    @property
     def text(self) -> str:
         """The startpoint for people."""
         if self.kind == "timestamp" and isinstance(self.value, int):

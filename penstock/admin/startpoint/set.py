@@ -58,7 +58,8 @@ def set_startpoint(
         keys = list(_request_keys(found, stream, partitions, task))
         requests = [StartpointRequest(key, new_uuid(), startpoint, with_state, clamp=clamp) for key in keys]
         made = replace(startpoint, creation_timestamp=_creation(found, {key.ssp for key in keys}))
-        return ask_for(found, [replace(each, startpoint=made) for each in requests], dry_run=dry_run)
+        made_requests = [replace(each, startpoint=made) for each in requests]
+        return ask_for(found, made_requests, "startpoint set", dry_run=dry_run)
 
 
 def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = False) -> AskedFacts:
@@ -93,7 +94,7 @@ def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = F
             notes.append(f"skipped: {expired} older than job.startpoint.ttl.ms")
         if not live:
             raise ConfigError("; ".join(["there is no startpoint to apply in the file", *notes]))
-        return ask_for(found, live, dry_run=dry_run, notes=notes)
+        return ask_for(found, live, "startpoint import", dry_run=dry_run, notes=notes)
 
 
 def _request_keys(

@@ -6,6 +6,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.exchange import exported_lines
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
@@ -97,10 +98,10 @@ def delete_startpoints(
             f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
             f"that wait. For a startpoint of a single task, give {argument('task')}"
         )
-    StartpointManager(job.objects, job.paths).delete(every)
-    return DeletedFacts(
-        job.paths.root, request_facts(meant, None, job.config.job.startpoint_ttl_ms, unreadable=damaged)
-    )
+    facts = request_facts(meant, None, job.config.job.startpoint_ttl_ms, unreadable=damaged)
+    with audited(job, "startpoint delete", {each.place: f"{each.text} -> none" for each in facts}):
+        StartpointManager(job.objects, job.paths).delete(every)
+    return DeletedFacts(job.paths.root, facts)
 
 
 def export_startpoints(job: FoundJob) -> ExportedStartpoints:

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 
+from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
@@ -21,6 +22,7 @@ from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
 from penstock.system.registry import open_systems
 from penstock.tables.registry import TableRegistry
+from penstock.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,17 @@ def collect_garbage(job: FoundJob, *, dry_run: bool = False) -> CollectedGarbage
         ...     admin.collect_garbage(job).backends
         {'changelog-files': Garbage(names=(), size_bytes=None)}
     """
+    if dry_run:
+        return _collect(job, dry_run=True)
+    with audited(job, "state gc") as change:
+        found = _collect(job, dry_run=False)
+        deleted = {**{name: each.names for name, each in found.backends.items()}, "tables": found.tables}
+        counts = {name: len(names) for name, names in {**deleted, "outbox": found.outbox}.items()}
+        change.changes |= {name: f"{counted(count, 'object')} deleted" for name, count in counts.items() if count}
+    return found
+
+
+def _collect(job: FoundJob, *, dry_run: bool) -> CollectedGarbage:
     log = CheckpointLog(job.objects, job.paths)
     last = choose_version(log, job, "latest")
     admins = BackendAdmins(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from penstock.admin.job.audit import audited
 from penstock.admin.job.lease import refuse_running
 from penstock.admin.state.spark_entries import Progress, import_entries
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
@@ -135,7 +136,11 @@ def import_spark(
     if not replace:
         target.refuse_content()
     confirm()
-    imported = import_entries(state, mapping, target, progress)
+    changes = {"store": target.spec.name, "source": f"{state.checkpoint.url}, batch {state.batch}"}
+    with audited(target.found, "state import-spark", changes) as change:
+        imported = import_entries(state, mapping, target, progress)
+        before = target.base.base.id if target.ran else "none"
+        change.changes |= {"checkpoint": f"{before} -> {imported.record.id}", "entries": str(sum(imported.entries))}
     return ImportFacts(
         job=target.found.paths.root,
         store=target.spec.name,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import dataclass
 
-from penstock.admin.jobs import FoundJob, load_without_job, open_all_jobs
-from penstock.admin.side_stores import side_stores
+from penstock.admin.jobs import load_without_job, open_all_jobs
+from penstock.admin.stream.audited import audited_stream, is_position, is_side_input
 from penstock.admin.stream.changelogs import is_restored_from
 from penstock.admin.stream.names import FoundStream
 from penstock.admin.stream.streams import DeletedStream, existing_stream
@@ -59,7 +59,8 @@ def delete_stream(found: FoundStream, *, force: bool = False) -> DeletedStream:
     messages = existing_stream(found).messages
     if not force:
         refuse_used(found, stream_use(found))
-    with closing(found.system.admin()) as admin:
+    change = {"messages": f"{'unknown' if messages is None else messages} -> none"}
+    with audited_stream([found], "stream delete", change), closing(found.system.admin()) as admin:
         admin.delete_stream(found.stream.stream)
     return DeletedStream(str(found.stream), deleted=True, messages=messages)
 
@@ -83,14 +84,9 @@ def stream_use(found: FoundStream) -> StreamUse:
     with open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs:
         latest = {job.paths.root: CheckpointLog(job.objects, job.paths).read("report").latest for job in jobs}
         uids = {known_uid(job.objects, job.paths) for job in jobs}
-        filled = {job.paths.root for job in jobs if _is_side_input(stream, job)}
+        filled = {job.paths.root for job in jobs if is_side_input(stream, job)}
     records = [(name, record) for name, record in latest.items() if record is not None]
-    positions = {
-        name
-        for name, record in records
-        if stream in {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
-        or stream in record.intermediate
-    }
+    positions = {name for name, record in records if is_position(stream, record)}
     readers = [name for name, _ in records if name in positions or name in filled]
     uid = None if owner is None else owner_uid(owner)
     if owner is None or uid is None or uid in uids:
@@ -99,10 +95,6 @@ def stream_use(found: FoundStream) -> StreamUse:
     note = f"`{stream}` is {_of(owner)}, which is gone: no job in job.root {root} has this uid"
     copies = [name for name, record in records if name not in readers and is_restored_from(stream, record)]
     return StreamUse((*readers, *copies), None, note)
-
-
-def _is_side_input(stream: SystemStream, job: FoundJob) -> bool:
-    return any(str(stream) in each.side_inputs for each in side_stores(job))
 
 
 def _used(stream: SystemStream, use: StreamUse) -> str:

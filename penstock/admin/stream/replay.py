@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
+from penstock.admin.stream.audited import audited_stream
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, NotFoundError
@@ -105,10 +106,13 @@ class _Replay:
         for offsets, writers in parts:
             for letters in reader.read(offsets, _CHUNK):
                 self._learn(letters, writers)
-        for offsets, writers in parts:
-            for letters in reader.read(offsets, _CHUNK):
-                self._put_back(offsets.ssp, letters, writers)
         counts, inputs = self._counts, self._inputs
+        targets = [each.found for each in inputs.values()]
+        with audited_stream(targets, "stream replay", {"dead letters": str(self._dead.stream)}) as changes:
+            for offsets, writers in parts:
+                for letters in reader.read(offsets, _CHUNK):
+                    self._put_back(offsets.ssp, letters, writers)
+            changes |= {f"messages of {name}": f"{count} put back" for name, count in counts.messages.items()}
         unmarked = [str(name) for name, each in inputs.items() if not each.marks and str(name) in counts.messages]
         reasons = tuple(counts.reasons)
         return ReplayedLetters(

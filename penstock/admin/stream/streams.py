@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.admin.jobs import load_without_job
+from penstock.admin.stream.audited import audited_stream
 from penstock.admin.stream.names import FoundStream, no_stream
 from penstock.api.retention import StreamRetention
 from penstock.config.model import DEFAULT_SYSTEM
@@ -179,7 +180,8 @@ def set_retention(found: FoundStream, retention: StreamRetention) -> int:
         >>> admin.set_retention(admin.open_stream("trips"), StreamRetention(max_bytes=1 << 30))
         0
     """
-    with closing(found.system.admin()) as admin:
+    change = {"retention": f"{stream_retention(found)} -> {retention}"}
+    with audited_stream([found], "stream retain", change), closing(found.system.admin()) as admin:
         return admin.set_retention(found.stream.stream, retention)
 
 
@@ -200,7 +202,7 @@ def end_stream(found: FoundStream) -> None:
         >>> [each.ended for each in admin.describe_stream(stream).partitions]
         [True, True]
     """
-    with closing(found.system.admin()) as admin:
+    with audited_stream([found], "stream end"), closing(found.system.admin()) as admin:
         admin.end_stream(found.stream.stream)
 
 

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.tables.manifest import TableManifest
@@ -112,7 +113,10 @@ def use_table(job: FoundJob, table: str, version: int | None) -> TableVersions:
     names = table_names(job)
     if table not in names:
         raise NotFoundError(_no_table(job, table, names))
-    TableRegistry(job.objects, job.paths, table).pin(version, f"{getpass.getuser()} on {socket.gethostname()}")
+    registry = TableRegistry(job.objects, job.paths, table)
+    change = f"{registry.pinned() or 'newest'} -> {version or 'newest'}"
+    with audited(job, "table use", {"table": table, "version": change}):
+        registry.pin(version, f"{getpass.getuser()} on {socket.gethostname()}")
     return _facts(job, table)
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli.job import adopt, delete, sign
+from penstock.cli.job import adopt, audit, delete, sign
 
-app = typer.Typer(help="Delete a job, adopt a copy of one, or sign its objects.", no_args_is_help=True)
+app = typer.Typer(help="Delete, adopt or sign a job, or show its audit log.", no_args_is_help=True)
 app.command("delete")(delete.delete)
 app.command("adopt")(adopt.adopt)
 app.command("sign")(sign.sign)
+app.command("audit")(audit.audit)

@@ -22,8 +22,8 @@ def delete(
 ) -> None:
     """Delete a job that is not running: its checkpoints, state and metadata, and its folders on this host.
 
-    Its streams stay, changelogs and intermediate streams included; `penstock stream delete` deletes those. If the
-    command is interrupted, repeat it: until then, the job cannot be started.
+    Its audit log stays. Its streams stay too, changelogs and intermediate streams included; `penstock stream delete`
+    deletes those. If the command is interrupted, repeat it: until then, the job cannot be started.
     """
     with open_job(job, config, assignments) as found:
         refuse_running(found)

@@ -10,6 +10,8 @@ from typing import Any
 
 _QUOTED = re.compile(r"`(penstock [a-z][^`]*)`")
 _JOB = re.compile(r"(?<=\s)JOB(?=\s|$)")
+_ASSIGNMENT = re.compile(r"(?s)((?:-c)?([^=]+)=).+")
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class _Call:
@@ -96,6 +98,23 @@ def as_pasted(command: str) -> str:
     if "assignments" in has and not given.get("assignments"):
         command += "".join(f" -c {_shown(each)}" for each in _Call.assignments)
     return command
+
+
+def without_secrets(words: Sequence[str]) -> str:
+    """A call of `penstock` with these arguments, as others may read it.
+
+    Example:
+        >>> without_secrets(["stop", "my job", "-c", "job.root.key=0123", "-cjob.root=s3://me:pass@bucket/jobs"])
+        "penstock stop 'my job' -c job.root.key=... -cjob.root=s3://...@bucket/jobs"
+    """
+
+    def shown(word: str) -> str:
+        found = _ASSIGNMENT.fullmatch(word)
+        return f"{found[1]}..." if found and is_secret(found[2]) else shlex.quote(_USER_INFO.sub("...", word))
+
+    from penstock.config.secrets import is_secret
+
+    return " ".join(["penstock", *map(shown, words)])
 
 
 def _shown(assignment: str) -> str:

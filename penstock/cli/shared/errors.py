@@ -10,8 +10,11 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from penstock.cli.shared.commands import for_people, forget_call
+from penstock.admin.program import PROGRAM
+from penstock.cli.shared.commands import for_people, forget_call, without_secrets
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
+
+_ARGUMENTS = "penstock.arguments"
 
 
 class ApplicationLoadError(ConfigError):
@@ -40,11 +43,17 @@ def tracebacks_wanted() -> bool:
 class ReportingGroup(TyperGroup):
     """The root command: turns an error of Penstock into a message and an exit status."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Keep the arguments for the audit log."""
+        ctx.meta[_ARGUMENTS] = list(args)
+        return super().parse_args(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command that was named."""
         _Tracebacks.wanted = bool(ctx.params.get("debug"))
         forget_call()
         print_notices()
+        program = PROGRAM.set(without_secrets(ctx.meta[_ARGUMENTS]))
         try:
             return super().invoke(ctx)
         except PenstockError as error:
@@ -53,6 +62,8 @@ class ReportingGroup(TyperGroup):
         except Exception as error:
             _name_commands(error)
             raise
+        finally:
+            PROGRAM.reset(program)
 
 
 def _name_commands(error: Exception) -> None:

@@ -101,4 +101,4 @@ def test_a_deleted_job_leaves_no_table(objects: FileObjectStore) -> None:
     out = call("job", "delete", JOB, "--yes")[0]
     assert "pushed tables" in out
     assert "6 objects" in out
-    assert objects.list(JOB) == []
+    assert objects.list(JOB) == objects.list(PATHS.audit_log)

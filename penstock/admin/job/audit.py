@@ -1,0 +1,134 @@
+"""The audit log of a job: who changed what, when, with which command, and how it ended."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import psutil
+
+from penstock.admin.jobs import FoundJob
+from penstock.admin.program import PROGRAM
+from penstock.errors import PenstockError
+from penstock.metadata.audit_log import AuditEntry, AuditLog
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A change of a job by an operator. `record` is the key of its object in the job root. Times are epoch milliseconds
+    by the clock of the operator's host. `program` is the command line without secrets, or `python`. `changes` are texts
+    by what was changed, `before -> after` where the command knew both."""
+
+    record: str
+    time_ms: int
+    user: str
+    host: str
+    program: str
+    action: str
+    changes: Mapping[str, str]
+    outcome: Literal["done", "failed", "unknown"]
+    """`unknown`: the command has not ended; it is at work, or was killed."""
+    ended_ms: int | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableAuditRecord:
+    """A record that cannot be read; `problem` is the reason."""
+
+    record: str
+    problem: str
+
+
+@dataclass(slots=True)
+class AuditedChange:
+    """A change that is under way. What is put into `changes` is written with the outcome."""
+
+    record: str
+    changes: dict[str, str]
+
+
+def audit(job: FoundJob, limit: int | None = None) -> tuple[AuditRecord | UnreadableAuditRecord, ...]:
+    """The audit log of a job, newest last: one record for each call or command that changed something of the job.
+
+    A record is written before the change. At most the newest 10,000 are kept.
+
+    Args:
+        job: the job. If it was deleted, `open_job` finds its log with `deleted=True`.
+        limit: list only so many of the newest records; None for all.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), partitions=[0], with_state="keep")
+        ...     [(each.action, each.outcome, each.changes["local.trips 0"]) for each in admin.audit(job)]
+        [('startpoint set', 'done', 'oldest: 3 -> 0')]
+    """
+    return tuple(_record(key, found) for key, found in AuditLog(job.objects, job.paths).read(limit))
+
+
+@contextmanager
+def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None) -> Iterator[AuditedChange]:
+    """Record a change of the job: that it begins before the block, and its outcome after it.
+
+    Args:
+        job: the job.
+        action: the verb and noun, as in the command.
+        changes: what is going to change.
+
+    Raises:
+        PenstockError: the record could not be written. The block has not begun.
+    """
+    log = AuditLog(job.objects, job.paths)
+    user, host = psutil.Process().username(), socket.gethostname()
+    entry = AuditEntry(_now_ms(), user, host, PROGRAM.get(), action, changes or {})
+    try:
+        change = AuditedChange(log.begin(entry), dict(entry.changes))
+    except PenstockError as error:
+        raise type(error)(f"nothing was changed, because the audit log could not be written: {error}") from error
+    failure = None
+    try:
+        yield change
+    except BaseException as error:
+        failure = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        _end(log, change, replace(entry, changes=change.changes, ended_ms=_now_ms(), error=failure))
+
+
+def _end(log: AuditLog, change: AuditedChange, entry: AuditEntry) -> None:
+    """What was done is done, whether the log has the outcome or not."""
+    try:
+        log.end(change.record, entry)
+    except PenstockError as error:
+        logger.warning("the audit log does not have the outcome of this command: %s", error)
+
+
+def _record(key: str, found: AuditEntry | str) -> AuditRecord | UnreadableAuditRecord:
+    if isinstance(found, str):
+        return UnreadableAuditRecord(key, found)
+    outcome: Literal["done", "failed", "unknown"] = "unknown"
+    if found.ended_ms is not None:
+        outcome = "done" if found.error is None else "failed"
+    return AuditRecord(
+        key,
+        found.time_ms,
+        found.user,
+        found.host,
+        found.program,
+        found.action,
+        found.changes,
+        outcome,
+        found.ended_ms,
+        found.error,
+    )
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,79 @@
+"""Records changes of a stream in the audit logs of the jobs that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+from penstock.admin.job.audit import audited
+from penstock.admin.jobs import FoundJob, open_all_jobs
+from penstock.admin.side_stores import side_stores
+from penstock.admin.stream.changelogs import is_restored_from
+from penstock.admin.stream.names import FoundStream
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.metadata.identity import known_uid
+from penstock.state.backends.changelog_stream.owner import owner_uid
+
+
+@contextmanager
+def audited_stream(
+    streams: Sequence[FoundStream], action: str, changes: Mapping[str, str] | None = None
+) -> Iterator[dict[str, str]]:
+    """As `audited`, in the log of each job under `job.root` that uses one of the streams, or that cannot be read. If
+    there is none, nothing is recorded. Yields further changes, which are written with the outcome.
+
+    Raises:
+        PenstockError: the jobs could not be found, or a record could not be written. The block has not begun.
+    """
+    if not streams:
+        yield {}
+        return
+    uids = [_owner_uid(each) for each in streams]
+    sources = streams[0].sources
+    with (
+        open_all_jobs(sources.file, sources.assignments, overrides=sources.overrides) as jobs,
+        ExitStack() as stack,
+    ):
+        under_way, more = [], dict[str, str]()
+        for job in jobs:
+            used = [str(found.stream) for found, uid in zip(streams, uids, strict=True) if _may_use(job, found, uid)]
+            if used:
+                entry = audited(job, action, {"stream": ", ".join(used), **(changes or {})})
+                under_way.append(stack.enter_context(entry))
+        yield more
+        for change in under_way:
+            change.changes |= more
+
+
+def is_position(stream: SystemStream, record: CheckpointRecord) -> bool:
+    """Whether a checkpoint has a position in the stream."""
+    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
+    return stream in read or stream in record.intermediate
+
+
+def is_side_input(stream: SystemStream, job: FoundJob) -> bool:
+    """Whether the last run filled a store from the stream."""
+    return any(str(stream) in each.side_inputs for each in side_stores(job))
+
+
+def _may_use(job: FoundJob, found: FoundStream, owner: str | None) -> bool:
+    try:
+        if owner is not None and known_uid(job.objects, job.paths) == owner:
+            return True
+        record = CheckpointLog(job.objects, job.paths).read("report").latest
+        used = record is not None and (is_position(found.stream, record) or is_restored_from(found.stream, record))
+        return used or is_side_input(found.stream, job)
+    except (CorruptError, IncompatibleError):
+        return True
+
+
+def _owner_uid(found: FoundStream) -> str | None:
+    with closing(found.system.admin()) as admin:
+        try:
+            owner = admin.owner(found.stream.stream)
+        except NotFoundError:
+            return None  # the change itself says so
+    return None if owner is None else owner_uid(owner)
