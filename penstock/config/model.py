@@ -50,7 +50,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class RootKeys:
-    """The keys with which the objects of a root are signed; without any, they are not signed.
+    """The keys with which the objects of a root are signed, and Penstock's records in Kafka; without any, nothing is.
 
     Example:
         >>> RootKeys(), RootKeys("the key of this root, 32 characters or more").all
@@ -321,6 +321,7 @@ class JobConfig:
             options["path"] = str(self.resolved.get(table.SYSTEM_PATH, name))
         if factory == "files":
             options.setdefault("listing", f"{self.job.root.rstrip('/')}/_files")
+        if factory in ("files", "kafka"):
             if self.job.root_keys.current is not None:
                 options["root.key"] = self.job.root_keys.current
             if self.job.root_keys.previous is not None:
