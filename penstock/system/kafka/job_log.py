@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -156,7 +156,7 @@ class TopicLog(Generic[S]):
         offset = message.offset()
         failed = message.error()
         if failed is None:
-            self.state.add(message.key(), message.value(), message.headers())
+            self.state.add(message.key(), message.value(), cast("Headers", message.headers()))
             self._position = int(offset or 0) + 1
         elif failed.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, int(offset or 0))

@@ -87,9 +87,8 @@ def producer_key(transactional_id: str) -> bytes:
 
 def progress_record(ssp: SystemStreamPartition, mark: Progress) -> tuple[bytes, bytes]:
     """The key and value that keep how far publishing is."""
-    return _progress_key(ssp.stream, ssp.partition), orjson.dumps(
-        {"format": FORMAT, "slot": mark.slot, "chunk": mark.chunk}
-    )
+    value = orjson.dumps({"format": FORMAT, "slot": mark.slot, "chunk": mark.chunk})
+    return _progress_key(ssp.stream, ssp.partition), value
 
 
 def _progress_key(stream: str, partition: int) -> bytes:
@@ -142,9 +141,7 @@ class JobTopic:
                 else:
                     read = decode_format(_Mark, value, what, what, FORMAT)
                     mark, known = Progress(read.slot, read.chunk), self.progress.get(place)
-                    if (
-                        known is None or known < mark or not self.signer.has_key
-                    ):  # a stranger can write an old one again
+                    if known is None or known < mark or not self.signer.has_key:  # it may be an old one, put back
                         self.progress[place] = mark
                     self.doubtful.pop(place, None)
 

@@ -33,7 +33,7 @@ class KafkaOptions:
     """The settings of topics that Penstock creates."""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     """How long a call waits for the brokers."""
-    keys: RootKeys = RootKeys()
+    keys: RootKeys = field(default_factory=RootKeys)
     """Those of `job.root`, which sign Penstock's own records."""
     takes_unsigned: bool = False
     """Whether records of the job without a signature count, although there is a key: while they are being signed."""

@@ -38,8 +38,8 @@ class RecordSigner:
     Example:
         >>> signer = RecordSigner(RootKeys("the key of this root, 32 characters or more"))
         >>> signed = signer.headers("topic", b"key", b"value")
-        >>> signer.signature("topic", b"key", b"value", signed).name, signer.signature("topic", b"key", None, signed).name
-        ('GENUINE', 'WRONG')
+        >>> [signer.signature("topic", b"key", value, signed).name for value in (b"value", None)]
+        ['GENUINE', 'WRONG']
     """
 
     def __init__(self, keys: RootKeys | None = None, *, takes_unsigned: bool = False) -> None:

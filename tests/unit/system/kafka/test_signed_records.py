@@ -12,7 +12,7 @@ from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.job_topic import JobTopic, fence_key, fence_record, producer_key, producer_record
 from penstock.system.kafka.job_topic import progress_record as progress
 from penstock.system.kafka.options import parse_options
-from penstock.system.kafka.owners import TOPIC, OwnersTopic
+from penstock.system.kafka.owners import OwnersTopic
 from penstock.system.kafka.signatures import HEADER, Headers, RecordSigner
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_systems
@@ -169,7 +169,6 @@ def test_a_claim_with_a_wrong_signature_is_nobodys() -> None:
     assert state.owner("id") == "job a-1"
     put(state, (b"owner/id/2", None))
     assert state.owner("id") is None
-    assert TOPIC == state.topic
 
 
 def test_the_keys_come_from_the_configuration_and_are_not_shown() -> None:
@@ -185,7 +184,7 @@ def test_the_keys_come_from_the_configuration_and_are_not_shown() -> None:
     assert isinstance(kafka, KafkaSystem)
     assert kafka.options.keys == RootKeys(OTHER, KEY)
     assert job_topic(kafka.options.signer).fences == {3}
-    shown = repr(kafka) + repr(kafka.options) + repr(config.system("kafka")) + str(config.for_tasks())
+    shown = repr(kafka) + repr(kafka.options) + repr(config.system("kafka"))
     assert OTHER not in shown
     assert KEY not in shown
     assert not parse_options("kafka", {"consumer.bootstrap.servers": "127.0.0.1:1"}).signer.has_key
