@@ -109,6 +109,7 @@ class JobTopic:
     doubtful: dict[tuple[str, int], Signature] = field(default_factory=dict)
     """By stream and partition, where no progress is known, and a record that does not count may have replaced it."""
     foreign: Foreign = field(default_factory=Foreign)
+    _has_genuine: bool = False
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Take in the next record. Records of kinds that this version does not know are for others.
@@ -125,6 +126,8 @@ class JobTopic:
         if not self.signer.counts(signature):
             self._leave_out(kind, key, rest, signature)
             return
+        if not self._has_genuine:  # what is before it was written before there was a key, and is signed behind it
+            self._has_genuine, self.foreign = True, Foreign()
         what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
         with decoding(what):
             if kind == _FENCE:
