@@ -259,15 +259,6 @@ class SystemAdmin(ABC):
             slot: the record, as in `Progress`.
         """
 
-    def sign(self, writer: WriterIdentity, *, takes_unsigned: bool) -> None:  # noqa: B027
-        """Sign the system's own records of a job that does not run with the present `job.root.key`, and fence its older
-        epochs. Most systems sign none, as here. Idempotent.
-
-        Args:
-            writer: a name that the job writes under, and the epoch of a claim of its log.
-            takes_unsigned: whether records without a signature are trusted, and signed too.
-        """
-
     def progress_place(self, name: str) -> str:
         """Where the system keeps what writers of this name marked, in words, as a user would bring it back.
 

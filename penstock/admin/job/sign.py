@@ -21,6 +21,7 @@ from penstock.metadata.signed_store import SignedStore, UntrustedError
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import WriterIdentity
+from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_system
 
 _THREADS = 16
@@ -94,16 +95,16 @@ def _trusts_unsigned(job: FoundJob) -> bool:
 def _sign_records(found: FoundJob, log: CheckpointLog, tenure: Tenure, *, trusts: bool) -> None:
     """Before any object is signed for good: until the job's uid is, records without a signature are trusted."""
     settings = [each for each in map(found.config.system, found.config.system_names) if each.factory == "kafka"]
+    systems = [each for each in map(open_system, settings) if isinstance(each, KafkaSystem)]
     uid = known_uid(found.objects, found.paths)
-    if not settings or uid is None:
+    if not systems or uid is None:
         return
     epoch = log.claim(tenure.run_id).epoch
     owed = own_debt(log.known().owed, uid, found.paths)
     writers = WriterIdentity(publisher_name(owed, uid, found.paths), epoch), changelog_writer(found.paths, epoch)
-    for each in settings:
-        with closing(open_system(each).admin()) as system:
-            for writer in writers:
-                system.sign(writer, takes_unsigned=trusts)
+    for system in systems:
+        for writer in writers:
+            system.sign(writer, takes_unsigned=trusts)
 
 
 def _places(found: FoundJob, *, trusts: bool) -> Iterator[tuple[SignedStore, Iterable[str]]]:

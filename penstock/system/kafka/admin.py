@@ -249,10 +249,6 @@ class KafkaAdmin(SystemAdmin):
             marks = log.catch_up().progress
         return {ssp: marks[place] for ssp in ssps if (place := (ssp.stream, ssp.partition)) in marks}
 
-    def sign(self, writer: WriterIdentity, *, takes_unsigned: bool) -> None:
-        """Sign the records in the topic of the writer's name with the current key."""
-        fences.sign(replace(self._options, takes_unsigned=takes_unsigned), writer)
-
     def progress_place(self, name: str) -> str:
         """The topic of the writer's name."""
         return f"the topic `{job_topic(name)}` (1 partition, `cleanup.policy=compact`) at {self._options.servers}"

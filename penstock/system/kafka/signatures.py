@@ -17,7 +17,7 @@ from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
 
 HEADER = "penstock.signature"
 
-Headers: TypeAlias = Iterable[tuple[str, bytes | None]] | None
+Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]] | None
 """Those of a record that was read."""
 SentHeaders: TypeAlias = list[tuple[str, str | bytes | None]]
 """Those that a record is written with."""
@@ -67,8 +67,8 @@ class RecordSigner:
         found = [each for name, each in headers or () if name == HEADER]
         if not found:
             return Signature.NONE
-        signed = found[0] or b""
-        if len(found) > 1 or len(signed) != ID_BYTES + MAC_BYTES:
+        signed = found[0]
+        if len(found) > 1 or not isinstance(signed, bytes) or len(signed) != ID_BYTES + MAC_BYTES:
             return Signature.WRONG
         named = signed[:ID_BYTES]
         if self._signer is None or named not in self._signer.ids:

@@ -103,7 +103,7 @@ def test_genuine_records_are_replaced_and_deleted() -> None:
     state = job_topic()
     put(state, (fence_key(3), None))
     put(state, (producer_key("t-1"), None))
-    assert not state.is_empty
+    assert (state.fences, state.producers) == (set(), {})
     put(state, (progress(HERE, Progress(7, 1))[0], None))
     assert state.is_empty
     assert state.foreign.take() == ""
