@@ -384,12 +384,13 @@ class JobConfig:
         return flat
 
     def for_tasks(self) -> dict[str, str]:
-        """What an application's tasks see: `flat` without what may hold secrets, the keys of Spark and the options of
-        systems."""
+        """What an application's tasks see: `flat` without what may hold secrets, the keys of Spark and of the root, and
+        the options of systems."""
+        hidden = (table.SYSTEM_OPTION, table.JOB_ROOT_KEY, table.JOB_ROOT_KEY_PREVIOUS)
         return {
             key: text
             for key, text in self.flat().items()
-            if not (key.startswith("spark.") or ((match := keys.find(key)) and match.key is table.SYSTEM_OPTION))
+            if not (key.startswith("spark.") or ((match := keys.find(key)) and match.key in hidden))
         }
 
     def origin(self, key: str) -> str:

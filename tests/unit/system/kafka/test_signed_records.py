@@ -184,7 +184,7 @@ def test_the_keys_come_from_the_configuration_and_are_not_shown() -> None:
     assert isinstance(kafka, KafkaSystem)
     assert kafka.options.keys == RootKeys(OTHER, KEY)
     assert job_topic(kafka.options.signer).fences == {3}
-    shown = repr(kafka) + repr(kafka.options) + repr(config.system("kafka"))
+    shown = repr(kafka) + repr(kafka.options) + repr(config.system("kafka")) + str(config.for_tasks())
     assert OTHER not in shown
     assert KEY not in shown
     assert not parse_options("kafka", {"consumer.bootstrap.servers": "127.0.0.1:1"}).signer.has_key
