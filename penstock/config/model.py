@@ -50,7 +50,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class RootKeys:
-    """The keys with which the objects of a root are signed; without any, they are not signed.
+    """The keys with which the objects of a root are signed, and Penstock's records in Kafka; without any, nothing is.
 
     Example:
         >>> RootKeys(), RootKeys("the key of this root, 32 characters or more").all
@@ -321,6 +321,7 @@ class JobConfig:
             options["path"] = str(self.resolved.get(table.SYSTEM_PATH, name))
         if factory == "files":
             options.setdefault("listing", f"{self.job.root.rstrip('/')}/_files")
+        if factory in ("files", "kafka"):
             if self.job.root_keys.current is not None:
                 options["root.key"] = self.job.root_keys.current
             if self.job.root_keys.previous is not None:
@@ -383,12 +384,13 @@ class JobConfig:
         return flat
 
     def for_tasks(self) -> dict[str, str]:
-        """What an application's tasks see: `flat` without what may hold secrets, the keys of Spark and the options of
-        systems."""
+        """What an application's tasks see: `flat` without what may hold secrets, the keys of Spark and of the root, and
+        the options of systems."""
+        hidden = (table.SYSTEM_OPTION, table.JOB_ROOT_KEY, table.JOB_ROOT_KEY_PREVIOUS)
         return {
             key: text
             for key, text in self.flat().items()
-            if not (key.startswith("spark.") or ((match := keys.find(key)) and match.key is table.SYSTEM_OPTION))
+            if not (key.startswith("spark.") or ((match := keys.find(key)) and match.key in hidden))
         }
 
     def origin(self, key: str) -> str:

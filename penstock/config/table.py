@@ -116,8 +116,8 @@ JOB_ROOT = Key("job.root", Url(), "<home>/jobs",
     "Where checkpoints, metadata and the backed-up state of jobs are kept. Every executor must be able to reach it.")
 JOB_ROOT_KEY = Key("job.root.key", Passphrase(), None,
     "Every object under `job.root` and under the roots of state backends is signed with this key, and verified when it "
-    "is read: nobody without it can make or change one. All jobs of a root have the same key. An existing root is "
-    "signed with `penstock job sign`.",
+    "is read: nobody without it can make or change one. Penstock's own records in Kafka are signed too. All jobs of a "
+    "root have the same key. An existing root is signed with `penstock job sign`.",
     unset="objects are not signed")
 JOB_ROOT_KEY_PREVIOUS = Key("job.root.key.previous", Passphrase(), None,
     "The former `job.root.key`. Objects that are signed with it are read as well, until `penstock job sign` has signed "

@@ -48,6 +48,11 @@ def _for_query(owed: Unpublished) -> Unpublished:
     return replace(owed, objects=tuple(found))
 
 
+def publisher_name(owed: Owed, uid: str, paths: JobPaths) -> str:
+    """The name that the job publishes under. `owed`: what of the job's debt is its own."""
+    return owed.publisher or f"{paths.root}-{uid}"
+
+
 def is_of(owed: Owed, uid: str) -> bool:
     """Whether the job with this uid wrote it."""
     return not owed.publisher or owed.publisher.endswith(f"-{uid}")

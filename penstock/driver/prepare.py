@@ -30,6 +30,7 @@ from penstock.driver.owed import (
     check_keepers,
     check_streams,
     own_debt,
+    publisher_name,
     warn_of_copy,
     warn_of_going_back,
     warn_of_new_outputs,
@@ -254,7 +255,7 @@ def prepare(
     owed = own_debt(view.owed, uid, paths)
     warn_of_copy(view.owed, owed)
     streams = streams.owing(owed.streams, config)
-    publisher = owed.publisher or f"{paths.root}-{uid}"
+    publisher = publisher_name(owed, uid, paths)
     check_keepers(owed, publisher, streams)
     check_streams(owed, streams)  # before outputs are created
     check_age(view, publisher, streams, lambda: log.read(on_damage))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Iterator
 
@@ -10,10 +9,10 @@ from penstock.config.model import RootKeys
 from penstock.errors import ConfigError, CorruptError
 from penstock.metadata.forwarding_store import ForwardingStore
 from penstock.metadata.object_store import ObjectStore
+from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
 
 _MAGIC = b"\x89PsSign\x01"
-_ID_BYTES = 8
-_HEADER_BYTES = len(_MAGIC) + _ID_BYTES + hashlib.sha256().digest_size
+_HEADER_BYTES = len(_MAGIC) + ID_BYTES + MAC_BYTES
 
 
 class UntrustedError(ConfigError):
@@ -45,8 +44,7 @@ class SignedStore(ForwardingStore):
         """
         super().__init__(inner)
         self._given = keys
-        self._keys = {_id_of(key): key.encode() for key in reversed(keys.all)}
-        self._current = _id_of(keys.all[0])
+        self._signer = RootSigner(keys)
         self._takes_unsigned = takes_unsigned
 
     def put_if_absent(self, key: str, data: bytes) -> bool:
@@ -97,14 +95,14 @@ class SignedStore(ForwardingStore):
         while True:
             data, tag = self._inner.get_with_tag(key)
             content = self._verified(key, data)
-            if data.startswith(_MAGIC + self._current):
+            if data.startswith(_MAGIC + self._signer.current):
                 return written
             written = self._inner.put_if_match(key, self._signed(key, content), tag) or written
 
     def _signed(self, key: str, data: bytes) -> bytes:
-        mac = self._mac(key, self._current)
+        mac = self._signer.mac(key.encode(), self._signer.current)
         mac.update(data)
-        return b"".join((_MAGIC, self._current, mac.digest(), data))
+        return b"".join((_MAGIC, self._signer.current, mac.digest(), data))
 
     def _verified(self, key: str, data: bytes) -> bytes:
         header = data[:_HEADER_BYTES]
@@ -123,18 +121,14 @@ class SignedStore(ForwardingStore):
                 "this root, stop its jobs and sign their objects with `penstock job sign`. Otherwise something other "
                 "than Penstock with this key has written the object"
             )
-        named = header[len(_MAGIC) :][:_ID_BYTES]
-        if named not in self._keys:
+        named = header[len(_MAGIC) :][:ID_BYTES]
+        if named not in self._signer.ids:
             raise UntrustedError(
                 f"object `{key}` is signed with another key than `job.root.key`: the object names {named.hex()}, the "
-                f"configuration has {', '.join(known.hex() for known in reversed(self._keys))}. While keys change, "
+                f"configuration has {', '.join(known.hex() for known in self._signer.ids)}. While keys change, "
                 "give the former one as `job.root.key.previous`"
             )
-        return self._mac(key, named)
-
-    def _mac(self, key: str, named: bytes) -> hmac.HMAC:
-        place = key.encode()
-        return hmac.new(self._keys[named], len(place).to_bytes(4, "big") + place, hashlib.sha256)
+        return self._signer.mac(key.encode(), named)
 
     def _check(self, key: str, header: bytes, mac: hmac.HMAC) -> None:
         if not hmac.compare_digest(header[-mac.digest_size :], mac.digest()):
@@ -167,8 +161,3 @@ def _unsigned(key: str, data: bytes) -> bytes:
             "was signed, best as `file:PATH`, `env:NAME` or `cmd:COMMAND`"
         )
     return data
-
-
-def _id_of(key: str) -> bytes:
-    """Names the key, and says nothing about it."""
-    return hmac.new(key.encode(), b"the name of this key", hashlib.sha256).digest()[:_ID_BYTES]

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import Progress, RawRecord
-from penstock.system.kafka.job_log import TopicLog
-from penstock.system.kafka.job_topic import JobTopic, job_topic
+from penstock.system.kafka import fences
+from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions, parse_options
 from penstock.system.kafka.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
@@ -83,7 +83,7 @@ def written_end(options: KafkaOptions, ssp: SystemStreamPartition) -> int:
 
 
 def job_state(options: KafkaOptions, name: str) -> JobTopic:
-    with closing(TopicLog(options, JobTopic(job_topic(name)), committed=False)) as log:
+    with closing(fences.opened(options, name, committed=False)) as log:
         return log.catch_up()
 
 

@@ -23,7 +23,7 @@ from tests.support.places import ROOT
 SUBMODULES = {
     "admin", "api", "budgets", "checkpoint", "cli", "clock", "config", "container", "documents", "drain", "driver",
     "engine", "errors", "file_modes", "files", "metadata", "metrics", "os_errors", "plan", "public_names", "retry",
-    "runtime", "side", "spark", "startpoint", "state", "system", "tables", "testing", "wording",
+    "runtime", "side", "signing", "spark", "startpoint", "state", "system", "tables", "testing", "wording",
 }  # fmt: skip
 
 

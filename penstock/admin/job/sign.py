@@ -12,12 +12,18 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.tenure import Tenure
+from penstock.driver.owed import own_debt, publisher_name
 from penstock.errors import ConfigError, NotFoundError
 from penstock.metadata.identity import check_root, known_uid
 from penstock.metadata.object_store import ObjectStore
 from penstock.metadata.open import open_root
 from penstock.metadata.signed_store import SignedStore, UntrustedError
+from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
+from penstock.system.base import WriterIdentity
+from penstock.system.kafka.system import KafkaSystem
+from penstock.system.registry import open_system
 from penstock.wording import counted
 
 _THREADS = 16
@@ -34,11 +40,13 @@ class SigningFacts:
 
 
 def sign(job: FoundJob) -> SigningFacts:
-    """Sign every object of a job that does not run with `job.root.key`, which the configuration has to give.
+    """Sign every object of a job that does not run, and its records in Kafka, with `job.root.key`, which the
+    configuration has to give.
 
-    The first time, objects without a signature are trusted as they are, so make sure before that nobody else could
-    write to the root. Later, they are refused. Objects that are signed with `job.root.key.previous` are verified, and
-    signed with the new key. A call that was interrupted can be repeated, and must be before the job starts.
+    The first time, what has no signature is trusted as it is, so make sure before that nobody else could write to the
+    root and to Penstock's topics. Later, it is refused, and left out in Kafka. What is signed with
+    `job.root.key.previous` is verified, and signed with the new key. A call that was interrupted can be repeated, and
+    must be before the job starts.
 
     Args:
         job: the job.
@@ -60,11 +68,13 @@ def sign(job: FoundJob) -> SigningFacts:
     trusts = _trusts_unsigned(job)
     found = replace(job, objects=_to_sign(job.objects, trusts=trusts))
     check_root(found.objects, found.paths, found.config.job.root)
+    log = CheckpointLog(found.objects, found.paths)
     with (
         audited(found, "job sign") as change,
-        held_job(found, CheckpointLog(found.objects, found.paths), "sign"),
+        held_job(found, log, "sign") as tenure,
         ThreadPoolExecutor(_THREADS) as pool,
     ):
+        _sign_records(found, log, tenure, trusts=trusts)
         done = [
             each
             for store, keys in _places(found, trusts=trusts)
@@ -87,6 +97,21 @@ def _trusts_unsigned(job: FoundJob) -> bool:
             return True
         raise
     return False
+
+
+def _sign_records(found: FoundJob, log: CheckpointLog, tenure: Tenure, *, trusts: bool) -> None:
+    """Before any object is signed for good: until the job's uid is, records without a signature are trusted."""
+    settings = [each for each in map(found.config.system, found.config.system_names) if each.factory == "kafka"]
+    systems = [each for each in map(open_system, settings) if isinstance(each, KafkaSystem)]
+    uid = known_uid(found.objects, found.paths)
+    if not systems or uid is None:
+        return
+    epoch = log.claim(tenure.run_id).epoch
+    owed = own_debt(log.known().owed, uid, found.paths)
+    writers = WriterIdentity(publisher_name(owed, uid, found.paths), epoch), changelog_writer(found.paths, epoch)
+    for system in systems:
+        for writer in writers:
+            system.sign(writer, takes_unsigned=trusts)
 
 
 def _places(found: FoundJob, *, trusts: bool) -> Iterator[tuple[SignedStore, Iterable[str]]]:

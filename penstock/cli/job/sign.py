@@ -16,11 +16,12 @@ def sign(
     assignments: Assignments = None,
     as_json: AsJson = False,
 ) -> None:
-    """Sign the objects of a job that is not running with `job.root.key`.
+    """Sign the objects of a job that is not running, and its records in Kafka, with `job.root.key`.
 
-    The first time, the command trusts objects without a signature as they are: make sure before that nobody else could
-    write to the root. Later, it refuses them. It verifies objects that are signed with `job.root.key.previous`, and
-    signs them with the new key. If the command is interrupted, repeat it.
+    The first time, the command trusts objects and records without a signature as they are: make sure before that nobody
+    else could write to the root and to Penstock's topics. Later, it refuses such objects and leaves out such records.
+    It verifies what is signed with `job.root.key.previous`, and signs it with the new key. If the command is
+    interrupted, repeat it.
     """
     with open_job(job, config, assignments) as found:
         facts = sign_job(found)

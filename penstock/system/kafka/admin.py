@@ -24,9 +24,9 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.kafka import compaction, fences, job_log, limits
+from penstock.system.kafka import compaction, fences, limits
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
-from penstock.system.kafka.job_topic import JobTopic, job_topic
+from penstock.system.kafka.job_topic import job_topic
 from penstock.system.kafka.options import KafkaOptions, weaknesses
 from penstock.system.kafka.owners import TOPIC as OWNERS
 from penstock.system.kafka.owners import Owners
@@ -245,8 +245,7 @@ class KafkaAdmin(SystemAdmin):
         """The last marks, by the topic of the writer's name."""
         if not self.keeps_progress_of(name):
             return {}
-        log = job_log.TopicLog(self._options, JobTopic(job_topic(name)), committed=True)
-        with closing(log):
+        with closing(fences.opened(self._options, name, committed=True)) as log:
             marks = log.catch_up().progress
         return {ssp: marks[place] for ssp in ssps if (place := (ssp.stream, ssp.partition)) in marks}
 

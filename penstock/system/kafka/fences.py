@@ -12,6 +12,7 @@ from contextvars import copy_context
 
 from confluent_kafka import KafkaException, Producer
 
+from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, NotFoundError
 from penstock.system.base import WriterIdentity
 from penstock.system.kafka import job_log
@@ -25,6 +26,7 @@ from penstock.system.kafka.job_topic import (
     new_transactional_id,
     producer_key,
     producer_record,
+    progress_record,
 )
 from penstock.system.kafka.options import KafkaOptions
 
@@ -40,7 +42,7 @@ def fence(options: KafkaOptions, writer: WriterIdentity) -> None:
         RetryableError: the cluster does not answer.
     """
     topic = job_topic(writer.name)
-    with closing(job_log.created(options, JobTopic(topic))) as log:
+    with closing(job_log.created(options, _state(options, writer.name))) as log:
         state = log.state
         state.check_fence(writer, options.system)
         if writer.epoch not in state.fences:
@@ -75,7 +77,7 @@ def register(options: KafkaOptions, writer: WriterIdentity, reported: ClientErro
     """
     topic = job_topic(writer.name)
     transactional_id = new_transactional_id(topic)
-    with closing(job_log.created(options, JobTopic(topic))) as log:
+    with closing(job_log.created(options, _state(options, writer.name))) as log:
         state = log.state
         state.check_fence(writer, options.system)  # it is refused here as well, without leaving anything behind
         job_log.put(options, topic, [producer_record(transactional_id, writer.epoch)])
@@ -92,22 +94,48 @@ def register(options: KafkaOptions, writer: WriterIdentity, reported: ClientErro
 
 def check(options: KafkaOptions, writer: WriterIdentity) -> None:
     """Raise FencedError if a larger epoch has taken over."""
-    with closing(job_log.TopicLog(options, JobTopic(job_topic(writer.name)), committed=False)) as log:
+    with closing(opened(options, writer.name, committed=False)) as log:
         log.catch_up().check_fence(writer, options.system)
 
 
 def has_job_topic(options: KafkaOptions, writer_name: str) -> bool:
-    """Whether there is still the topic that keeps what writers of this name have published.
+    """Whether there is still the topic that keeps what writers of this name have published. With a key, one from which
+    every genuine record was removed is as good as none: the topic of a job that has run has a fence.
 
     Raises:
         RetryableError: the cluster does not answer.
     """
-    with closing(job_log.TopicLog(options, JobTopic(job_topic(writer_name)), committed=False)) as log:
+    with closing(opened(options, writer_name, committed=False)) as log:
         try:
-            log.catch_up()
+            state = log.catch_up()
         except NotFoundError:
             return False
-    return True
+        return not (options.keys.all and state.is_empty and log.was_written)
+
+
+def sign(options: KafkaOptions, writer: WriterIdentity) -> None:
+    """Sign every record that counts with the current key, once no older epoch can write. Idempotent.
+
+    Raises:
+        FencedError: a larger epoch has taken over.
+        RetryableError: the cluster does not answer.
+    """
+    if not has_job_topic(options, writer.name):
+        return
+    fence(options, writer)
+    with closing(opened(options, writer.name, committed=True)) as log:
+        marks = log.catch_up().progress
+    places = {SystemStreamPartition(options.system, *place): mark for place, mark in marks.items()}
+    job_log.put(options, job_topic(writer.name), [progress_record(ssp, mark) for ssp, mark in places.items()])
+
+
+def opened(options: KafkaOptions, writer_name: str, *, committed: bool) -> job_log.JobLog:
+    """What the topic of a writer's name says; see `TopicLog`."""
+    return job_log.TopicLog(options, _state(options, writer_name), committed=committed)
+
+
+def _state(options: KafkaOptions, writer_name: str) -> JobTopic:
+    return JobTopic(job_topic(writer_name), options.signer)
 
 
 def initialised(options: KafkaOptions, transactional_id: str, topic: str | None, reported: ClientErrors) -> Producer:

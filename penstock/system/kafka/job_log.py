@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -21,6 +21,7 @@ from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_grou
 from penstock.system.kafka.foreign import Foreign
 from penstock.system.kafka.job_topic import JobTopic
 from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.signatures import Headers
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ class TopicState(Protocol):
     topic: str
     foreign: Foreign
 
-    def add(self, key: bytes | None, value: bytes | None) -> None:
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Take in the next record."""
 
 
@@ -74,6 +75,11 @@ class TopicLog(Generic[S]):
     @property
     def _right(self) -> access.Right:
         return access.topic("Read", self.state.topic)
+
+    @property
+    def was_written(self) -> bool:
+        """Whether anything was ever written to what was read."""
+        return self._position > 0
 
     def wait_until_there(self) -> None:
         """Wait for a topic that was just created."""
@@ -150,7 +156,7 @@ class TopicLog(Generic[S]):
         offset = message.offset()
         failed = message.error()
         if failed is None:
-            self.state.add(message.key(), message.value())
+            self.state.add(message.key(), message.value(), cast("Headers", message.headers()))
             self._position = int(offset or 0) + 1
         elif failed.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, int(offset or 0))
@@ -207,7 +213,7 @@ def put(
     *,
     within_s: float | None = None,
 ) -> None:
-    """Write records outside of any transaction; when it returns they are on all replicas in sync.
+    """Write records, signed, outside of any transaction; when it returns they are on all replicas in sync.
 
     Args:
         within_s: how long that may take; None: as long as the options say.
@@ -222,13 +228,15 @@ def put(
             failed.append(error)
 
     doing, reported = f"the topic `{topic}` could not be written", ClientErrors()
+    signer = options.signer
     limit_s = options.timeout_s if within_s is None else within_s
     writer = open_producer(options, reported, {"message.timeout.ms": max(1, round(limit_s * 1000))})
     try:
         with suppress(KafkaException):  # or the client waits for half a second
             writer.list_topics(topic, STEP_SECONDS)
         for key, value in records:
-            writer.produce(topic, value, key, 0, None, delivered)
+            headers = signer.headers(topic, key, value)
+            writer.produce(topic, value, key, 0, None, delivered, headers=headers)
         deadline = time.monotonic() + limit_s + STEP_SECONDS
         while writer.flush(STEP_SECONDS) and time.monotonic() < deadline:
             check_interrupt(doing)

@@ -8,8 +8,10 @@ progress/<stream>/<partition>      {"format": 1, "slot": 7, "chunk": 3}         
 
 The topic has one partition and is compacted: a record counts until there is a newer one of its key, or a tombstone.
 
-Whoever may write to the topic can write anything. A fence that does not parse, or is further ahead than any job comes,
-is left out and told. What could not be left out without doubt is an error: how far publishing is, and the producers.
+Whoever may write to the topic can write anything. With `job.root.key`, only records with a genuine signature count.
+Others are left out and told; where one may have taken the place of the only genuine progress, that is not known, and
+nothing may be published. Without a key, a fence that does not parse, or is further ahead than any job comes, is left
+out and told. What could not be left out without doubt is an error: how far publishing is, and the producers.
 """
 
 from __future__ import annotations
@@ -17,15 +19,18 @@ from __future__ import annotations
 import hashlib
 import re
 import uuid
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, Versioned, decode_format, decoding, number
-from penstock.errors import CorruptError, FencedError
+from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.foreign import Foreign
+from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
 
 FORMAT = 1
 PREFIX = "__penstock_"
@@ -82,8 +87,12 @@ def producer_key(transactional_id: str) -> bytes:
 
 def progress_record(ssp: SystemStreamPartition, mark: Progress) -> tuple[bytes, bytes]:
     """The key and value that keep how far publishing is."""
-    key = b"%s/%s/%d" % (_PROGRESS, ssp.stream.encode(), ssp.partition)
-    return key, orjson.dumps({"format": FORMAT, "slot": mark.slot, "chunk": mark.chunk})
+    value = orjson.dumps({"format": FORMAT, "slot": mark.slot, "chunk": mark.chunk})
+    return _progress_key(ssp.stream, ssp.partition), value
+
+
+def _progress_key(stream: str, partition: int) -> bytes:
+    return b"%s/%s/%d" % (_PROGRESS, stream.encode(), partition)
 
 
 @dataclass(slots=True)
@@ -91,21 +100,34 @@ class JobTopic:
     """What the records of a topic say, read in their order."""
 
     topic: str
+    signer: RecordSigner = field(default_factory=RecordSigner)
     fences: set[int] = field(default_factory=set)
     producers: dict[str, int] = field(default_factory=dict)
     """By transactional id, the epoch."""
     progress: dict[tuple[str, int], Progress] = field(default_factory=dict)
     """By stream and partition."""
+    doubtful: dict[tuple[str, int], Signature] = field(default_factory=dict)
+    """By stream and partition, where no progress is known, and a record that does not count may have replaced it."""
     foreign: Foreign = field(default_factory=Foreign)
+    _has_genuine: bool = False
 
-    def add(self, key: bytes | None, value: bytes | None) -> None:
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Take in the next record. Records of kinds that this version does not know are for others.
 
         Raises:
+            ConfigError: it is signed, and there is no key.
             CorruptError: it is damaged.
             IncompatibleError: a newer version wrote it.
         """
         kind, _, rest = (key or b"").partition(b"/")
+        if kind not in (_FENCE, _PRODUCER, _PROGRESS):
+            return
+        signature = self.signer.signature(self.topic, key, value, headers)
+        if not self.signer.counts(signature):
+            self._leave_out(kind, key, rest, signature)
+            return
+        if not self._has_genuine:  # what is before it was written before there was a key, and is signed behind it
+            self._has_genuine, self.foreign = True, Foreign()
         what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
         with decoding(what):
             if kind == _FENCE:
@@ -116,12 +138,47 @@ class JobTopic:
                 else:
                     self.producers[rest.decode()] = decode_format(_Producer, value, what, what, FORMAT).epoch
             elif kind == _PROGRESS:
-                stream, _, partition = rest.decode().rpartition("/")
+                place = _progress_place(rest)
                 if value is None:
-                    self.progress.pop((stream, int(partition)), None)
+                    self.progress.pop(place, None)
                 else:
-                    mark = decode_format(_Mark, value, what, what, FORMAT)
-                    self.progress[stream, int(partition)] = Progress(mark.slot, mark.chunk)
+                    read = decode_format(_Mark, value, what, what, FORMAT)
+                    mark, known = Progress(read.slot, read.chunk), self.progress.get(place)
+                    if known is None or known < mark or not self.signer.has_key:  # it may be an old one, put back
+                        self.progress[place] = mark
+                    self.doubtful.pop(place, None)
+
+    def _leave_out(self, kind: bytes, key: bytes | None, rest: bytes, signature: Signature) -> None:
+        if not self.signer.has_key:
+            raise ConfigError(
+                f"the record {key!r:.300} of the Kafka topic `{self.topic}` is signed, and the configuration has no "
+                "`job.root.key`. Give the key of the job, best as `file:PATH`, `env:NAME` or `cmd:COMMAND`"
+            )
+        self.foreign.add(key, signature.value)
+        if kind == _PROGRESS:
+            with suppress(ValueError):  # no job has such a key
+                if (place := _progress_place(rest)) not in self.progress:
+                    self.doubtful[place] = signature
+
+    def check_known(self, places: Iterable[tuple[str, int]], system: str) -> None:
+        """Raise IncompatibleError if a record that does not count may have replaced how far publishing to one of these
+        places is. Brokers keep the last record of a key only, whoever wrote it."""
+        for stream, partition in places:
+            if (signature := self.doubtful.get((stream, partition))) is not None:
+                raise IncompatibleError(
+                    f"how far this job has published to partition {partition} of `{stream}` is not known: the record "
+                    f"`{_progress_key(stream, partition).decode()}` of the topic `{self.topic}` of the system "
+                    f"`{system}` is not one of this job ({signature.value}), and may have replaced one. Nothing was "
+                    "published, because readers could get messages twice. If `job.root.key` has changed, give the "
+                    "former one as `job.root.key.previous`. Otherwise let nobody else write to the topic, delete it, "
+                    "and create it again (docs/kafka.md, fencing): the next start then publishes again what the last "
+                    "checkpoint leaves to be published"
+                )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record counts."""
+        return not (self.fences or self.producers or self.progress)
 
     def _add_fence(self, key: bytes | None, rest: bytes, value: bytes | None, what: str) -> None:
         try:
@@ -156,3 +213,8 @@ class JobTopic:
     def older_fences(self, epoch: int) -> list[int]:
         """The fences that one of this epoch makes superfluous."""
         return sorted(each for each in self.fences if each < epoch)
+
+
+def _progress_place(rest: bytes) -> tuple[str, int]:
+    stream, _, partition = rest.decode().rpartition("/")
+    return stream, int(partition)

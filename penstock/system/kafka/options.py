@@ -6,9 +6,11 @@ import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from penstock.config.model import RootKeys
 from penstock.errors import ConfigError
 from penstock.system.kafka.java import HELD, REFUSED, RENAMED, translate, whole_number
 from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.signatures import RecordSigner
 from penstock.system.kafka.values import expected
 
 DEFAULT_TIMEOUT_MS = 30_000
@@ -31,6 +33,15 @@ class KafkaOptions:
     """The settings of topics that Penstock creates."""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     """How long a call waits for the brokers."""
+    keys: RootKeys = field(default_factory=RootKeys)
+    """Those of `job.root`, which sign Penstock's own records."""
+    takes_unsigned: bool = False
+    """Whether records of the job without a signature count, although there is a key: while they are being signed."""
+
+    @property
+    def signer(self) -> RecordSigner:
+        """Signs and verifies Penstock's own records."""
+        return RecordSigner(self.keys, takes_unsigned=self.takes_unsigned)
 
     @property
     def servers(self) -> str:
@@ -71,14 +82,18 @@ def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
 
     Args:
         system: the system's name.
-        options: by the rest of the key, such as `consumer.bootstrap.servers`.
+        options: by the rest of the key, such as `consumer.bootstrap.servers`. `root.key` and `root.key.previous` come
+            from `job.root.key`.
 
     Raises:
         ConfigError: no brokers are given, or an option is unknown (the message names the nearest) or cannot be taken
             (the message says why). No value of an option is in the message where it could be a secret.
     """
+    keys = RootKeys(options.get("root.key"), options.get("root.key.previous"))
     parts: dict[str, dict[str, str]] = {part: {} for part in _PARTS}
     for option, value in options.items():
+        if option in ("root.key", "root.key.previous"):
+            continue
         part = next((each for each in _PARTS if option.startswith(each)), None)
         if part is None:
             raise ConfigError(_unknown(f"systems.{system}.", option, _all_names()))
@@ -88,7 +103,7 @@ def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
     consumer = _checked(f"systems.{system}.consumer", consumer, SHARED | CONSUMER, PRODUCER)
     producer = _checked(f"systems.{system}.producer", producer, SHARED | PRODUCER, CONSUMER)
     _share_connection(consumer, producer)
-    found = KafkaOptions(system, consumer, producer, topics, timeout)
+    found = KafkaOptions(system, consumer, producer, topics, timeout, keys)
     if not found.consumer.get(_SERVERS, "").strip():
         raise ConfigError(
             f"`systems.{system}.consumer.bootstrap.servers` is missing: the addresses of some brokers, such as "

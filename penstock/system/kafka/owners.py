@@ -9,6 +9,11 @@ A job that claims a topic writes first and reads afterwards. Two jobs that do it
 
 Every job of the cluster reads all claims. One that does not parse is left out and told; one of a newer format has an
 owner that is not known, which is a matter of its topic alone.
+
+Jobs may have different keys (`job.root.key`), or none, so a claim counts whether its signature can be verified or not:
+it keeps other jobs from writing. Only a signature that is known to be wrong makes a claim nobody's. A signed claim is
+neither replaced nor withdrawn by a record of its key that this job cannot verify. If it was withdrawn by its own job,
+it is that of a topic that is gone, or not the first one, so that to keep it does no harm.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from penstock.system.kafka import job_log
 from penstock.system.kafka.foreign import Foreign
 from penstock.system.kafka.job_topic import PREFIX
 from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
 
 FORMAT = 1
 TOPIC = f"{PREFIX}owners"
@@ -43,14 +49,23 @@ class OwnersTopic:
     """What the records of the topic say, read in their order."""
 
     topic: str = TOPIC
+    signer: RecordSigner = field(default_factory=RecordSigner)
     claims: dict[str, dict[str, _Claim]] = field(default_factory=dict)
     """By the id of a topic and that of the claim, the first claim first."""
     foreign: Foreign = field(default_factory=Foreign)
+    _signatures: dict[bytes, Signature] = field(default_factory=dict)
+    """Those of the signed claims, by the keys of their records."""
 
-    def add(self, key: bytes | None, value: bytes | None) -> None:
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Take in the next record. Records of kinds that this version does not know are for others."""
         kind, _, rest = (key or b"").partition(b"/")
-        if kind != _OWNER:
+        if key is None or kind != _OWNER:
+            return
+        signature = self.signer.signature(self.topic, key, value, headers)
+        earlier = self._signatures.get(key, Signature.NONE)
+        if signature is Signature.WRONG or (earlier is not Signature.NONE and signature is not Signature.GENUINE):
+            if not signature is earlier is Signature.UNKNOWN:  # that may be the other job itself
+                self.foreign.add(key, signature.value)
             return
         what = "it is damaged"
         try:
@@ -60,6 +75,8 @@ class OwnersTopic:
                     self.claims.get(topic_id, {}).pop(claim_id, None)
                 else:
                     self.claims.setdefault(topic_id, {})[claim_id] = _claim(value, what)
+                    if signature is not Signature.NONE:
+                        self._signatures[key] = signature
         except CorruptError as error:
             self.foreign.add(key, str(error))
 
@@ -100,7 +117,7 @@ class Owners:
                 return found
             claim_id = uuid.uuid4().hex
             key = _key(topic_id, claim_id)
-            log = self._log = self._log or job_log.created(self._options, OwnersTopic())
+            log = self._log = self._log or job_log.created(self._options, self._nothing())
             value = orjson.dumps({"format": FORMAT, "stream": stream, "owner": owner})
             job_log.put(self._options, TOPIC, [(key, value)])
             first = next(iter(log.catch_up().claims[topic_id]))
@@ -127,7 +144,7 @@ class Owners:
 
     def _read(self) -> OwnersTopic:
         if self._log is None:
-            log = job_log.TopicLog(self._options, OwnersTopic(), committed=False)
+            log = job_log.TopicLog(self._options, self._nothing(), committed=False)
             try:
                 log.catch_up()
             except NotFoundError:
@@ -142,6 +159,9 @@ class Owners:
             return self._log.catch_up()
         self._discard()  # it was deleted
         return OwnersTopic()
+
+    def _nothing(self) -> OwnersTopic:
+        return OwnersTopic(signer=self._options.signer)
 
     def _discard(self) -> None:
         if self._log is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import ConfigError
@@ -67,3 +67,14 @@ class KafkaSystem(System):
         from penstock.system.kafka.writer import KafkaWriter
 
         return KafkaWriter(self.options, identity)
+
+    def sign(self, writer: WriterIdentity, *, takes_unsigned: bool) -> None:
+        """Sign the records in the topic of the writer's name with the current key, and fence older epochs. Idempotent.
+
+        Args:
+            writer: a name that a job writes under that does not run, and the epoch of a claim of its log.
+            takes_unsigned: whether records without a signature are trusted, and signed too.
+        """
+        from penstock.system.kafka import fences
+
+        fences.sign(replace(self.options, takes_unsigned=takes_unsigned), writer)

@@ -27,6 +27,7 @@ from penstock.system.kafka import job_log
 from penstock.system.kafka.access import Right, topic
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.scripts import alter_command
+from penstock.system.kafka.signatures import SentHeaders
 from penstock.system.kafka.timestamps import ANY_MS, TimestampLimits, header_of
 from penstock.wording import listed
 
@@ -146,8 +147,8 @@ class KafkaTransaction(WriterTransaction):
         producer = self._begun()
         self._writer.take_over()
         for ssp, mark in self._marks.items():
-            place, key, value = self._writer.mark_record(ssp, mark)
-            self._send(place, (SYSTEM_CLOCK.now_ms(), key, value), None, _ALL)
+            place, record, headers = self._writer.mark_record(ssp, mark)
+            self._send(place, (SYSTEM_CLOCK.now_ms(), *record), None, _ALL, headers)
         try:
             self._flush(producer)
             self._appended = self._ranges()
@@ -200,12 +201,18 @@ class KafkaTransaction(WriterTransaction):
         return self._producer
 
     def _send(
-        self, ssp: SystemStreamPartition, record: RawRecord, report: _Report | None, limits: TimestampLimits
+        self,
+        ssp: SystemStreamPartition,
+        record: RawRecord,
+        report: _Report | None,
+        limits: TimestampLimits,
+        headers: SentHeaders | None = None,
     ) -> None:
-        """Send a record, with all that may come in between. The header has a timestamp that the topic does not take."""
+        """Send a record, with all that may come in between. A timestamp that the topic does not take is in a header."""
         producer, (timestamp, key, value) = self._begun(), _checked(record)
         sent = limits.sent(timestamp, SYSTEM_CLOCK.now_ms())
-        headers = header_of(timestamp) if sent != timestamp or limits.replaced else None
+        if sent != timestamp or limits.replaced:
+            headers = header_of(timestamp)
         while True:
             try:
                 return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers)

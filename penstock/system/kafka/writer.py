@@ -20,7 +20,6 @@ from penstock.system.base import (
 from penstock.system.kafka import fences, job_log
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.job_topic import (
-    JobTopic,
     job_topic,
     new_transactional_id,
     producer_key,
@@ -28,6 +27,7 @@ from penstock.system.kafka.job_topic import (
 )
 from penstock.system.kafka.options import KafkaOptions
 from penstock.system.kafka.places import Places
+from penstock.system.kafka.signatures import SentHeaders
 from penstock.system.kafka.transaction import KafkaTransaction
 
 _CLOSE_SECONDS = 2.0
@@ -92,6 +92,7 @@ class KafkaWriter(SystemWriter):
             FencedError: a larger epoch of this writer's name was seen.
             RetryableError: the cluster does not answer, or a transaction of another process stays open.
             ConfigError: the writer has no name.
+            IncompatibleError: what somebody wrote may have replaced the mark of a partition.
         """
         check_may_mark(self.identity)
         asked = list(ssps)
@@ -100,6 +101,7 @@ class KafkaWriter(SystemWriter):
         self.producer()
         self.take_over()
         marks = self._read_marks()
+        self._check_known(asked)
         return {ssp: marks[place] for ssp in asked if (place := (ssp.stream, ssp.partition)) in marks}
 
     def close(self) -> None:
@@ -150,11 +152,15 @@ class KafkaWriter(SystemWriter):
             self.producer()
             self.take_over()
             self._read_marks()
+        self._check_known([ssp])
         mark.check_follows((self._marks or {}).get((ssp.stream, ssp.partition)), ssp)
 
-    def mark_record(self, ssp: SystemStreamPartition, mark: Progress) -> tuple[SystemStreamPartition, bytes, bytes]:
-        """Where a mark is kept, and the key and value that keep it."""
-        return (SystemStreamPartition(ssp.system, self._topic or "", 0), *progress_record(ssp, mark))
+    def mark_record(
+        self, ssp: SystemStreamPartition, mark: Progress
+    ) -> tuple[SystemStreamPartition, tuple[bytes, bytes], SentHeaders]:
+        """Where a mark is kept, and the key, value and headers that keep it."""
+        topic, record = self._topic or "", progress_record(ssp, mark)
+        return SystemStreamPartition(ssp.system, topic, 0), record, self.options.signer.headers(topic, *record)
 
     def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
         """A transaction has committed."""
@@ -204,11 +210,15 @@ class KafkaWriter(SystemWriter):
             fences.retire(self.options, job_topic(self.identity.name), self._lost)
         self._lost.clear()
 
+    def _check_known(self, ssps: Iterable[SystemStreamPartition]) -> None:
+        if self._log is not None:
+            self._log.state.check_known([(ssp.stream, ssp.partition) for ssp in ssps], self.options.system)
+
     def _read_marks(self) -> dict[tuple[str, int], Progress]:
         identity = check_may_mark(self.identity)
         self._marks = None
         if self._log is None:
-            self._log = job_log.TopicLog(self.options, JobTopic(job_topic(identity.name)), committed=True)
+            self._log = fences.opened(self.options, identity.name, committed=True)
         try:
             state = self._log.catch_up()
         except BaseException:

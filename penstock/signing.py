@@ -1,0 +1,40 @@
+"""Signatures with the keys of a root: what has one was written by somebody who has the key, for this place."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from penstock.config.model import RootKeys
+
+ID_BYTES = 8
+MAC_BYTES = hashlib.sha256().digest_size
+
+
+class RootSigner:
+    """The keys of a root, by their ids. An id names its key, and says nothing about it.
+
+    Example:
+        >>> signer = RootSigner(RootKeys("the key of this root, 32 characters or more"))
+        >>> len(signer.current), signer.mac(b"here", signer.current).digest_size
+        (8, 32)
+    """
+
+    def __init__(self, keys: RootKeys) -> None:
+        """`keys`: the first one signs; each of them verifies. There is at least one."""
+        self._keys = {_id_of(key): key.encode() for key in reversed(keys.all)}
+        self.current = _id_of(keys.all[0])
+        """The id of the key that signs."""
+
+    @property
+    def ids(self) -> tuple[bytes, ...]:
+        """The ids of all keys, the current one first."""
+        return tuple(reversed(self._keys))
+
+    def mac(self, place: bytes, named: bytes) -> hmac.HMAC:
+        """The HMAC with SHA-256 by the key of the id `named`, to be updated with what is at the place."""
+        return hmac.new(self._keys[named], len(place).to_bytes(4, "big") + place, hashlib.sha256)
+
+
+def _id_of(key: str) -> bytes:
+    return hmac.new(key.encode(), b"the name of this key", hashlib.sha256).digest()[:ID_BYTES]
