@@ -173,10 +173,3 @@ class Operator(ABC, Generic[S]):
     def watched(self, watch: Watch) -> OperatorSpec:
         """The same operator with the application's code watched."""
         return self.spec
-
-
-class PassingOperator(Operator[S]):
-    """An operator that passes on every message as it is."""
-
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return Node(downstream.accept, downstream.push)

@@ -1,4 +1,4 @@
-"""Operators that are a function of each message, and keep nothing."""
+"""map, flat_map, filter, partition_by: a function of each message, and nothing is kept."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
-from penstock.api.graph import FunctionSpec, OperatorSpec
+from penstock.api.callbacks import UNSTARTED, unused
+from penstock.api.graph import (
+    FilterSpec,
+    FlatMapSpec,
+    FunctionSpec,
+    MapSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    PartitionThroughSpec,
+)
+from penstock.api.serdes.failures import Place, partition_by_place
 from penstock.runtime.columns import Branch, Columns, Push, Step, Target, envelope_of, envelopes_of, index_of_last
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
@@ -79,6 +89,91 @@ class Elementwise(Operator[F]):
                 return call(given)
 
         return replace(self.spec, function=function)
+
+
+class Map(Elementwise[MapSpec]):
+    """Each result is the message's new value."""
+
+    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+        return columns.with_values(results)
+
+    def deliver(self, downstream: Push) -> Deliver:
+        return lambda key, _value, result: downstream(key, result)
+
+
+class FlatMap(Elementwise[FlatMapSpec]):
+    """Each result is the values that take the message's place."""
+
+    @property
+    def call(self) -> Callable[[Any], list[Any]]:
+        """The values are collected: a generator's failure is this operator's."""
+        function = self.spec.function
+        return lambda given: list(function(given))
+
+    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+        return columns.expanded(results)
+
+    def deliver(self, downstream: Push) -> Deliver:
+        def deliver(key: Any, _value: Any, result: Any) -> None:
+            for value in result:
+                downstream(key, value)
+
+        return deliver
+
+
+class Filter(Elementwise[FilterSpec]):
+    """Each result is whether the message stays. What has no truth is this operator's failure."""
+
+    def results(self, given: Iterator[Any]) -> list[Any]:
+        function, unstarted = self.spec.function, UNSTARTED
+        return [
+            # True needs no second look; bool() would be a call more
+            True
+            if (kept := function(each)) is True
+            else (kept.__class__ not in unstarted or _refuse(kept))
+            if kept
+            else False
+            for each in given
+        ]
+
+    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+        return columns.where(results)
+
+    def deliver(self, downstream: Push) -> Deliver:
+        op_id = self.spec.id
+
+        def deliver(key: Any, value: Any, result: Any) -> None:
+            try:
+                kept = bool(result) and (type(result) not in UNSTARTED or _refuse(result))
+            except BaseException as error:
+                raise failure_in(op_id, error) from error
+            if kept:
+                downstream(key, value)
+
+        return deliver
+
+
+def _refuse(result: object) -> bool:
+    raise unused("the function of the filter", result)
+
+
+class PartitionBy(Elementwise[PartitionBySpec]):
+    """Each result is the message's new key."""
+
+    def place(self, name: str) -> Place:
+        return partition_by_place(name)
+
+    def apply(self, columns: Columns, results: list[Any]) -> Columns:
+        return columns.with_keys(results)
+
+    def deliver(self, downstream: Push) -> Deliver:
+        return lambda _key, value, result: downstream(result, value)
+
+
+class PartitionThrough(PartitionBy):
+    """The same, but the messages leave by the channel to the intermediate stream."""
+
+    spec: PartitionThroughSpec
 
 
 class _Chain(Node):

@@ -26,17 +26,11 @@ from penstock.api.graph import (
 )
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.batch_task import BatchTaskOperator
-from penstock.runtime.operators.filter import Filter
-from penstock.runtime.operators.flat_map import FlatMap
-from penstock.runtime.operators.input import Input
-from penstock.runtime.operators.intermediate import Intermediate
+from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
-from penstock.runtime.operators.map import Map
-from penstock.runtime.operators.merge import Merge
-from penstock.runtime.operators.partition_by import PartitionBy, PartitionThrough
+from penstock.runtime.operators.passing import Input, Intermediate, Merge, SendTo
 from penstock.runtime.operators.process import Process
-from penstock.runtime.operators.send_to import SendTo
 from penstock.runtime.operators.send_to_table import SendToTable
 from penstock.runtime.operators.sink import Sink
 from penstock.runtime.operators.temporal_join import TemporalJoin

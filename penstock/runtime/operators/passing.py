@@ -1,0 +1,51 @@
+"""input, intermediate, merge, send_to: every message is passed on as it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from penstock.api.graph import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
+from penstock.api.serdes.failures import Place, input_place
+from penstock.runtime.columns import Target
+from penstock.runtime.operators.base import Node, Operator, S, Surroundings, Watch
+
+
+class PassingOperator(Operator[S]):
+    """An operator that passes on every message as it is."""
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        return Node(downstream.accept, downstream.push)
+
+
+class Input(PassingOperator[InputSpec]):
+    """The messages of a stream, as they were read."""
+
+    def place(self, name: str) -> Place:
+        return input_place(self.spec.stream)
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        spec, timestamp_of = self.spec, self.spec.timestamp
+        if timestamp_of is None:
+            return spec
+
+        def timestamp(value: Any) -> int:
+            with watch.call(spec.id, value):
+                return timestamp_of(value)
+
+        return replace(spec, timestamp=timestamp)
+
+
+class Intermediate(PassingOperator[IntermediateSpec]):
+    """The messages that were sent through the stream, as they were written."""
+
+    def place(self, name: str) -> Place:
+        return input_place(self.spec.stream)
+
+
+class Merge(PassingOperator[MergeSpec]):
+    """The messages of every operator that it reads."""
+
+
+class SendTo(PassingOperator[SendToSpec]):
+    """The channel to the output takes the messages as they are."""
