@@ -11,7 +11,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all check bench format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all check release-check bench format clean
 .DELETE_ON_ERROR:
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -24,7 +24,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --require-hashes -r requirements/build.lock
 	$(PIP) --require-hashes --no-build-isolation -r requirements/dev.lock $(if $(JAVA),,-r requirements/java.lock)
-	$(PIP) --no-deps --no-build-isolation -e .
+	PYTHONWARNINGS='ignore:Editable installation' $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 # Writes the locks again, with the same versions where they still fit; `make lock UPGRADE=--upgrade` takes the newest.
@@ -82,6 +82,10 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
+release-check: $(STAMP)
+	$(BIN)/python -m tools.release_check
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.keyed_fold
