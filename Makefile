@@ -111,4 +111,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .penstock
+	rm -rf $(VENV) .penstock build
