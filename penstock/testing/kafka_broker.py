@@ -56,6 +56,7 @@ def require_kafka(fetch_s: float = FETCH_S, retry_after_s: float = 0.0) -> None:
 
     Raises:
         NotFoundError: there is no Java, or the jars could not be fetched. The message says why.
+        CorruptError: a jar is not the one that it should be. It is deleted, and the next call fetches it again.
         ConfigError: the package `confluent-kafka` is not installed.
     """
     admin_module()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import NotFoundError
+from penstock.testing.kafka.jar_hashes import JAR_SHA256
 from penstock.testing.kafka.jars import FETCH_S, find_java, identity_of, kafka_jars, locked, made_once
 from penstock.testing.kafka.settings import properties
 
@@ -105,7 +106,7 @@ class Installation:
             shutil.copyfile(Path(temporary) / "data" / self.features.name, path)
 
     def _classpath(self) -> str:
-        return ":".join(sorted(str(jar) for jar in self.jars.glob("*.jar")))
+        return ":".join(str(self.jars / name) for name in sorted(JAR_SHA256))
 
 
 def installation(
@@ -122,6 +123,7 @@ def installation(
 
     Raises:
         NotFoundError: there is no Java, or the jars could not be fetched.
+        CorruptError: a jar is not the one that it should be.
     """
     java = find_java()
     jars = kafka_jars(fetch_s, retry_after_s)

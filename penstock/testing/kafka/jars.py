@@ -1,7 +1,8 @@
 """The jars of an Apache Kafka server: fetched once with Maven or Ivy, and kept in the user's cache.
 
 The cache is `$XDG_CACHE_HOME/penstock`, by default `~/.cache/penstock`. Processes that need the jars at the same time
-wait for the one that fetches them, and a fetch that is interrupted leaves nothing that looks complete.
+wait for the one that fetches them, and a fetch that is interrupted leaves nothing that looks complete. Their SHA-256 is
+compared with `jar_hashes.py` after a fetch, and once in each process that uses them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from penstock.errors import NotFoundError
+from penstock.errors import CorruptError, NotFoundError
+from penstock.testing.kafka.jar_hashes import JAR_SHA256
 
 KAFKA_VERSION = "4.1.2"
 """The version of the server."""
@@ -35,6 +37,8 @@ _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FAILURE = re.compile("ERROR|UNRESOLVED|not found")
 _SHOWN = 300
 """Characters of what a tool said last."""
+_verified: set[Path] = set()
+"""Folders whose jars this process has read and found right."""
 
 
 def kafka_jars(fetch_s: float = FETCH_S, retry_after_s: float = 0.0) -> Path:
@@ -46,6 +50,7 @@ def kafka_jars(fetch_s: float = FETCH_S, retry_after_s: float = 0.0) -> Path:
 
     Raises:
         NotFoundError: they are not in the cache, and neither `mvn` nor the Ivy of PySpark could fetch them.
+        CorruptError: a jar is not the one that it should be. It is deleted.
     """
     folder = cache_folder() / f"kafka-{KAFKA_VERSION}"
     if not _complete(folder):
@@ -106,12 +111,29 @@ def locked(folder: Path, within_s: float) -> Iterator[float]:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether all jars that were fetched are still there."""
+    """Whether all jars are there. A jar with other content is deleted, and raises CorruptError."""
     try:
-        listed = (folder / "jars.txt").read_text(encoding="utf-8").splitlines()
-        return all((folder / name).stat().st_size == int(size) for size, name in map(str.split, listed))
-    except (OSError, ValueError):
+        if not all((folder / name).exists() for name in JAR_SHA256):
+            return False
+        if folder not in _verified:
+            _verify(folder, f"in {folder}", "the next call fetches it again")
+            _verified.add(folder)
+    except OSError:  # it cannot be read, or another process replaces the folder
         return False
+    return True
+
+
+def _verify(folder: Path, origin: str, remedy: str) -> None:
+    """Delete a jar with other content, and raise CorruptError."""
+    for name, expected in JAR_SHA256.items():
+        with (folder / name).open("rb") as jar:
+            found = hashlib.file_digest(jar, "sha256").hexdigest()
+        if found != expected:
+            (folder / name).unlink()
+            raise CorruptError(
+                f"{name}, {origin}, is not the jar that Penstock expects: its SHA-256 is {found}, not {expected}. "
+                f"It was deleted; {remedy}"
+            )
 
 
 def _refuse_if_it_just_failed(folder: Path, since: float) -> None:
@@ -141,10 +163,6 @@ def _fetch(folder: Path, fetch_s: float) -> None:
             except NotFoundError as error:
                 reasons.append(str(error))
                 continue
-            names = sorted(jar.name for jar in jars.glob("*.jar"))
-            (jars / "jars.txt").write_text(
-                "".join(f"{(jars / name).stat().st_size} {name}\n" for name in names), encoding="utf-8"
-            )
             shutil.rmtree(folder, ignore_errors=True)
             jars.rename(folder)
             _failure(folder).unlink(missing_ok=True)
@@ -231,9 +249,10 @@ def _summary(output: str) -> str:
 
 
 def _check(what: str, jars: Path) -> None:
-    missing = [name for name in _JARS if not (jars / name).exists()]
+    missing = [name for name in JAR_SHA256 if not (jars / name).exists()]
     if missing:
-        raise NotFoundError(f"{what} fetched no {', '.join(missing)}")
+        raise NotFoundError(f"{what} fetched no {', '.join(missing)[:_SHOWN]}")
+    _verify(jars, f"which {what} fetched", "look into the repository, the mirror or the cache that it came from")
 
 
 def made_once(path: Path, make: Callable[[Path], None]) -> Path:

@@ -3,6 +3,7 @@ script here, which fails, hangs and is killed as a test wants it."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -13,12 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.errors import NotFoundError
+from penstock.errors import CorruptError, NotFoundError
 from penstock.testing.kafka import jars
 from penstock.testing.kafka.jars import kafka_jars
 
 DEADLINE_S = 60.0
-FETCH = "import sys; from penstock.testing.kafka.jars import kafka_jars; print(kafka_jars(float(sys.argv[1])))"
+JARS = {name: hashlib.sha256(b"jar\n").hexdigest() for name in jars._JARS}
+FETCH = f"from penstock.testing.kafka import jars; jars.JAR_SHA256 = {JARS}; print(jars.kafka_jars(30.0))"
 
 
 @pytest.fixture
@@ -31,6 +33,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(jars, "_ivy_of_pyspark", lambda: None)
+    monkeypatch.setattr(jars, "JAR_SHA256", JARS)
     return folder
 
 
@@ -47,7 +50,7 @@ def maven(tools: Path, *lines: str) -> None:
 
 
 def fetched() -> list[str]:
-    return [f'echo jar > "$jars/{name}"' for name in jars._JARS]
+    return [f'echo jar > "$jars/{name}"' for name in JARS]
 
 
 def runs(tools: Path) -> int:
@@ -71,14 +74,14 @@ def await_condition(condition: Callable[[], bool]) -> None:
 def start_fetch() -> subprocess.Popen[str]:
     """Another process that wants the jars."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    return subprocess.Popen([sys.executable, "-c", FETCH, "30"], stdout=subprocess.PIPE, text=True, env=environment)
+    return subprocess.Popen([sys.executable, "-c", FETCH], stdout=subprocess.PIPE, text=True, env=environment)
 
 
 def test_the_jars_are_fetched_once(tools: Path) -> None:
     maven(tools, *fetched())
     folder = kafka_jars()
     assert folder == tools.parent / "cache/penstock" / f"kafka-{jars.KAFKA_VERSION}"
-    assert {jar.name for jar in folder.glob("*.jar")} == set(jars._JARS)
+    assert {jar.name for jar in folder.glob("*.jar")} == set(JARS)
     assert kafka_jars() == folder
     assert runs(tools) == 1
 
@@ -145,8 +148,30 @@ def test_a_jar_that_is_gone_is_fetched_again(tools: Path) -> None:
     maven(tools, *fetched())
     folder = kafka_jars()
     next(folder.glob("kafka*.jar")).unlink()
-    assert len(list(kafka_jars().glob("*.jar"))) == len(jars._JARS)
+    assert len(list(kafka_jars().glob("*.jar"))) == len(JARS)
     assert runs(tools) == 2
+
+
+def test_a_damaged_jar_in_the_cache_is_deleted_and_fetched_again(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    maven(tools, *fetched())
+    damaged = next(kafka_jars().glob("kafka*.jar"))
+    damaged.write_bytes(b"jax\n")  # of the same size
+    monkeypatch.setattr(jars, "_verified", set())  # as in a new process
+    with pytest.raises(
+        CorruptError, match=rf"{damaged.name}, in .* SHA-256 is .*, not {JARS[damaged.name]}. It was del"
+    ):
+        kafka_jars()
+    assert not damaged.exists()
+    kafka_jars()
+    assert damaged.read_bytes() == b"jar\n"
+    assert runs(tools) == 2
+
+
+def test_a_fetched_jar_with_other_content_is_refused(tools: Path) -> None:
+    maven(tools, *fetched(), f'echo other > "$jars/{next(iter(JARS))}"')
+    with pytest.raises(CorruptError, match=r"kafka_2.13-.*, which `mvn` fetched, is not the jar"):
+        kafka_jars()
+    assert {path.name for path in (tools.parent / "cache/penstock").iterdir()} == {f"kafka-{jars.KAFKA_VERSION}.lock"}
 
 
 def test_a_cache_that_cannot_be_written_is_named(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
