@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.support.places import ROOT
 
-OTHERS = {"benchmarks", "examples"}
+OTHERS = {"benchmarks", "examples", "tools"}
 """What is tested beside the package."""
 WHOLE = {"docstrings", "exported_names", "metrics_page", "mirror", "package", "readme"}
 """Tests of the package as a whole."""
