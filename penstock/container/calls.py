@@ -83,7 +83,7 @@ class Call(Generic[Q, A]):
         return dump((identity, request))
 
     def serve(self, container: Container, body: bytes) -> Iterator[bytes]:
-        """Answer a call in the container. Raises ValueError if it is malformed, and what the handler raises."""
+        """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
         identity, request = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
         for answer in self.handler(container, identity, request):
             yield dump(answer)
