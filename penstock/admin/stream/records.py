@@ -115,7 +115,7 @@ def _only_member(archive: zipfile.ZipFile, source: str) -> zipfile.ZipInfo:
     return members[0]
 
 
-def _checked(file: IO[bytes], source: str) -> Iterator[bytes]:
+def _checked(file: IO[bytes] | gzip.GzipFile, source: str) -> Iterator[bytes]:
     """The lines of a file; a damaged compressed stream is an error naming the line it broke at."""
     number = 0
     while True:
