@@ -529,8 +529,9 @@ def filled(whole: bytes, filler: bytes, at: int) -> Callable[[int], bytes]:
 @pytest.mark.parametrize("name", CODECS)
 def test_what_is_much_longer_takes_no_more_work_for_a_byte(name: str) -> None:
     codec = CODECS[name]
-    size = (1 << 9) if name == "yaml" else 1 << 13  # which is read slowly
+    is_slow = name == "yaml"  # up to two thousand brackets, the work of PyYAML is quadratic
+    size = (1 << 11) if is_slow else 1 << 13
     for whole in codec.whole:
         for filler in FILLERS:
-            for at in (0, len(whole) // 2, len(whole)):
+            for at in (len(whole) // 2,) if is_slow else (0, len(whole) // 2, len(whole)):
                 assert not grows_too_fast(codec.read_or_refuse, filled(whole, filler, at), size), (filler, at)
