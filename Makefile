@@ -97,6 +97,7 @@ bench: $(STAMP)
 	$(BIN)/python -m benchmarks.restore
 	$(BIN)/python -m benchmarks.start
 	$(BIN)/python -m benchmarks.floor
+	$(BIN)/python -m benchmarks.tls
 	$(BIN)/python -m benchmarks.scans
 	$(BIN)/python -m benchmarks.timers --spark
 	$(BIN)/python -m benchmarks.metrics

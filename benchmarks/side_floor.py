@@ -89,6 +89,7 @@ def batches(parameters: dict[str, Any]) -> dict[str, Any]:
         "systems.local.path": str(work / "streams"),
         "task.commit.ms": 0,
         **_spark(work, parameters["threads"]),
+        **parameters.get("config", {}),
     }
     return {"batches": follow(app.run(config, until="latest"))}
 

@@ -67,7 +67,7 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
     config = configuration(
         Path(parameters["streams"]), Path(parameters["work"]), parameters["batch_messages"], parameters["threads"]
     )
-    job = application().run(config, until="latest")
+    job = application().run({**config, **parameters.get("config", {})}, until="latest")
     return {"batches": follow(job)}
 
 

@@ -74,7 +74,7 @@ class SystemStreamPartition:
             ConfigError: the text has another form.
         """
         head, _, partition = text.rpartition(".")
-        if not (partition.isascii() and partition.isdigit()):
+        if not (partition.isascii() and partition.isdigit() and len(partition) < 20):
             raise ConfigError(f"`{text}` is not of the form `system.stream.partition`")
         stream = SystemStream.parse(head)
         return cls(stream.system, stream.stream, int(partition))

@@ -23,6 +23,8 @@ _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 """Behind it, there may be a secret that was written with another sign than `=`."""
 _OTHERS = ("app.", "spark.")
 """Keys whose values Penstock passes on."""
+_MOST_ENTRIES = 100_000
+"""Of a YAML file: its aliases can make any number of entries of a few lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +129,15 @@ def _from_yaml(file: str, text: str, problems: list[str]) -> list[Setting]:
     """Scalars are taken as they are written: `job.id: 010` is `010`, and `no` is not a boolean."""
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)
-        settings = [] if root is None else list(_flatten(file, root))
+        settings = [] if root is None else list(_flatten(file, root, iter(range(_MOST_ENTRIES))))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problems.append(f"{file}:{mark.line + 1 if mark else 1}: {error.problem or error.context}")
         return []
-    except yaml.YAMLError as error:
+    except RecursionError:
+        problems.append(f"{file}: it is nested too deeply")
+        return []
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the last two: of escapes and versions
         problems.append(f"{file}: {error}")
         return []
     first: dict[str, Setting] = {}
@@ -143,19 +148,26 @@ def _from_yaml(file: str, text: str, problems: list[str]) -> list[Setting]:
     return settings
 
 
-def _flatten(file: str, node: yaml.Node, prefix: str = "", above: tuple[yaml.Node, ...] = ()) -> Iterator[Setting]:
+def _flatten(
+    file: str, node: yaml.Node, left: Iterator[int], prefix: str = "", above: tuple[yaml.Node, ...] = ()
+) -> Iterator[Setting]:
+    """`left` has an element for each entry that the file may still have."""
     if not isinstance(node, yaml.MappingNode):
         raise yaml.MarkedYAMLError(problem="expected keys and values", problem_mark=node.start_mark)
     if node in above:
         raise yaml.MarkedYAMLError(problem="an alias contains itself", problem_mark=node.start_mark)
     for name, value in node.value:
+        if next(left, None) is None:
+            raise yaml.MarkedYAMLError(
+                problem=f"at most {_MOST_ENTRIES:,} entries are read", problem_mark=name.start_mark
+            )
         if not isinstance(name, yaml.ScalarNode):
             raise yaml.MarkedYAMLError(problem="a key must be text", problem_mark=name.start_mark)
         if name.tag == "tag:yaml.org,2002:merge":
             raise yaml.MarkedYAMLError(problem="merge keys (`<<`) are not read", problem_mark=name.start_mark)
         key = f"{prefix}{name.value}"
         if isinstance(value, yaml.MappingNode):
-            yield from _flatten(file, value, f"{key}.", (*above, node))
+            yield from _flatten(file, value, left, f"{key}.", (*above, node))
         else:
             yield Setting(key, _yaml_raw(value), f"{file}:{name.start_mark.line + 1}")
 

@@ -69,7 +69,7 @@ class Call(Generic[Q, A]):
         return dump((identity, request))
 
     def parse(self, body: bytes) -> tuple[Identity, Q]:
-        """A call as it comes to a container. Raises ValueError if it is malformed."""
+        """A call as it comes to a container. Raises CorruptError if it is malformed."""
         found: tuple[Identity, Q] = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
         return found
 

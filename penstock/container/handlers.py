@@ -60,7 +60,7 @@ _PROGRESS_SECONDS = 0.2
 
 
 def serve(call: Call[Q, A], container: Container, body: bytes) -> Iterator[bytes]:
-    """Answer a call in the container. Raises ValueError if it is malformed, and what the handler raises."""
+    """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
     identity, request = call.parse(body)
     for answer in HANDLERS[call.name](container, identity, request):
         yield dump(answer)

@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.outbox import OutboxObject
-from penstock.documents import Count, decoder
+from penstock.documents import Count, decoder, decoding
 from penstock.metrics.snapshot import Row
 from penstock.runtime.batch import Batch, Due
 from penstock.side.failure import SideFailure
@@ -402,8 +402,9 @@ def dump(value: Any) -> bytes:
 
 
 def load(form: Any, data: bytes) -> Any:
-    """Read a value. Raises ValueError if it is not of this form."""
-    return decoder(form).decode(data)
+    """Read a value. Raises CorruptError if it is not of this form."""
+    with decoding("a message between driver and container is damaged"):
+        return decoder(form).decode(data)
 
 
 def _of_tasks(markers: Markers, tasks: Sequence[int]) -> Markers:

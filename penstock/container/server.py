@@ -78,11 +78,11 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Attempts of some tasks: packets in, packets out, at the same time."""
         self._note_peer(context)
-        call = load(AttemptCall, descriptor.command)
         writer.begin(PACKET_SCHEMA)
         running: dict[int, RunningAttempt] = {}
         attempts: Attempts | None = None
         try:
+            call = load(AttemptCall, descriptor.command)
             epoch = self._container.epoch(call.identity)
             attempts = epoch.attempts
             failed = _begin(epoch, call, running)

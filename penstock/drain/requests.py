@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
+from penstock.documents import decoding
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification, timed_uuid
 from penstock.errors import CorruptError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
@@ -176,8 +177,9 @@ class DrainRequests:
     def _resolved(self, notification: DrainNotification) -> DrainNotification:
         if notification.run_id != NEXT_RUN:
             return notification
-        with suppress(NotFoundError):
-            return replace(notification, run_id=self._objects.get(self._obeyed_path(notification)).decode())
+        path = self._obeyed_path(notification)
+        with suppress(NotFoundError), decoding(f"`{path}` does not name a run"):
+            return replace(notification, run_id=self._objects.get(path).decode())
         return notification
 
     def _path(self, notification: DrainNotification) -> str:

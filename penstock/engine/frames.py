@@ -9,7 +9,8 @@ from typing import BinaryIO
 import pyarrow as pa
 from pyspark.serializers import Serializer, SpecialLengths
 
-from penstock.runtime.packet import PACKET_SCHEMA
+from penstock.errors import CorruptError
+from penstock.runtime.packet import PACKET_SCHEMA, read_batch
 
 _LENGTH = struct.Struct("!i")
 _LANE = struct.Struct("!iq")
@@ -25,7 +26,7 @@ class Frames(Serializer):
             _write(batch, stream)
 
     def load_stream(self, stream: BinaryIO) -> Iterator[pa.RecordBatch]:
-        return (pa.ipc.read_record_batch(frame, PACKET_SCHEMA) for frame in _read_frames(stream))
+        return (read_batch(frame, PACKET_SCHEMA) for frame in _read_frames(stream))
 
 
 class RawFrames(Serializer):
@@ -68,4 +69,8 @@ def _read_length(stream: BinaryIO) -> int | None:
     if len(head) < _LENGTH.size:
         raise EOFError("the length of a frame breaks off")
     length = int(_LENGTH.unpack(head)[0])
-    return None if length == SpecialLengths.END_OF_DATA_SECTION else length
+    if length == SpecialLengths.END_OF_DATA_SECTION:
+        return None
+    if length < 0:
+        raise CorruptError(f"a stream of packets is damaged: it has a frame of {length} bytes")
+    return length

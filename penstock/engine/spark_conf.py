@@ -105,7 +105,7 @@ def is_true(conf: Mapping[str, str], key: str) -> bool:
 
 def seconds(text: str) -> float:
     """A time of Spark's configuration, which is in seconds unless it has a unit."""
-    found = re.fullmatch(r"\s*(\d+)\s*([a-z]*)\s*", text.lower())
+    found = re.fullmatch(r"\s*(\d{1,18})\s*([a-z]*)\s*", text.lower())
     if found is None:
         return 0  # Spark refuses it
     return int(found[1]) * _UNITS.get(found[2], 1)

@@ -17,7 +17,7 @@ import pyarrow.parquet
 from pyarrow import fs
 
 from penstock.budgets import LINE_BYTES, check_budget
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, CorruptError
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "json", "csv")
@@ -90,7 +90,10 @@ def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iter
     with system.open_input_stream(path, compression="detect") as stream:
         header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline(_HEADER_CHARACTERS + 1)
     check_budget(len(header), _HEADER_CHARACTERS, f"the header of `{path}`")
-    names = next(csv.reader([header]), [])
+    try:
+        names = next(csv.reader([header]), [])
+    except csv.Error as error:
+        raise CorruptError(f"`{path}` cannot be read: its header is not CSV: {error}") from error
     if not names:
         return
     convert = pa.csv.ConvertOptions(

@@ -19,8 +19,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Struct
 
-from penstock.documents import Count, Positive, decode
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.documents import Count, decode
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
+from penstock.files.manifests import MOST_PARTITIONS, Partitions
 from penstock.metadata.object_store import ObjectStore
 
 FORMAT = 1
@@ -43,7 +44,7 @@ class _Stream(Struct, rename="kebab"):
     format: Count
     identity: str
     folder: str
-    partitions: Positive
+    partitions: Partitions
 
 
 class _File(Struct, array_like=True):
@@ -98,7 +99,10 @@ class Listing:
         return self._known.partitions
 
     def begin(self, partitions: int) -> bool:
-        """Begin the log, if it was not; True if this call did. Reads it in any case."""
+        """Begin the log, if it was not; True if this call did. Reads it in any case. Raises ConfigError if there are
+        too many partitions."""
+        if partitions > MOST_PARTITIONS:
+            raise ConfigError(f"a stream of files has at most {MOST_PARTITIONS:,} partitions, not {partitions:,}")
         made = _Stream(FORMAT, uuid.uuid4().hex, self._folder, partitions)
         begun = self._objects.put_if_absent(self._key(0), msgspec.json.encode(made))
         self.read()
@@ -118,7 +122,7 @@ class Listing:
                 data = self._objects.get(self._key(self._next))
             except NotFoundError:
                 return
-            self._add(decode(_Files, data, f"`{self._key(self._next)}` of the listing is damaged").files)
+            self._add(self._files(_Files, data, self._key(self._next)))
             self._next += 1
 
     def new(self, found: Iterable[FoundFile]) -> list[FoundFile]:
@@ -187,9 +191,16 @@ class Listing:
                 data = self._objects.get(wholes[-1])
             except NotFoundError:  # a newer one has just taken its place
                 continue
-            self._add(decode(_Whole, data, f"`{wholes[-1]}` of the listing is damaged").files)
+            self._add(self._files(_Whole, data, wholes[-1]))
             self._next = int(wholes[-1].rpartition("/")[2]) + 1
             return
+
+    def _files(self, form: type[_Files | _Whole], data: bytes, key: str) -> list[_File]:
+        what = f"`{key}` of the listing is damaged"
+        files = decode(form, data, what).files
+        if any(each.partition >= len(self.files) for each in files):
+            raise CorruptError(f"{what}: it names a partition that the stream does not have")
+        return files
 
     def _add(self, files: Sequence[_File]) -> None:
         for each in files:

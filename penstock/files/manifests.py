@@ -17,19 +17,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, TypeAlias
 from uuid import uuid4
 
 import msgspec
 from msgspec import Struct
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.documents import Count, decode
+from penstock.documents import Count, convert, decode, decoding
 from penstock.errors import FencedError, IncompatibleError, NotFoundError
 from penstock.metadata.object_store import ObjectStore
 from penstock.system.base import Progress, WriterIdentity
 
 FORMAT = 1
 MANIFESTS = "_penstock"
+MOST_PARTITIONS = 100_000
+Partitions: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
+"""How many partitions a stored object may say that its stream has."""
 
 
 class WrittenFile(Struct):
@@ -188,15 +193,18 @@ def note_partitions(objects: ObjectStore, partitions: int) -> None:
 
 def noted_partitions(objects: ObjectStore) -> int | None:
     """How many partitions the stream of a folder has that Penstock writes; None for any other folder."""
-    try:
-        return int(objects.get(f"{MANIFESTS}/partitions"))
-    except NotFoundError:
-        return None
+    key = f"{MANIFESTS}/partitions"
+    with suppress(NotFoundError):
+        data = objects.get(key)
+        with decoding(f"`{key}` is damaged"):
+            return convert(Partitions, int(data))
+    return None
 
 
 def number_of(path: str) -> int:
     """The number of the manifest that names a file."""
-    return int(path.split("-")[2])
+    with decoding(f"`{path}` is not the name of a file that Penstock has written"):
+        return int(path.split("-")[2])
 
 
 def _commit(name: str, slot: int) -> str:

@@ -37,7 +37,10 @@ def parse_schema(text: str) -> pa.Schema:
         ['user', 'places']
     """
     parser = _Parser(text)
-    fields = parser.fields("", lambda: parser.left == 0)
+    try:
+        fields = parser.fields("", lambda: parser.left == 0)
+    except RecursionError:
+        raise ConfigError(f"`{text[:100]}...` is not a schema: its types are nested too deeply") from None
     if not fields:
         raise ConfigError("a schema has at least one column, as in `user STRING, visits BIGINT`")
     names = [field.name for field in fields]
@@ -114,7 +117,7 @@ class _Parser:
         self._take(")")
         try:
             return pa.decimal128(int(precision), int(scale))
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ConfigError(f"`{self._text}`: decimal({precision},{scale}) is not a type: {error}") from error
 
     def _peek(self) -> str:

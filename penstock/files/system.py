@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping
@@ -52,6 +53,7 @@ _SHARE = 10
 """A look at a folder takes at most one of so many parts of the time."""
 _SHOWN = 5
 _ROW = (1 << ROW_BITS) - 1
+_NUMBER = re.compile("[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,7 @@ class FilesAdmin(SystemAdmin):
             path, _, row = name.rpartition(":")
             for wanted, number in ((name, "0"), (path, row)):
                 partition, place = listing.place(wanted)
-                if place is None or not (number.isascii() and number.isdigit()) or int(number) >> ROW_BITS:
+                if place is None or not _NUMBER.fullmatch(number) or int(number) >> ROW_BITS:
                     continue
                 if partition == ssp.partition:
                     return (place << ROW_BITS) + int(number)
@@ -458,6 +460,6 @@ def _positive(name: str, options: Mapping[str, str], option: str) -> int | None:
     text = options.get(option)
     if text is None:
         return None
-    if not (text.isascii() and text.isdecimal() and int(text) > 0):
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) > 0):
         raise ConfigError(f"`systems.{name}.{option}` = `{text}`: it is an integer, at least 1")
     return int(text)

@@ -68,9 +68,12 @@ class ObjectContents:
         """The messages of a chunk, decoded packet by packet. Raises CorruptError, or RetryableError if a disk fails."""
         for place in chunk.payloads:
             payload = self.payload(place)
-            with decoding(f"object `{self.key}` of the outbox is damaged in chunk {chunk.number} of `{chunk.ssp}`"):
+            try:
                 messages = decode_messages(payload)
-                keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
+            except CorruptError as error:
+                what = f"object `{self.key}` of the outbox is damaged in chunk {chunk.number} of `{chunk.ssp}`"
+                raise CorruptError(f"{what}: {error}") from error
+            keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
             yield from zip(timestamps, keys, values, strict=True)
 
 
@@ -171,7 +174,7 @@ def decode(named: OutboxObject, data: bytes) -> ObjectContents:
         start = len(_MARKER) + _LENGTH.size
         end = start + _LENGTH.unpack_from(data, len(_MARKER))[0]
         index = decoder(list[_PartIndex]).decode(memoryview(data)[start:end])
-    chunks = tuple(_chunks(index, pa.py_buffer(data), end))
+        chunks = tuple(_chunks(index, pa.py_buffer(data), end))
     is_whole = end + sum(chunk.size_bytes for chunk in chunks) == len(data)
     if not (is_whole and named.parts.items() <= _parts(chunks).items()):
         raise CorruptError(f"{what} is damaged: it has other partitions or chunks than the checkpoint log names")

@@ -8,11 +8,14 @@ task of every stage it sends to, and one report packet for the driver.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+
+from penstock.errors import CorruptError
 
 REPORT_STAGE = -1
 """The stage number that report packets are addressed to: the driver."""
@@ -124,7 +127,9 @@ def _binary_column(cells: Sequence[bytes | pa.Buffer | None]) -> pa.BinaryArray:
 
 
 def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
-    """The packets of an Arrow batch; payloads are views into it, not copies."""
+    """The packets of an Arrow batch; payloads are views into it, not copies. Raises CorruptError if it is damaged."""
+    with _decoding():
+        batch.validate(full=True)
     columns = [batch.column(i).to_pylist() for i in range(len(PACKET_SCHEMA) - 1)]
     payloads = (scalar.as_buffer() for scalar in batch.column(len(PACKET_SCHEMA) - 1))
     for row in zip(*columns, payloads, strict=True):
@@ -137,8 +142,25 @@ def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
 
 
 def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
-    """The messages of a data packet, `MESSAGE_SCHEMA`."""
-    return pa.ipc.read_record_batch(payload, MESSAGE_SCHEMA)
+    """The messages of a data packet, `MESSAGE_SCHEMA`. Raises CorruptError if it is damaged."""
+    return read_batch(payload, MESSAGE_SCHEMA)
+
+
+def read_batch(data: bytes | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
+    """An Arrow batch from its bytes. Raises CorruptError if they are damaged."""
+    with _decoding():
+        batch = pa.ipc.read_record_batch(data, schema)
+        batch.validate(full=True)
+        return batch
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Arrow believes the offsets of a batch that was not validated: wrong ones end the process."""
+    try:
+        yield
+    except (pa.ArrowException, EOFError, OSError) as error:
+        raise CorruptError(f"a packet of messages is damaged: {error}") from error
 
 
 def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iterator[list[Packet]]:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own abbreviation
 from pyspark.sql.types import StructType
 
+from penstock.runtime.packet import read_batch
 from penstock.spark.processor.groups import chunk
 from penstock.spark.processor.keys import KeyCodec
 from penstock.system.base import RawMessage
@@ -94,7 +95,7 @@ class ChunkWriter:
     def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """See `RowWriter`."""
         for data in values:
-            yield pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+            yield read_batch(data or b"", schema)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -191,7 +191,7 @@ class SystemAdmin(ABC):
         Raises:
             IncompatibleError: it names no offset.
         """
-        if not (name.isascii() and name.removeprefix("-").isdigit()):
+        if not (name.isascii() and name.removeprefix("-").isdigit() and len(name) <= 20):
             raise IncompatibleError(f"`{name}` is not an offset of `{ssp}`: offsets are integers")
         return int(name)
 

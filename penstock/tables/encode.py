@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import Serde
 from penstock.api.store import StoreSpec
+from penstock.documents import decode
 from penstock.system.partitioner import partitions_of
 from penstock.tables.fingerprint import columns, pushed_table
 
@@ -36,8 +37,9 @@ class Problem:
 
     @classmethod
     def read(cls, key: bytes) -> Problem:
-        """What `row` wrote."""
-        return cls(*orjson.loads(key))
+        """What `row` wrote. Raises CorruptError if it is something else."""
+        text, null_keys = decode(tuple[str, int], key, "the reason to refuse a version is damaged")
+        return cls(text, null_keys)
 
 
 @dataclass(frozen=True, slots=True)

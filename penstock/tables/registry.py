@@ -311,4 +311,4 @@ def fence_name(epoch: int) -> str:
 def build_epoch(build: str) -> int:
     """The epoch in the name of a build; 0 for what is none."""
     digits = build.partition("-")[0]
-    return int(digits) if digits.isdigit() else 0
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else 0

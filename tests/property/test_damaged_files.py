@@ -3,7 +3,6 @@ an error of Penstock, within a budget of memory."""
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -19,12 +18,11 @@ from penstock.state.records import compress, decode_records, decompress
 from penstock.state.spark.changelog import read_changelog
 from penstock.state.spark.schema import read_schema
 from penstock.state.spark.snapshot import fetch_snapshot
+from tests.support.damaged_bytes import damaged, memory_budget
 from tests.support.places import GOLDEN
 from tests.support.profiles import examples
 
 SPARK = GOLDEN / "spark_state"
-LENGTHS = (b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\xff\xff\xff\xff", b"\x40\0\0\0")
-"""Of records, as they are not."""
 BUDGET = 96 << 20
 """More than any budget of a reader, with room for one copy."""
 
@@ -64,26 +62,6 @@ PARSERS: dict[str, tuple[Callable[[bytes], object], list[bytes]]] = {
 }
 
 
-@st.composite
-def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """Some places of a file, changed."""
-    data = bytearray(whole)
-    for _ in range(draw(st.integers(1, 4))):
-        at = draw(st.integers(0, max(0, len(data) - 1)))
-        how = draw(st.sampled_from(("bit", "byte", "cut", "put", "number")))
-        if how == "bit" and data:
-            data[at] ^= 1 << draw(st.integers(0, 7))
-        elif how == "byte" and data:
-            data[at] = draw(st.integers(0, 255))
-        elif how == "cut":
-            del data[at : at + draw(st.integers(1, 64))]
-        elif how == "put":
-            data[at:at] = draw(st.binary(min_size=1, max_size=16))
-        else:
-            data[at : at + 4] = draw(st.sampled_from(LENGTHS))
-    return bytes(data)
-
-
 @pytest.mark.parametrize("name", PARSERS)
 def test_the_files_themselves_are_read(name: str) -> None:
     read, files = PARSERS[name]
@@ -99,11 +77,5 @@ def test_the_files_themselves_are_read(name: str) -> None:
 def test_a_damaged_file_is_read_or_refused_within_a_budget(name: str, data: st.DataObject) -> None:
     read, files = PARSERS[name]
     found = data.draw(damaged(data.draw(st.sampled_from(files))))
-    tracemalloc.start()
-    try:
-        with suppress(PenstockError):
-            read(found)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < BUDGET
+    with memory_budget(BUDGET), suppress(PenstockError):
+        read(found)

@@ -116,7 +116,9 @@ def parse_task(text: str | None) -> str | None:
     """A task's name, given by its number or as a whole. Raises ConfigError if it is neither."""
     if text is None:
         return None
-    return task_name(int(text)) if text.isascii() and text.isdigit() else task_name(task_number(text))
+    return (
+        task_name(int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else task_name(task_number(text))
+    )
 
 
 def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:

@@ -8,15 +8,17 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import IO, Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import orjson
 
+from penstock.budgets import LINE_BYTES, check_budget
 from penstock.errors import ConfigError, NotFoundError
 
 Format: TypeAlias = Literal["jsonl", "csv"]
@@ -113,19 +115,19 @@ def _only_member(archive: zipfile.ZipFile, source: str) -> zipfile.ZipInfo:
     return members[0]
 
 
-def _checked(file: Iterable[bytes], source: str) -> Iterator[bytes]:
+def _checked(file: IO[bytes] | gzip.GzipFile, source: str) -> Iterator[bytes]:
     """The lines of a file; a damaged compressed stream is an error naming the line it broke at."""
     number = 0
-    lines = iter(file)
     while True:
         try:
-            line = next(lines, None)
+            line = file.readline(LINE_BYTES + 1)
         except (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile) as error:
             raise malformed(source, number + 1, f"the compressed file is damaged or cut off ({error})") from error
-        if line is None:
+        if not line:
             return
-        yield line
         number += 1
+        check_budget(len(line), LINE_BYTES, f"line {number} of {source}")
+        yield line
 
 
 def _json_lines(lines: Iterator[bytes], source: str) -> Iterator[Line]:
@@ -174,7 +176,7 @@ def _csv(lines: Iterator[str], source: str, infer: bool) -> Iterator[Line]:
 
 
 def _header(row: list[str], source: str, number: int) -> list[str]:
-    twice = sorted({name for name in row if row.count(name) > 1})
+    twice = sorted(name for name, count in Counter(row).items() if count > 1)
     if twice:
         raise malformed(source, number, f"the header names {', '.join(map(repr, twice))} more than once")
     return row

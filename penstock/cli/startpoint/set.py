@@ -106,7 +106,7 @@ def parse_timestamp(text: str) -> int:
     Raises:
         ConfigError: it is neither, or it names no zone.
     """
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
     try:
         moment = datetime.fromisoformat(text)

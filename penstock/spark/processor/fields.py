@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Context, Decimal
+from itertools import repeat
 from typing import Any, TypeAlias
 
 from pyspark.sql.types import (
@@ -217,7 +218,7 @@ def joined(values: Sequence[Any], to: Sequence[Callable[[Any], bytes]]) -> bytes
     return b"".join(parts)
 
 
-def parted(data: bytes, at: int, back: Sequence[Callable[[bytes], Any]]) -> list[Any]:
+def parted(data: bytes, at: int, back: Iterable[Callable[[bytes], Any]]) -> list[Any]:
     """What `joined` was given, from a position on."""
     values: list[Any] = []
     for decode in back:
@@ -242,7 +243,7 @@ def _array(element: Field) -> Varying:
 
     def back(data: bytes) -> list[Any]:
         (count,) = _COUNT.unpack_from(data)
-        return parted(data, 4, [item.back] * count)
+        return parted(data, 4, repeat(item.back, count))  # a damaged count takes no memory
 
     return Varying(to, back)
 

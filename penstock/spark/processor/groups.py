@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.runtime.packet import read_batch
 from penstock.spark.processor.keys import KeyCodec
 
 INITIAL = b"\x01"
@@ -39,8 +40,8 @@ def chunk(rows: pa.RecordBatch, *, initial: bool = False) -> bytes:
 
 
 def rows_of(chunks: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of several chunks."""
-    batches = [pa.ipc.read_record_batch(pa.py_buffer(data), schema) for data in chunks]
+    """The rows of several chunks. Raises CorruptError if one is damaged."""
+    batches = [read_batch(data, schema) for data in chunks]
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 

@@ -95,8 +95,8 @@ REFUSED: Mapping[str, str] = {
 SECRETS = re.compile(r"password|secret|passphrase|jaas|\.pem|keystore\.key|oauthbearer\.config|certificate\.chain")
 """The names of properties whose values are never shown."""
 
-_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?\s*", re.DOTALL)
-_ARGUMENT = re.compile(r"""([\w.]+)\s*=\s*("((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|[^\s;]+)""")
+_MODULE = re.compile(r"([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?", re.DOTALL)
+_ARGUMENT = re.compile(r"""(?<![\w.])([\w.]+)\s*=\s*("((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|[^\s;]+)""")
 _LOGIN_MODULES = ("PlainLoginModule", "ScramLoginModule")
 
 
@@ -131,14 +131,14 @@ def translate(name: str, properties: Mapping[str, str]) -> dict[str, str]:
 
 def whole_number(key: str, text: str) -> int:
     """The value of a property that is a whole number, 0 or more. Raises ConfigError for another text."""
-    if not (text.strip().isascii() and text.strip().isdigit()):
+    if re.fullmatch(r"\s*[0-9]{1,19}\s*", text) is None:
         raise ConfigError(f"`{key}` = `{text}`: expected a whole number")
     return int(text)
 
 
 def _login(name: str, text: str) -> dict[str, str]:
     """The user in a text for Java's login module. Errors do not show it."""
-    matched = _MODULE.fullmatch(text)
+    matched = _MODULE.fullmatch(text.strip())
     module = matched.group(1).rpartition(".")[2] if matched else ""
     arguments = {}
     if matched:

@@ -125,6 +125,10 @@ def test_properties_file(tmp_path: Path) -> None:
     assert (config.task.commit_ms, config.spark["spark.app.note"]) == (300_000, "ab")
 
 
+MULTIPLIED = "a0: &a0 {}\n" + "".join(f"a{n}: &a{n} {{x: *a{n - 1}, y: *a{n - 1}}}\n" for n in range(1, 60))
+"""A few lines with aliases, which mean 2 ** 60 entries."""
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -132,6 +136,10 @@ def test_properties_file(tmp_path: Path) -> None:
         ("a.yaml", "- a\n", "a.yaml:1: expected keys and values"),
         ("a.yaml", "job: &x\n  id: *x\n  more: *x\n", "a.yaml:1: an alias contains itself"),
         ("a.yaml", "a: &x {job.name: b}\n<<: *x\n", "merge keys"),
+        ("a.yaml", "a: " + "[" * 2000, "a.yaml: it is nested too deeply"),
+        ("a.yaml", MULTIPLIED, "at most 100,000 entries are read"),
+        ("a.yaml", 'job.id: "\\Uffffffff"', "a.yaml: "),
+        ("a.yaml", f"%YAML {'1' * 5000}.1\n---\njob.id: 1\n", "a.yaml: "),
         ("a.yaml", "? [a]\n: b\n", "a key must be text"),
         ("a.yaml", "job.name: [{a: b}]\n", "a list may hold text"),
         ("a.yaml", "job.id: 1\njob:\n  id: 2\n", "`job.id` is set twice in one file: "),

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from penstock.api.drain import DrainMode, DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.drain.monitor import DrainMonitor, DrainMonitorState
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.drain.requests import DrainRequests
@@ -91,6 +91,16 @@ def test_what_cannot_be_read_hides_nothing(objects: ObjectStore, caplog: pytest.
     assert [each.run_id for each in found.notifications] == ["a"]
     assert [name for name, _ in found.unreadable] == [path]
     assert len([record for record in caplog.records if path in record.message]) == 1
+
+
+def test_a_damaged_note_of_the_run_that_obeys(objects: ObjectStore) -> None:
+    requests = DrainRequests(objects, PATHS)
+    requests.write(DrainNotification.create(UUID, NEXT_RUN))
+    path = requests._obeyed_path(DrainNotification.create(UUID, NEXT_RUN))
+    objects.put_if_absent(path, b"\xff")
+    found = requests.find()
+    assert (found.notifications, len(found.unreadable)) == ((), 1)
+    assert f"`{path}` does not name a run" in found.unreadable[0][1]
 
 
 def state_of(monitor: DrainMonitor) -> DrainMonitorState:

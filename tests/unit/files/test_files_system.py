@@ -22,7 +22,9 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointSpecific
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
 from penstock.files import listing
+from penstock.files.listing import Listing
 from penstock.files.system import FilesSystem
+from penstock.metadata.open import open_store
 from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.registry import open_system
 from tests.support.configs import load
@@ -246,12 +248,29 @@ def test_files_that_cannot_be_read(room: Room) -> None:
         ("a.parquet", parquet(numbered(0, 500))[:2000]),
         ("a.csv", b"a\n\xff\xfe\n"),
         ("a.csv", b"a,b\n1,2\n3\n"),
+        ("a.csv", b"a" * 200_000 + b"\n1\n"),
     ],
 )
 def test_damaged_files_are_not_tried_again(room: Room, name: str, data: bytes) -> None:
     room.put(name, data)
     with pytest.raises(CorruptError, match=f"{name}` cannot be read: "):
         room.all()
+
+
+@pytest.mark.parametrize(
+    ("number", "data", "says"),
+    [
+        (0, b'{"format":1,"identity":"i","folder":"f","partitions":1099511627776}', "partitions"),
+        (1, b'{"files":[["a.json",1,1,4]]}', "a partition that the stream does not have"),
+    ],
+)
+def test_a_damaged_listing_is_refused(tmp_path: Path, number: int, data: bytes, says: str) -> None:
+    objects = open_store(str(tmp_path))
+    if number:
+        Listing(objects, "p", "f").begin(4)
+    objects.put_if_absent(f"p/log/{number:020d}", data)
+    with pytest.raises(CorruptError, match=says):
+        Listing(objects, "p", "f").read()
 
 
 def test_files_without_rows_and_names_of_any_kind(room: Room) -> None:

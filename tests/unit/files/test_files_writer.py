@@ -263,6 +263,8 @@ def test_types() -> None:
         ("a INT b INT", "expected `,`, found `b`"),
         ("a INT, a INT", "a column twice"),
         ("a ARRAY<INT", "expected `>`, found its end"),
+        ("a " + "ARRAY<" * 3000, "nested too deeply"),
+        ("a DECIMAL(3,99999999999)", "is not a type"),
         ("a VARIANT", "`VARIANT` is not a type"),
         ("a DECIMAL(99)", "is not a type"),
         ("a INT; b INT", "`; b INT` is not understood"),
