@@ -27,26 +27,26 @@ from benchmarks.common import RESULTS, begin, command_line, console, finish, pos
 from benchmarks.side_penstock import STORE, application
 from benchmarks.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
-from penstock.container.calls import BEAT_SECONDS, BEATS_PER_METRICS
-from penstock.container.metrics import ChangedRows, EpochMetrics, engine_metrics
-from penstock.container.protocol import Beat, dump, load
-from penstock.driver.metrics import JobMetrics
-from penstock.driver.metrics_exports import SHOW_SECONDS
-from penstock.driver.replay import Replay
-from penstock.metadata.metered_store import MeteredObjectStore
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.batch.portions import PortionRead
+from penstock.batch.positions import TaskSsp
+from penstock.container.shared.metrics import ChangedRows, EpochMetrics, engine_metrics
+from penstock.driver.show.metrics import JobMetrics
+from penstock.driver.show.metrics_exports import SHOW_SECONDS
+from penstock.driver.show.replay import Replay
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.job.shown_metrics import ShownMetrics
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
-from penstock.plan.portions import PortionRead
-from penstock.plan.positions import TaskSsp
-from penstock.runtime.attempt import AT_ONCE
-from penstock.runtime.packet import origin_code
+from penstock.objects.metered import MeteredObjectStore
+from penstock.objects.open import open_store
+from penstock.runtime.messages.packet import origin_code
 from penstock.runtime.reports import Report
+from penstock.runtime.stage.attempt import AT_ONCE
 from penstock.runtime.store_meter import StoreMeter
-from penstock.runtime.topology import plan_topology
 from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.wire.calls import BEAT_SECONDS, BEATS_PER_METRICS
+from penstock.wire.protocol import Beat, dump, load
 
 TARGET_SHARE = 0.02
 """What metrics are to take of the fold's CPU at the most."""

@@ -3,8 +3,8 @@
 1,000,000 messages of 60 bytes go from one stage of Python through a shuffle to a second one, with 2 and with 8 tasks:
 
 * row-wise: `mapInArrow` and `repartitionById`, with the columns (dest, key, value, timestamp, offset);
-* packed rows: the same with packets as `penstock.runtime.packet` makes them, a row each;
-* frames: packets in RDDs of raw frames, as `penstock.engine.lineage` sends them.
+* packed rows: the same with packets as `penstock.runtime.messages.packet` makes them, a row each;
+* frames: packets in RDDs of raw frames, as `penstock.spark.batches.lineage` sends them.
 
 All begin with the same Arrow batches of messages and end with Arrow batches of messages, and the counts and offsets
 that come out are checked. Each side runs in a process of its own, in turn.

@@ -10,13 +10,13 @@ from typing import Any
 
 from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
-from penstock.container.calls import UPLOAD
-from penstock.driver import assembly
-from penstock.driver.commit import Completed
-from penstock.driver.commits import Commits
-from penstock.driver.record import CommitRequest
-from penstock.engine import launch
-from penstock.engine.directory import ContainerDirectory
+from penstock.driver.commit.commit import Completed
+from penstock.driver.commit.record import CommitRequest
+from penstock.driver.loop import assembly
+from penstock.driver.loop.commits import Commits
+from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.job import launch
+from penstock.wire.calls import UPLOAD
 
 Marks = dict[str, dict[str, float]]
 """Checkpoint id -> when and how long, in epoch seconds and milliseconds."""

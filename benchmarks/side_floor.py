@@ -16,8 +16,8 @@ import penstock as ps
 from benchmarks.common import DRIVER_MEMORY
 from benchmarks.side_penstock import follow
 from penstock.config.load import load_config
-from penstock.engine.packet_rdd import PacketRdd
-from penstock.engine.session import create_context, idle_limit
+from penstock.spark.batches.packet_rdd import PacketRdd
+from penstock.spark.session.session import create_context, idle_limit
 from penstock.system.base import WriterIdentity
 from penstock.system.local import LocalSystem
 

@@ -20,8 +20,8 @@ from benchmarks.common import DRIVER_MEMORY
 from benchmarks.kafka_load import ENGINES, EVERY
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 
 STORE = "counts"
 _LOOK_SECONDS = 0.25

@@ -12,7 +12,7 @@ import penstock as ps
 from benchmarks.common import DRIVER_MEMORY
 from benchmarks.workload import STREAM, Totals, Workload, compare
 from penstock.config.load import load_config
-from penstock.engine.job import Job
+from penstock.spark.job.handle import Job
 from penstock.state.reading.reader import read_store
 from penstock.system.local import LocalSystem
 

@@ -13,7 +13,7 @@ import orjson
 import rocksdict
 
 import penstock as ps
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.build import build_store

@@ -16,10 +16,8 @@ from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
 from benchmarks.common import DRIVER_MEMORY
-from penstock.engine.packet_rdd import PacketRdd
-from penstock.engine.session import create_session
-from penstock.runtime.outlet import FLUSH_MESSAGES
-from penstock.runtime.packet import (
+from penstock.runtime.messages.outlet import FLUSH_MESSAGES
+from penstock.runtime.messages.packet import (
     MESSAGE_SCHEMA,
     Kind,
     Packet,
@@ -29,6 +27,8 @@ from penstock.runtime.packet import (
     split_by_size,
     to_batch,
 )
+from penstock.spark.batches.packet_rdd import PacketRdd
+from penstock.spark.session.session import create_session
 from penstock.system.partitioner import partitions_of
 
 KEY_BYTES, VALUE_BYTES = 10, 34

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 import penstock as ps
 from benchmarks.common import DRIVER_MEMORY
 from benchmarks.side_updates import by_partition, key_names, update
-from penstock.engine.job import Job
+from penstock.spark.job.handle import Job
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, RawRecord
 from penstock.system.local import LocalSystem

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from benchmarks.common import DRIVER_MEMORY
 from benchmarks.workload import Totals, Workload, compare
-from penstock.engine.session import find_java
+from penstock.spark.session.session import find_java
 
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _STATE = "spark.sql.streaming.stateStore"

@@ -24,9 +24,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import penstock as ps
 from benchmarks.side_spark import session
-from penstock.engine import launch
-from penstock.engine.directory import ContainerDirectory
-from penstock.engine.job import Job
+from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.job import launch
+from penstock.spark.job.handle import Job
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 

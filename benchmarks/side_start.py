@@ -15,8 +15,8 @@ import orjson
 import penstock as ps
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import NotFoundError
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
 
 INPUT, OUTPUT, JOB = "events", "counts", "start"

@@ -11,10 +11,10 @@ from typing import Any
 
 import penstock as ps
 from penstock.api.serdes.failures import timers_place
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
+from penstock.batch.batch import Batch
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.batch import Batch
-from penstock.runtime.operators.task_timers import TaskTimers
+from penstock.runtime.operators.tasks.task_timers import TaskTimers
 from penstock.runtime.timers import oldest_timers
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine

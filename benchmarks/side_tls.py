@@ -17,12 +17,12 @@ import orjson
 
 import penstock as ps
 from benchmarks import side_floor, side_penstock
-from penstock.container.client import ContainerClient
-from penstock.container.machine import machine_id
-from penstock.container.protocol import ContainerAddress
-from penstock.engine.directory import ContainerDirectory
+from penstock.host.machine import machine_id
+from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
+from penstock.wire.client import ContainerClient
+from penstock.wire.protocol import ContainerAddress
 
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:

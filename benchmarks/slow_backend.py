@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, BackendContext
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup

@@ -10,19 +10,17 @@ from pathlib import Path
 
 import penstock as ps
 from benchmarks.state_content import SEED, StateContent
+from penstock.batch.batch import Batch
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.load import load_config
-from penstock.container.commit import TaskCommitManager
-from penstock.container.epoch import Epoch
-from penstock.container.package import JobPackage
-from penstock.container.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
-from penstock.container.resources import EpochResources
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
-from penstock.runtime.attempt import new_token
-from penstock.runtime.batch import Batch
-from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.topology import plan_topology
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.epoch.task_commit import TaskCommitManager
+from penstock.container.shared.resources import EpochResources
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.state.backends.base import AdminContext, BackendContext, RestoreProgress
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
 from penstock.state.backends.registry import backend_factory
@@ -30,6 +28,8 @@ from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes
 from penstock.state.restore import restore_store
 from penstock.system.registry import open_system
+from penstock.wire.package import JobPackage
+from penstock.wire.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 
 STORE = "state"
 _TASK, _STAGE, _EPOCH = 0, 1, 1

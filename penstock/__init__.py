@@ -14,17 +14,6 @@ from penstock.public_names import lazy_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from penstock.api.aggregates import Aggregate as Aggregate
-    from penstock.api.aggregates import Count as Count
-    from penstock.api.aggregates import Distinct as Distinct
-    from penstock.api.aggregates import First as First
-    from penstock.api.aggregates import Last as Last
-    from penstock.api.aggregates import Max as Max
-    from penstock.api.aggregates import Mean as Mean
-    from penstock.api.aggregates import Min as Min
-    from penstock.api.aggregates import Sum as Sum
-    from penstock.api.application import StreamApplication as StreamApplication
-    from penstock.api.application import TaskApplication as TaskApplication
     from penstock.api.drain import DrainMode as DrainMode
     from penstock.api.drain import DrainNotification as DrainNotification
     from penstock.api.intermediate import DrainMessage as DrainMessage
@@ -32,10 +21,6 @@ if TYPE_CHECKING:
     from penstock.api.intermediate import IntermediateMessageSerde as IntermediateMessageSerde
     from penstock.api.intermediate import MessageType as MessageType
     from penstock.api.intermediate import WatermarkMessage as WatermarkMessage
-    from penstock.api.key_state import ListState as ListState
-    from penstock.api.key_state import MapState as MapState
-    from penstock.api.key_state import ValueState as ValueState
-    from penstock.api.message_stream import MessageStream as MessageStream
     from penstock.api.serdes import Bytes as Bytes
     from penstock.api.serdes import Double as Double
     from penstock.api.serdes import Integer as Integer
@@ -47,12 +32,6 @@ if TYPE_CHECKING:
     from penstock.api.serdes import Serde as Serde
     from penstock.api.serdes import String as String
     from penstock.api.serdes import Tuple as Tuple
-    from penstock.api.side_inputs import Entry as Entry
-    from penstock.api.side_inputs import PushedTable as PushedTable
-    from penstock.api.side_inputs import SideInput as SideInput
-    from penstock.api.side_inputs import SideInputsProcessor as SideInputsProcessor
-    from penstock.api.side_inputs import SideInputsProcessorFactory as SideInputsProcessorFactory
-    from penstock.api.side_inputs import TableCandidate as TableCandidate
     from penstock.api.ssp import SystemStream as SystemStream
     from penstock.api.ssp import SystemStreamPartition as SystemStreamPartition
     from penstock.api.startpoint import Startpoint as Startpoint
@@ -61,8 +40,17 @@ if TYPE_CHECKING:
     from penstock.api.startpoint import StartpointTimestamp as StartpointTimestamp
     from penstock.api.startpoint import StartpointUpcoming as StartpointUpcoming
     from penstock.api.startpoint import StartpointVisitor as StartpointVisitor
-    from penstock.api.store import KeyValueStore as KeyValueStore
-    from penstock.api.tables import Table as Table
+    from penstock.api.state.key_state import ListState as ListState
+    from penstock.api.state.key_state import MapState as MapState
+    from penstock.api.state.key_state import ValueState as ValueState
+    from penstock.api.state.side_inputs import Entry as Entry
+    from penstock.api.state.side_inputs import PushedTable as PushedTable
+    from penstock.api.state.side_inputs import SideInput as SideInput
+    from penstock.api.state.side_inputs import SideInputsProcessor as SideInputsProcessor
+    from penstock.api.state.side_inputs import SideInputsProcessorFactory as SideInputsProcessorFactory
+    from penstock.api.state.side_inputs import TableCandidate as TableCandidate
+    from penstock.api.state.store import KeyValueStore as KeyValueStore
+    from penstock.api.state.tables import Table as Table
     from penstock.api.task import DrainListenerTask as DrainListenerTask
     from penstock.api.task import IncomingMessageEnvelope as IncomingMessageEnvelope
     from penstock.api.task import MessageCollector as MessageCollector
@@ -70,17 +58,28 @@ if TYPE_CHECKING:
     from penstock.api.task import TaskContext as TaskContext
     from penstock.api.task import TaskCoordinator as TaskCoordinator
     from penstock.api.task import WindowableTask as WindowableTask
-    from penstock.api.timers import ExpiredTimer as ExpiredTimer
-    from penstock.api.triggers import Trigger as Trigger
-    from penstock.api.triggers import Triggers as Triggers
-    from penstock.api.watermarks import Ascending as Ascending
-    from penstock.api.watermarks import BoundedOutOfOrderness as BoundedOutOfOrderness
-    from penstock.api.watermarks import WatermarkPolicy as WatermarkPolicy
-    from penstock.api.windows import TimeWindow as TimeWindow
-    from penstock.api.windows import Window as Window
-    from penstock.api.windows import WindowPane as WindowPane
-    from penstock.api.windows import Windows as Windows
-    from penstock.engine.job import Job as Job
+    from penstock.api.time.aggregates import Aggregate as Aggregate
+    from penstock.api.time.aggregates import Count as Count
+    from penstock.api.time.aggregates import Distinct as Distinct
+    from penstock.api.time.aggregates import First as First
+    from penstock.api.time.aggregates import Last as Last
+    from penstock.api.time.aggregates import Max as Max
+    from penstock.api.time.aggregates import Mean as Mean
+    from penstock.api.time.aggregates import Min as Min
+    from penstock.api.time.aggregates import Sum as Sum
+    from penstock.api.time.timers import ExpiredTimer as ExpiredTimer
+    from penstock.api.time.triggers import Trigger as Trigger
+    from penstock.api.time.triggers import Triggers as Triggers
+    from penstock.api.time.watermarks import Ascending as Ascending
+    from penstock.api.time.watermarks import BoundedOutOfOrderness as BoundedOutOfOrderness
+    from penstock.api.time.watermarks import WatermarkPolicy as WatermarkPolicy
+    from penstock.api.time.windows import TimeWindow as TimeWindow
+    from penstock.api.time.windows import Window as Window
+    from penstock.api.time.windows import WindowPane as WindowPane
+    from penstock.api.time.windows import Windows as Windows
+    from penstock.application.application import StreamApplication as StreamApplication
+    from penstock.application.application import TaskApplication as TaskApplication
+    from penstock.application.message_stream import MessageStream as MessageStream
     from penstock.errors import ConfigError as ConfigError
     from penstock.errors import ContainerLostError as ContainerLostError
     from penstock.errors import CorruptError as CorruptError
@@ -94,27 +93,28 @@ if TYPE_CHECKING:
     from penstock.errors import SystemAwayError as SystemAwayError
     from penstock.errors import SystemRefusedError as SystemRefusedError
     from penstock.errors import UserCodeError as UserCodeError
-    from penstock.metadata.lease import LeaseHeldError as LeaseHeldError
+    from penstock.job.lease import LeaseHeldError as LeaseHeldError
     from penstock.metrics.registry import MetricsRegistry as MetricsRegistry
     from penstock.metrics.values import Counter as Counter
     from penstock.metrics.values import Gauge as Gauge
     from penstock.metrics.values import Timer as Timer
+    from penstock.spark.job.handle import Job as Job
 else:  # unknown to type checkers, for which a misspelled name stays an error
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "penstock.api.aggregates": "Aggregate Count Distinct First Last Max Mean Min Sum",
-            "penstock.api.application": "StreamApplication TaskApplication",
+            "penstock.api.time.aggregates": "Aggregate Count Distinct First Last Max Mean Min Sum",
+            "penstock.application.application": "StreamApplication TaskApplication",
             "penstock.api.drain": "DrainMode DrainNotification",
             "penstock.api.intermediate": (
                 "DrainMessage EndOfStreamMessage IntermediateMessageSerde MessageType WatermarkMessage"
             ),
-            "penstock.api.key_state": "ListState MapState ValueState",
-            "penstock.api.message_stream": "MessageStream",
+            "penstock.api.state.key_state": "ListState MapState ValueState",
+            "penstock.application.message_stream": "MessageStream",
             "penstock.api.serdes": (
                 "Bytes Double Integer Json Long SamzaDouble SamzaInteger SamzaLong Serde String Tuple"
             ),
-            "penstock.api.side_inputs": (
+            "penstock.api.state.side_inputs": (
                 "Entry PushedTable SideInput SideInputsProcessor SideInputsProcessorFactory TableCandidate"
             ),
             "penstock.api.ssp": "SystemStream SystemStreamPartition",
@@ -122,23 +122,23 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
                 "Startpoint StartpointOldest StartpointSpecific StartpointTimestamp StartpointUpcoming "
                 "StartpointVisitor"
             ),
-            "penstock.api.store": "KeyValueStore",
-            "penstock.api.tables": "Table",
+            "penstock.api.state.store": "KeyValueStore",
+            "penstock.api.state.tables": "Table",
             "penstock.api.task": (
                 "DrainListenerTask IncomingMessageEnvelope MessageCollector StreamTask TaskContext "
                 "TaskCoordinator WindowableTask"
             ),
-            "penstock.api.timers": "ExpiredTimer",
-            "penstock.api.triggers": "Trigger Triggers",
-            "penstock.api.watermarks": "Ascending BoundedOutOfOrderness WatermarkPolicy",
-            "penstock.api.windows": "TimeWindow Window WindowPane Windows",
-            "penstock.engine.job": "Job",
+            "penstock.api.time.timers": "ExpiredTimer",
+            "penstock.api.time.triggers": "Trigger Triggers",
+            "penstock.api.time.watermarks": "Ascending BoundedOutOfOrderness WatermarkPolicy",
+            "penstock.api.time.windows": "TimeWindow Window WindowPane Windows",
+            "penstock.spark.job.handle": "Job",
             "penstock.errors": (
                 "ConfigError ContainerLostError CorruptError FencedError IncompatibleError NotFoundError "
                 "PenstockError PenstockTimeoutError RetryableError SerdeError SystemAwayError "
                 "SystemRefusedError UserCodeError"
             ),
-            "penstock.metadata.lease": "LeaseHeldError",
+            "penstock.job.lease": "LeaseHeldError",
             "penstock.metrics.registry": "MetricsRegistry",
             "penstock.metrics.values": "Counter Gauge Timer",
         },

@@ -19,7 +19,7 @@ import penstock.spark as pss
 from examples.flights.data import flights
 from examples.processors.processor import KEY, OUTPUT, Routes
 from examples.running import HOME
-from penstock.engine.session import find_java
+from penstock.spark.session.session import find_java
 
 BATCHES = 8
 TIMES = 4

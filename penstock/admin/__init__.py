@@ -107,9 +107,9 @@ if TYPE_CHECKING:
     from penstock.admin.table.versions import TableVersions as TableVersions
     from penstock.admin.table.versions import table_versions as table_versions
     from penstock.admin.table.versions import use_table as use_table
-    from penstock.checkpoint.v1 import CheckpointV1 as CheckpointV1
-    from penstock.checkpoint.v2 import CheckpointV2 as CheckpointV2
-    from penstock.checkpoint.value import Checkpoint as Checkpoint
+    from penstock.checkpoint.versions.v1 import CheckpointV1 as CheckpointV1
+    from penstock.checkpoint.versions.v2 import CheckpointV2 as CheckpointV2
+    from penstock.checkpoint.versions.value import Checkpoint as Checkpoint
 else:  # unknown to type checkers, for which a misspelled name stays an error
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
@@ -152,9 +152,9 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
             ),
             "penstock.admin.stream.tail": "Message StreamTail",
             "penstock.admin.table.versions": "TableVersions table_versions use_table",
-            "penstock.checkpoint.v1": "CheckpointV1",
-            "penstock.checkpoint.v2": "CheckpointV2",
-            "penstock.checkpoint.value": "Checkpoint",
+            "penstock.checkpoint.versions.v1": "CheckpointV1",
+            "penstock.checkpoint.versions.v2": "CheckpointV2",
+            "penstock.checkpoint.versions.value": "Checkpoint",
         },
     )
 

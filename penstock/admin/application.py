@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from penstock.api.application import Application
+from penstock.application.application import Application
 from penstock.config.model import JobConfig
-from penstock.plan.grouping import Grouping
-from penstock.plan.side_inputs import with_side_inputs
-from penstock.plan.streams import JobStreams
-from penstock.startpoint.decide import JobInputs
+from penstock.side.plan import with_side_inputs
+from penstock.start.grouping import Grouping
+from penstock.start.startpoints.decide import JobInputs
+from penstock.start.streams import JobStreams
 
 
 def application_inputs(config: JobConfig, app: Application) -> tuple[Grouping, JobInputs]:

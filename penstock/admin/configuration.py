@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.admin.jobs import NO_JOB
-from penstock.api.graph import ApplicationGraph
 from penstock.config import keys
 from penstock.config.model import JobConfig
 from penstock.config.secrets import is_secret
@@ -23,10 +22,11 @@ from penstock.config.table import (
     describe,
 )
 from penstock.errors import NotFoundError
-from penstock.metadata.side_stores import SideStoreFacts
-from penstock.plan.fit import check_config
-from penstock.plan.side_inputs import with_side_inputs
-from penstock.plan.streams import UsedStreams
+from penstock.graph.specs import ApplicationGraph
+from penstock.side.plan import with_side_inputs
+from penstock.side.shown import SideStoreFacts
+from penstock.start.fit import check_config
+from penstock.start.streams import UsedStreams
 
 _HIDDEN = "(hidden)"
 
@@ -119,7 +119,7 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
             an option; the configuration names stores or outputs that the application does not have, or asks of an
             output what its system cannot do.
     """
-    from penstock.runtime.topology import plan_topology  # brings Arrow
+    from penstock.graph.topology import plan_topology  # brings Arrow
 
     graph = with_side_inputs(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)

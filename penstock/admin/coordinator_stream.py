@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.checkpoint.topic import read_topic_message
+from penstock.checkpoint.samza.topic import read_topic_message
 from penstock.documents import decode
 from penstock.errors import CorruptError
 

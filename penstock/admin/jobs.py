@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_job_root
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.signed_store import UntrustedError
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.objects.signed import UntrustedError
+from penstock.objects.store import ObjectStore
 from penstock.wording import argument
 
 if TYPE_CHECKING:
-    from penstock.api.application import Application
+    from penstock.application.application import Application
 
 NO_JOB = "none"
 """The value of `job.name` where nothing needs one."""

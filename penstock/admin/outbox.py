@@ -8,12 +8,12 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.outbox import Unpublished
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
+from penstock.outbox.unpublished import Unpublished
 from penstock.system.base import Progress
-from penstock.system.query import QUERY_SYSTEM
 from penstock.system.registry import open_system
+from penstock.system.spark import QUERY_SYSTEM
 
 _NAMED = Progress(sys.maxsize, 0)
 """How far outputs to DataFrames of a query are published: that a record names their rows is all it takes."""

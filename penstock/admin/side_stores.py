@@ -8,8 +8,8 @@ from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.metadata.side_stores import ShownSideStores, SideStoreFacts
-from penstock.plan.side_inputs import side_input_of
+from penstock.side.plan import side_input_of
+from penstock.side.shown import ShownSideStores, SideStoreFacts
 
 
 def side_stores(job: FoundJob) -> tuple[SideStoreFacts, ...]:

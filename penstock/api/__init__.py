@@ -1,0 +1,1 @@
+"""The vocabulary of applications: what users import, as values and base classes."""

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
 
-from penstock.api.store import KeyValueStore
+from penstock.api.state.store import KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.values import Counter
 

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from penstock.api.key_state import ListState, MapState, ValueState
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.store import KeyValueStore
-from penstock.api.timers import ExpiredTimer, TimeDomain
+from penstock.api.state.key_state import ListState, MapState, ValueState
+from penstock.api.state.store import KeyValueStore
+from penstock.api.time.timers import ExpiredTimer, TimeDomain
 from penstock.metrics.registry import MetricsRegistry
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import versions_of
+from penstock.checkpoint.versions.table import versions_of
 from penstock.errors import IncompatibleError
 from penstock.wording import argument
 

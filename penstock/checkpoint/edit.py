@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.markers import changelog_identities, markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
-from penstock.checkpoint.value import Markers
-from penstock.checkpoint.versions import build_versions, versions_of
+from penstock.checkpoint.versions.markers import changelog_identities, markers_of
+from penstock.checkpoint.versions.table import build_versions, versions_of
+from penstock.checkpoint.versions.value import Markers
 from penstock.config.model import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.errors import RetryableError
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]

@@ -13,8 +13,8 @@ from penstock.checkpoint.log_reader import LogReader
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record, encode_record
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 
 OnDamage: TypeAlias = Literal["raise", "report"]
 """Whether a log that cannot be continued raises, or is reported in the view's `faults`."""

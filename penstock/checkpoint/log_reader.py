@@ -11,8 +11,8 @@ from penstock.checkpoint import decide
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import Record, decode_record
 from penstock.errors import CorruptError, NotFoundError, PenstockError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 
 _THREADS = 16
 """How many records are fetched at once: a round trip to a remote store takes tens of milliseconds."""

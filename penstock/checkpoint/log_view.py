@@ -8,11 +8,11 @@ from types import MappingProxyType
 
 from penstock.checkpoint import decide
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.outbox import Owed, Unpublished
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.checkpoint.retention import keep
-from penstock.config.retained import RetentionPolicy
+from penstock.config.values.retained import RetentionPolicy
 from penstock.errors import NotFoundError
+from penstock.outbox.unpublished import Owed, Unpublished
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,10 +25,10 @@ from msgspec import Struct
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate, Written
-from penstock.checkpoint.outbox import OutboxObject, Unpublished
-from penstock.checkpoint.outbox_document import ObjectDocument, UnpublishedDocument, objects_body, unpublished_body
 from penstock.documents import Count, Positive, convert, decoding, number
 from penstock.errors import CorruptError, IncompatibleError
+from penstock.outbox.document import ObjectDocument, UnpublishedDocument, objects_body, unpublished_body
+from penstock.outbox.unpublished import OutboxObject, Unpublished
 
 _FORMATS = {"claim": 1, "checkpoint": 8}
 """The newest format of each kind."""

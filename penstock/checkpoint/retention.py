@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.config.retained import RetentionPolicy
+from penstock.config.values.retained import RetentionPolicy
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS

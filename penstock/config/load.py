@@ -20,7 +20,7 @@ from penstock.config.model import (
 )
 from penstock.config.secrets import SourceError, is_secret, refers, resolve
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
-from penstock.config.values import RefusedError, absolute, is_own
+from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 
 

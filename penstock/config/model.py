@@ -10,9 +10,9 @@ from typing import TypeVar, cast
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config import keys, table
-from penstock.config.broadcast import PartitionRange
-from penstock.config.retained import RetentionPolicy
 from penstock.config.table import AnyKey, EngineKind, Key, OffsetDefault, OnSideError
+from penstock.config.values.broadcast import PartitionRange
+from penstock.config.values.retained import RetentionPolicy
 from penstock.errors import ConfigError
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from penstock.config.table import AnyKey, describe
-from penstock.config.values import Bytes, Millis
+from penstock.config.values.kinds import Bytes, Millis
 
 _SECTIONS = (
     ("Job", ("job.", "container.")),

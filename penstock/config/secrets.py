@@ -7,7 +7,7 @@ import re
 import shlex
 import subprocess
 
-from penstock.config.values import Raw
+from penstock.config.values.kinds import Raw
 
 _SECRET = re.compile(
     r"(?i)secret|password|passwd|passphrase|passcode|(?<![a-z])pwd(?![a-z])|token|credential|jaas|\.pem|keystore\.key"

@@ -15,7 +15,7 @@ import yaml
 
 from penstock.config.properties import PropertiesError, parse_properties
 from penstock.config.secrets import is_secret, refers
-from penstock.config.values import Raw
+from penstock.config.values.kinds import Raw
 
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"

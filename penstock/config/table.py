@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from penstock.api.retention import LEAST_RETENTION_BYTES
-from penstock.config.broadcast import BroadcastInputs
-from penstock.config.retained import Retained
-from penstock.config.values import (
+from penstock.config.values.broadcast import BroadcastInputs
+from penstock.config.values.kinds import (
     Backends,
     Bytes,
     Choice,
@@ -30,6 +29,7 @@ from penstock.config.values import (
     Verbatim,
     Word,
 )
+from penstock.config.values.retained import Retained
 
 T = TypeVar("T")
 

@@ -21,19 +21,19 @@ from pathlib import Path
 import orjson
 import pyarrow as pa
 
-from penstock.container.auth import TokenCheck
-from penstock.container.container import Container
-from penstock.container.logs import log_path, log_to, setup_logging
-from penstock.container.machine import machine_id, watch_process
-from penstock.container.port import ContainerPort
-from penstock.container.protocol import ContainerAddress, ContainerSpec
-from penstock.container.register import Register
-from penstock.container.server import ContainerServer
-from penstock.container.socket_folders import make_socket_folder, remove_dead_folders
+from penstock.container.epoch.container import Container
+from penstock.container.process.port import ContainerPort
+from penstock.container.process.server import ContainerServer
 from penstock.documents import decode
 from penstock.file_modes import go_private
+from penstock.host.logs import log_path, log_to, setup_logging
+from penstock.host.machine import machine_id, watch_process
+from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
+from penstock.wire.auth import TokenCheck
+from penstock.wire.protocol import ContainerAddress, ContainerSpec
+from penstock.wire.register import Register
 
 _LAST_REPLIES_SECONDS = 0.3
 

@@ -14,9 +14,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.documents import decoding
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification, timed_uuid
 from penstock.errors import CorruptError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.requests import write_request
+from penstock.job.paths import JobPaths
+from penstock.job.requests import write_request
+from penstock.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 _CANCEL = "drain-cancel"

@@ -8,9 +8,9 @@ import orjson
 from penstock.documents import decode_format, decoding
 from penstock.drain.progress import DrainProgress
 from penstock.errors import NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.shown import show
+from penstock.job.paths import JobPaths
+from penstock.job.shown import show
+from penstock.objects.store import ObjectStore
 
 FORMAT = 1
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.table import RUN_ID
-from penstock.config.values import RefusedError
+from penstock.config.values.kinds import RefusedError
 from penstock.drain.requests import DrainRequests
 from penstock.errors import ConfigError, NotFoundError
-from penstock.metadata.lease import LeaseState
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.lease import LeaseState
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 
 
 def write_drain_notification(

@@ -10,11 +10,11 @@ from typing import TypeAlias
 
 import numpy as np
 
-from penstock.api.graph import ApplicationGraph
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
-from penstock.runtime.packet import split_origin
+from penstock.graph.specs import ApplicationGraph
+from penstock.runtime.messages.packet import split_origin
 from penstock.state.engines.engine import EngineFailedError
 
 

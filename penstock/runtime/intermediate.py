@@ -9,8 +9,8 @@ from penstock.api.intermediate import (
     decode_control,
     encode_control,
 )
+from penstock.batch.batch import Batch
 from penstock.checkpoint.intermediate import Ranges
-from penstock.runtime.batch import Batch
 from penstock.system.base import RawMessage, RawRecord
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from penstock.batch.batch import Due
+from penstock.batch.portions import PortionRead
 from penstock.checkpoint.intermediate import Ranges
 from penstock.documents import decoder, decoding
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.metrics.snapshot import Row
-from penstock.plan.portions import PortionRead
-from penstock.runtime.batch import Due
-from penstock.runtime.packet import REPORT_STAGE, Kind, Packet
+from penstock.runtime.messages.packet import REPORT_STAGE, Kind, Packet
 from penstock.state.engines.engine import EngineFailedError
 
 

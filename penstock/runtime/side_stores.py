@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from penstock.runtime.batch import Batch
-from penstock.state.side.view import SideView
+from penstock.batch.batch import Batch
+from penstock.state.stores.view import SideView
 
 
 class SideStores(Protocol):

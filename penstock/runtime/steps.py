@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+from penstock.batch.batch import Batch
 from penstock.errors import PenstockTimeoutError
-from penstock.runtime.batch import Batch
 from penstock.runtime.operators.base import Firing, Firings
 
 

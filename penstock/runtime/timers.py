@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from penstock.api.store import KeyValueStore
-from penstock.api.timers import LONGEST_MS, TimeDomain
+from penstock.api.state.store import KeyValueStore
+from penstock.api.time.timers import LONGEST_MS, TimeDomain
 from penstock.runtime.time_bytes import time_bytes, time_of
 from penstock.state.stores.timer_entries import BY_KEY, BY_TIME, NAMED, TIME
 

@@ -8,9 +8,9 @@ if TYPE_CHECKING:
     from penstock.spark.applications import ApplicationStream as ApplicationStream
     from penstock.spark.applications import run_application as run_application
     from penstock.spark.query_progress import state_operators as state_operators
-    from penstock.spark.rows import Rows as Rows
-    from penstock.spark.state_frames import read_changes as read_changes
-    from penstock.spark.state_frames import read_state as read_state
+    from penstock.spark.rows.serde import Rows as Rows
+    from penstock.spark.state_frames.frames import read_changes as read_changes
+    from penstock.spark.state_frames.frames import read_state as read_state
     from penstock.spark.transform import TransformedStream as TransformedStream
     from penstock.spark.transform import transform_with_state as transform_with_state
 else:  # unknown to type checkers, for which a misspelled name stays an error
@@ -19,8 +19,8 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
         {
             "penstock.spark.applications": "ApplicationStream run_application",
             "penstock.spark.query_progress": "state_operators",
-            "penstock.spark.rows": "Rows",
-            "penstock.spark.state_frames": "read_changes read_state",
+            "penstock.spark.rows.serde": "Rows",
+            "penstock.spark.state_frames.frames": "read_changes read_state",
             "penstock.spark.transform": "TransformedStream transform_with_state",
         },
     )

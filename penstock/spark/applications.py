@@ -9,18 +9,18 @@ from typing import Literal, TypeAlias
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
-from penstock.api.application import Application
 from penstock.api.callbacks import Callback
-from penstock.api.graph import ApplicationGraph, InputSpec, OperatorSpec
-from penstock.api.watermarks import BoundedOutOfOrderness
-from penstock.engine.query.job import QueryInput, QueryOutput
+from penstock.api.time.watermarks import BoundedOutOfOrderness
+from penstock.application.application import Application
 from penstock.errors import ConfigError
+from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
 from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.row_columns import RowsReader, RowsWriter
-from penstock.spark.row_schemas import check_keyed, check_same, with_schemas
-from penstock.spark.rows import Rows
-from penstock.spark.schemas import delay_ms, event_time_column, parsed_schema
-from penstock.system.query import QUERY_SYSTEM, QueryWatermark
+from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.rows.columns import RowsReader, RowsWriter
+from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schemas
+from penstock.spark.rows.schemas import delay_ms, event_time_column, parsed_schema
+from penstock.spark.rows.serde import Rows
+from penstock.system.spark import QUERY_SYSTEM, QueryWatermark
 
 Inputs: TypeAlias = Callable[[DataFrame], Frames]
 """Makes the inputs, by name, of a batch."""

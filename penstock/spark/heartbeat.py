@@ -30,10 +30,10 @@ from pyspark.sql.datasource import DataSource, DataSourceRegistration, DataSourc
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
-from penstock.engine.query.offsets import HEARTBEAT, OffsetLog
-from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError
-from penstock.spark import early_worker
+from penstock.spark.query.offsets import HEARTBEAT, OffsetLog
+from penstock.spark.session.session import scratch_folder
+from penstock.spark.workers import early_worker
 
 logger = logging.getLogger(__name__)
 

@@ -19,22 +19,22 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.admin.state.query_state import first_record
 from penstock.api.callbacks import not_started
-from penstock.api.graph import ApplicationGraph
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.engine.program_end import Running, stop_with_program
-from penstock.engine.query.batch import QueryBatch
-from penstock.engine.query.binding import FromCheckpoint
-from penstock.engine.query.job import QueryInput, QueryJob, QueryOutput
-from penstock.engine.query.offsets import OffsetLog
-from penstock.engine.query.stopping import QueryStoppedError
-from penstock.engine.session import check_session, scratch_folder
 from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserCodeError
-from penstock.metadata.lease import LeaseHeldError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.lease import LeaseHeldError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
+from penstock.spark.job.program_end import Running, stop_with_program
+from penstock.spark.query.batch import QueryBatch
+from penstock.spark.query.binding import FromCheckpoint
+from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput
+from penstock.spark.query.offsets import OffsetLog
+from penstock.spark.query.stopping import QueryStoppedError
 from penstock.spark.query_progress import note_state, state_operators
-from penstock.spark.takeover import Takeover
-from penstock.system.query import queries_of
+from penstock.spark.session.session import check_session, scratch_folder
+from penstock.spark.takeover.takeover import Takeover
+from penstock.system.spark import queries_of
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class QueryPlan:
         if self.from_checkpoint not in (None, "matching"):
             raise ConfigError(f'from_checkpoint={self.from_checkpoint!r}: it is "matching", or not given')
         chosen: dict[str, object] = {
-            "systems.spark.samza.factory": "penstock.system.query:QuerySystem",
+            "systems.spark.samza.factory": "penstock.system.spark:QuerySystem",
             "job.watermark.max.ahead.ms": _NEVER_MS,  # Spark leaves no event time out
             "task.commit.ms": _NEVER_MS,  # every batch is committed by itself
             "job.root": self.root,

@@ -9,8 +9,8 @@ from typing import Any
 
 from pyspark.sql.streaming.listener import StateOperatorProgress, StreamingQueryProgress
 
-from penstock.driver.progress import camel
-from penstock.driver.state_progress import StateOperatorProgress as Found
+from penstock.driver.show.progress import camel
+from penstock.driver.show.state_progress import StateOperatorProgress as Found
 
 _KEPT = 1_000
 """Batches of all queries of the program. A listener hears of a batch shortly after its end."""

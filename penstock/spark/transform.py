@@ -13,20 +13,20 @@ from pyspark.sql.types import StructField, StructType
 
 import penstock as ps
 from penstock.api.callbacks import Callback
-from penstock.api.graph import ApplicationGraph
-from penstock.engine.query.job import QueryInput, QueryOutput
 from penstock.errors import ConfigError
-from penstock.spark.chunks import ChunkReader, ChunkWriter, with_initial
+from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.declared import TimeMode, declare
 from penstock.spark.processor.declared import time_mode as parsed_time_mode
-from penstock.spark.processor.frames import check_pandas
 from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
 from penstock.spark.processor.task import Form, ProcessorSpec
+from penstock.spark.processor.values.frames import check_pandas
 from penstock.spark.queries import QueryPlan, StreamWriter, check_begin_at
-from penstock.spark.schemas import event_time_columns, operators, parsed_schema
-from penstock.spark.takeover import Takeover
-from penstock.system.query import QueryWatermark
+from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
+from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
+from penstock.spark.takeover.takeover import Takeover
+from penstock.system.spark import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
 """What `foreachBatch` takes: it gets the rows of a batch, and its id."""

@@ -1,0 +1,1 @@
+"""State of tasks: engines, stores, and the backends that back them up."""

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions.markers import needed_markers
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.state.backends.roots import BackendRoots

@@ -1,0 +1,1 @@
+"""Systems: where streams are read and written."""

@@ -5,13 +5,20 @@ ranges are half-open, `[start, end)`. A system of your own is a subclass of `Sys
 `penstock.system.ranges` has what most systems do alike, and `penstock.testing.system_contract` the tests to pass.
 """
 
-from penstock.system.admin import SystemAdmin
-from penstock.system.definition import System
-from penstock.system.limits import RecordLimits
-from penstock.system.messages import Compaction, OffsetRange, OpenTransaction, PartitionOffsets, RawMessage, RawRecord
-from penstock.system.names import check_options, check_stream_name, is_stream_name
-from penstock.system.reader import CHUNK_BYTES, SystemReader
-from penstock.system.writer import (
+from penstock.system.contract.admin import SystemAdmin
+from penstock.system.contract.definition import System
+from penstock.system.contract.limits import RecordLimits
+from penstock.system.contract.messages import (
+    Compaction,
+    OffsetRange,
+    OpenTransaction,
+    PartitionOffsets,
+    RawMessage,
+    RawRecord,
+)
+from penstock.system.contract.names import check_options, check_stream_name, is_stream_name
+from penstock.system.contract.reader import CHUNK_BYTES, SystemReader
+from penstock.system.contract.writer import (
     Appended,
     AppendedAtCommit,
     MarkedAtCommit,

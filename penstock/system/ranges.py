@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.errors import ConfigError, NotFoundError
-from penstock.system.messages import OffsetRange, PartitionOffsets, RawMessage
+from penstock.system.contract.messages import OffsetRange, PartitionOffsets, RawMessage
 
 __all__ = ["Compacted", "check_call", "check_inside", "missing", "take_chunk"]
 

@@ -12,7 +12,7 @@ from penstock.system.memory import MemorySystem
 
 _SYSTEMS: dict[str, type[System]] = {"kafka": KafkaSystem, "local": LocalSystem, "memory": MemorySystem}
 
-_ABOVE = {"files": "penstock.files.system:FilesSystem"}
+_ABOVE = {"files": "penstock.system.files.system:FilesSystem"}
 """Systems that keep objects, and so are in packages above this one."""
 
 

@@ -5,9 +5,9 @@
 stores that fail and wait; `in_process` has the parts below `TestRunner`.
 """
 
-from penstock.testing.checked_operators import ChangedMessageError
-from penstock.testing.checked_store import StaleValueError, UnwrittenChangeError
 from penstock.testing.clock import SettableClock
+from penstock.testing.runner.checked_operators import ChangedMessageError
+from penstock.testing.runner.checked_store import StaleValueError, UnwrittenChangeError
 from penstock.testing.runner.runner import TestRunner
 from penstock.testing.runner.streams import OutputMessage
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TypeVar
 
 from penstock.errors import RetryableError
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.testing.forwarding_store import ForwardingStore
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class FaultyStore(ForwardingStore):
     `faults` counts the faults. Setting `rate` to 0 heals the store.
 
     Example:
-        >>> from penstock.metadata.open import open_store
+        >>> from penstock.objects.open import open_store
         >>> from penstock.testing.faulty_store import FaultyStore
         >>> store = FaultyStore(open_store("memory://faulty"), seed=7, rate=1.0)
         >>> store.get("missing")

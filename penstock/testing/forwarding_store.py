@@ -1,5 +1,5 @@
 """The public name of `ForwardingStore`, the base of object stores that fail, wait or watch."""
 
-from penstock.metadata.forwarding_store import ForwardingStore
+from penstock.objects.forwarding import ForwardingStore
 
 __all__ = ["ForwardingStore"]

@@ -14,16 +14,45 @@ from contextlib import closing
 from dataclasses import replace
 from typing import TypeVar
 
-from penstock.api.graph import ApplicationGraph
+from penstock.batch.batch import Batch, Due
+from penstock.batch.ranges import BatchRanges
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.tenure import run_of_start
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
-from penstock.container.calls import Call
-from penstock.container.container import Container
-from penstock.container.handlers import HANDLERS
-from penstock.container.package import JobPackage
-from penstock.container.protocol import (
+from penstock.container.epoch.container import Container
+from penstock.container.process.handlers import HANDLERS
+from penstock.driver.feed.feed import Feed
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.guards.tenure import run_of_start
+from penstock.driver.loop.assembly import assemble
+from penstock.driver.show.progress import ProgressBoard
+from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
+from penstock.job.paths import JobPaths
+from penstock.metrics.snapshot import Snapshot
+from penstock.objects.store import ObjectStore
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.messages.packet import REPORT_STAGE, Packet
+from penstock.runtime.messages.spool import Spool
+from penstock.runtime.reports import Report
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.failure import failed_attempt
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
+from penstock.runtime.stage.source import InputReaders, run_source
+from penstock.side.plan import with_side_inputs
+from penstock.standby.driver.followers import moved_to, ready_standbys
+from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.streams import JobStreams
+from penstock.state.engines.engine import EngineFailedError
+from penstock.state.stores.task_store import StoreLayer
+from penstock.system.base import System
+from penstock.testing.runner.pushed_tables import TablesInProcess
+from penstock.wire.assignment import Assignment, Place, assign
+from penstock.wire.calls import Call
+from penstock.wire.package import JobPackage
+from penstock.wire.ports import Opening, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.protocol import (
     AttemptCall,
     EpochFailure,
     Identity,
@@ -31,35 +60,6 @@ from penstock.container.protocol import (
     Request,
     StandbyState,
 )
-from penstock.driver.assembly import assemble
-from penstock.driver.feed import Feed
-from penstock.driver.ports import Opening, PublishedTables, RunBrokenError, ignore_answer
-from penstock.driver.prepare import PreparedJob, prepare
-from penstock.driver.progress import ProgressBoard
-from penstock.driver.standbys import moved_to, ready_standbys
-from penstock.driver.stop import StopRequest
-from penstock.errors import ContainerLostError, PenstockError, RetryableError
-from penstock.metadata.lease import Lease, LeaseHolder, LeaseKeeper, LeaseState
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metrics.snapshot import Snapshot
-from penstock.plan.assignment import Assignment, Place, assign
-from penstock.plan.ranges import BatchRanges
-from penstock.plan.side_inputs import with_side_inputs
-from penstock.plan.streams import JobStreams
-from penstock.runtime.attempt import new_token
-from penstock.runtime.batch import Batch, Due
-from penstock.runtime.context import OperatorFailedError
-from penstock.runtime.failure import failed_attempt
-from penstock.runtime.packet import REPORT_STAGE, Packet
-from penstock.runtime.reports import Report
-from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
-from penstock.runtime.source import InputReaders, run_source
-from penstock.runtime.spool import Spool
-from penstock.state.engines.engine import EngineFailedError
-from penstock.state.stores.task_store import StoreLayer
-from penstock.system.base import System
-from penstock.testing.pushed_tables import TablesInProcess
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -391,7 +391,7 @@ class InProcessDriver:
 
     Example:
         >>> from penstock.config import load_config
-        >>> from penstock.metadata.open import open_job_root
+        >>> from penstock.objects.open import open_job_root
         >>> from penstock.system.memory import MemorySystem
         >>> from penstock.testing.in_process import InProcessDriver
         >>> app = ps.StreamApplication("copy")

@@ -17,8 +17,8 @@ from multiprocessing.synchronize import Barrier
 import pytest
 
 from penstock.errors import ConfigError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 
 THREADS = 16
 PROCESSES = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.testing.forwarding_store import ForwardingStore
 
 
@@ -12,7 +12,7 @@ class SlowStore(ForwardingStore):
     """Passes calls to another store, and delays each put. Setting `seconds` to 0 ends the delay.
 
     Example:
-        >>> from penstock.metadata.open import open_store
+        >>> from penstock.objects.open import open_store
         >>> from penstock.testing.slow_store import SlowStore
         >>> SlowStore(open_store("memory://slow"), seconds=0.001).put_if_absent("key", b"data")
         True

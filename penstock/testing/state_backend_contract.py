@@ -22,8 +22,8 @@ from threading import Event
 import pytest
 
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory
 from penstock.state.records import Changes
 from penstock.system.base import System

@@ -15,10 +15,10 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import load_config
 from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.metadata.metered_store import MeteredObjectStore
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
+from penstock.objects.metered import MeteredObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (
     AdminContext,
     BackendContext,

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from penstock.errors import PenstockError, RetryableError
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.records import Changes
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.state_backend_harness import STORES, BackendHarness, Content

@@ -21,8 +21,8 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
 from tests.support.processes import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
 
@@ -71,7 +71,8 @@ if __name__ == "__main__":
 """
 FROZEN = f"""
 import signal
-from penstock.engine import gateway, launch
+from penstock.spark.job import launch
+from penstock.spark.session import gateway
 from signals import app
 
 def stop_frozen(context):

@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.spark.state_import.codec import plain_chunks
+from penstock.spark.state_import.files.changelog import Kind, read_changelog, read_head
+from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.files.lineage import plan_rebuild
+from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.records import decode_records, encode_records
-from penstock.state.spark.changelog import Kind, read_changelog, read_head
-from penstock.state.spark.checkpoint import SparkCheckpoint
-from penstock.state.spark.codec import plain_chunks
-from penstock.state.spark.lineage import plan_rebuild
-from penstock.state.spark.reader import SparkState, open_state
 from tests.support.spark_state import GOLDEN, read_plain
 
 CASES = sorted(path.name for path in GOLDEN.iterdir())

@@ -18,10 +18,10 @@ from penstock.documents import decode_format
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.drain.shown import decode_progress, encode_progress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
-from penstock.metadata.audit_log import FORMAT, AuditEntry
-from penstock.metadata.identity import JobIdentity
-from penstock.metadata.lease import LeaseHolder, LeaseState
-from penstock.metadata.shown_metrics import ShownRun
+from penstock.job.audit_log import FORMAT, AuditEntry
+from penstock.job.identity import JobIdentity
+from penstock.job.lease import LeaseHolder, LeaseState
+from penstock.job.shown_metrics import ShownRun
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
 from penstock.state.backends.blob.index import SnapshotIndex

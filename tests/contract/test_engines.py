@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.side.store.engine import SideEngine
+from penstock.side.store.positions import Positions
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.records import Changes
-from penstock.state.side.engine import SideEngine
-from penstock.state.side.positions import Positions
-from penstock.state.side.view import SideView
+from penstock.state.stores.view import SideView
 from penstock.testing.engine_contract import EngineContract, OpenEngine
 
 

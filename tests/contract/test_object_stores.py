@@ -12,10 +12,10 @@ from obstore.store import MemoryStore
 
 from penstock.config.model import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_root, open_store
-from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.objects.file import FileObjectStore
+from penstock.objects.open import open_root, open_store
+from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import ObjectStoreContract, SharedObjectStoreContract
 
 

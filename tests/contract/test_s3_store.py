@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from penstock.errors import ConfigError, NotFoundError, PenstockError, RetryableError
-from penstock.metadata import remote_client
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.objects import remote_client
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import SharedObjectStoreContract
 from tests.support.line import Fault
 from tests.support.s3 import BUCKET, S3, give_up_soon, s3_server

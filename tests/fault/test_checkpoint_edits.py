@@ -14,7 +14,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import PenstockError
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.stopped_job import PATHS, StoppedJob, saved, ssp
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
-from penstock.runtime.outcome import Succeeded
+from penstock.runtime.stage.outcome import Succeeded
 from tests.support.commit_jobs import (
     FIRST,
     SECOND,

@@ -17,15 +17,15 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from penstock.container.calls import CLOSE
-from penstock.container.client import ContainerClient
-from penstock.container.exchange import exchange
-from penstock.container.protocol import Nothing
 from penstock.errors import (
     ContainerLostError,
     CorruptError,
 )
-from penstock.runtime.packet import Kind, from_batch, to_batch
+from penstock.runtime.messages.packet import Kind, from_batch, to_batch
+from penstock.wire.calls import CLOSE
+from penstock.wire.client import ContainerClient
+from penstock.wire.exchange import exchange
+from penstock.wire.protocol import Nothing
 from tests.support.container_app import messages
 from tests.support.containers import (
     DEADLINE_S,

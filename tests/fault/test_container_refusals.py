@@ -13,10 +13,6 @@ import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
 
-from penstock.container.auth import call_options
-from penstock.container.calls import CLOSE, OPEN
-from penstock.container.client import ContainerClient
-from penstock.container.protocol import Nothing, OpenEpoch
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -28,6 +24,10 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.wire.auth import call_options
+from penstock.wire.calls import CLOSE, OPEN
+from penstock.wire.client import ContainerClient
+from penstock.wire.protocol import Nothing, OpenEpoch
 from tests.support.container_app import RAISES, messages, oracle
 from tests.support.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
 

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.container.calls import END, OPEN
-from penstock.container.exchange import exchange
-from penstock.container.protocol import EndBatch, OpenEpoch
+from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
-from penstock.runtime.batch import Batch
-from penstock.runtime.outcome import Inconsistent, Succeeded
-from penstock.runtime.packet import Kind, from_batch, to_batch
+from penstock.runtime.messages.packet import Kind, from_batch, to_batch
+from penstock.runtime.stage.outcome import Inconsistent, Succeeded
 from penstock.system.partitioner import partition_of
+from penstock.wire.calls import END, OPEN
+from penstock.wire.exchange import exchange
+from penstock.wire.protocol import EndBatch, OpenEpoch
 from tests.support.container_app import messages, oracle
 from tests.support.containers import (
     SECRET,

@@ -17,13 +17,13 @@ import pytest
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from penstock.container.auth import call_options
-from penstock.container.calls import CLOSE, START_RUN
-from penstock.container.client import ContainerClient
-from penstock.container.protocol import Identity, Nothing, StartRun
-from penstock.container.tls import TlsIdentity, connect, new_identity
+from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError, PenstockError
-from penstock.runtime.batch import Batch
+from penstock.wire.auth import call_options
+from penstock.wire.calls import CLOSE, START_RUN
+from penstock.wire.client import ContainerClient
+from penstock.wire.protocol import Identity, Nothing, StartRun
+from penstock.wire.tls import TlsIdentity, connect, new_identity
 from tests.support.container_app import oracle
 from tests.support.containers import SECRET, ContainerProcess, Job, stored, wait_until
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ContainerLostError
-from penstock.runtime.outcome import JobFailed
+from penstock.runtime.stage.outcome import JobFailed
 from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.rocksdb import RocksDbEngine
 from tests.support.container_app import Message, oracle

@@ -15,11 +15,11 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import build_versions
+from penstock.checkpoint.versions.table import build_versions
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from penstock.os_errors import explain
 from penstock.state import restore
 from penstock.state.backends.base import RestoreProgress, StateBackendFactory

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.metadata.file_store import FileObjectStore
+from penstock.objects.file import FileObjectStore
 
 TIMEOUT_S = 60.0
 
 WRITER = """
 import hashlib, sys
-from penstock.metadata.file_store import FileObjectStore
+from penstock.objects.file import FileObjectStore
 store = FileObjectStore(sys.argv[1])
 body = b"x" * 300_000
 for number in range(10**9):
@@ -30,7 +30,7 @@ for number in range(10**9):
 LIMITED = """
 import resource, sys
 from penstock.errors import RetryableError
-from penstock.metadata.file_store import FileObjectStore
+from penstock.objects.file import FileObjectStore
 store = FileObjectStore(sys.argv[1])
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 store.put_if_absent("small", b"1")

@@ -15,8 +15,8 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from tests.support.faults import Fault
 from tests.support.hosts import why_no_hosts
 from tests.support.query_home import QueryHome, Reached

@@ -14,9 +14,9 @@ from typing import Literal
 
 import pytest
 
-from penstock.metadata.lease import LeaseState
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.lease import LeaseState
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from tests.support.faults import Fault, Faults
 from tests.support.jobs import wait_until
 from tests.support.places import ROOT
@@ -94,7 +94,7 @@ from pyspark.sql import SparkSession
 import penstock.spark as pss
 from tests.support.counted_visits import OUTPUT, CountVisits
 from tests.support.fault_jobs import faulty
-from tests.unit.spark.test_takeover import Reads
+from tests.unit.spark.takeover.test_takeover import Reads
 
 folder = Path(sys.argv[1])
 spark = SparkSession.builder.config(map=json.loads(sys.argv[2])).getOrCreate()

@@ -17,10 +17,10 @@ import pytest
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.garbage import collect_garbage
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.markers import markers_of
+from penstock.checkpoint.versions.markers import markers_of
 from penstock.errors import FencedError
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.file import FileObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.reading.reader import StateReader
 from tests.support import replaced_driver
 from tests.support.hooked_store import HookedStore

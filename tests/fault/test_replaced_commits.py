@@ -10,9 +10,9 @@ import pytest
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import Claim
-from penstock.driver.commit import CommitCoordinator
+from penstock.driver.commit.commit import CommitCoordinator
 from penstock.errors import FencedError
-from penstock.metadata.file_store import FileObjectStore
+from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
 from tests.support.storage_job import DEADLINE_S, StorageJob

@@ -12,10 +12,10 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointSpecific, StartpointUpcoming
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import StartpointRequest, WithState
 from tests.support import jobs
 from tests.support.fault_jobs import FaultHome, executor_env
 from tests.support.faults import Fault

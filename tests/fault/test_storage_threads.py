@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.metadata.open import open_store
-from penstock.runtime import task_instance
+from penstock.objects.open import open_store
+from penstock.runtime.stage import task_instance
 from penstock.state.backends.content.transfer import in_parallel
 from penstock.state.backends.pools import BackendPools, InTurn, settle
 from penstock.system.memory import MemorySystem

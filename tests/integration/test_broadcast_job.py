@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as penstock
-from penstock.driver.progress import JobProgress
+from penstock.driver.show.progress import JobProgress
 from penstock.state.reading.reader import read_store
 from tests.support import broadcast_app
 from tests.support.jobs import DEADLINE_S, Home

@@ -14,8 +14,8 @@ import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from tests.support import counted_app

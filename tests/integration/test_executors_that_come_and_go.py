@@ -14,8 +14,8 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.engine.dynamic_allocation import KeptExecutors
-from penstock.engine.executors import LOCAL_ID, live_executors, rdd_on
+from penstock.spark.session.dynamic_allocation import KeptExecutors
+from penstock.spark.session.executors import LOCAL_ID, live_executors, rdd_on
 from tests.support import class_archive
 from tests.support.job_runs import start
 from tests.support.jobs import Home, kill, wait_until

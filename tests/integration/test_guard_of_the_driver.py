@@ -25,7 +25,7 @@ SECRET = "a-secret-of-the-deployment"
 PROGRAM = """
 import operator, os, sys
 os.umask(0)
-from penstock.engine.session import create_context
+from penstock.spark.session.session import create_context
 secret, folder = sys.stdin.readline().strip(), sys.argv[1]
 given = {
     "spark.master": "local[1]",

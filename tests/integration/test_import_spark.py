@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from penstock.config.load import load_config
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.reader import open_state
 from penstock.state.reading.reader import read_store
-from penstock.state.spark.checkpoint import SparkCheckpoint
-from penstock.state.spark.reader import open_state
 from tests.support.spark_state import GOLDEN, read_plain
 
 pytestmark = pytest.mark.spark

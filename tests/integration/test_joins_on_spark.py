@@ -14,7 +14,7 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.engine.session import create_session
+from penstock.spark.session.session import create_session
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from tests.support import joined_app

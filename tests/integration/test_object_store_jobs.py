@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli.main import app
-from penstock.engine.job import Job
+from penstock.spark.job.handle import Job
 from tests.integration.test_cli_run import RUN, call, expected_totals, last_totals, parcels, project, publish
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, DriverProcess, Home, wait_until

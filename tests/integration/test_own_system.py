@@ -16,7 +16,7 @@ import penstock as ps
 from examples import folder_system
 from examples.folder_system import FolderSystem
 from penstock.api.ssp import SystemStreamPartition
-from penstock.driver.progress import JobProgress
+from penstock.driver.show.progress import JobProgress
 from penstock.testing.system_contract import append, read_all
 from tests.support.jobs import DEADLINE_S
 

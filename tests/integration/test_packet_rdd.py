@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark import SparkContext
 
-from penstock.engine.packet_rdd import PacketRdd
-from penstock.runtime.packet import from_batch
+from penstock.runtime.messages.packet import from_batch
+from penstock.spark.batches.packet_rdd import PacketRdd
 from tests.support.packet_steps import TASKS, ImportShipped, Receive, Send
 from tests.support.spark_sessions import Sessions
 

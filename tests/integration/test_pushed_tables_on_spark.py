@@ -19,22 +19,22 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.api.side_inputs import PushedTable
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.store import StoreSpec
+from penstock.api.state.side_inputs import PushedTable
+from penstock.api.state.store import StoreSpec
 from penstock.config.model import RootKeys
-from penstock.engine.directory import ContainerDirectory
-from penstock.engine.table_build import SparkTableBuilder
 from penstock.errors import ConfigError, NotFoundError, RetryableError
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
+from penstock.spark.batches.table_build import SparkTableBuilder
+from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
-from penstock.tables.build import BuildRequest
-from penstock.tables.manifest import TableFile
-from penstock.tables.sources import TableRefusedError, find_place, read_version
-from penstock.testing.table_builder import ArrowTableBuilder
+from penstock.tables.versions.build import BuildRequest
+from penstock.tables.versions.manifest import TableFile
+from penstock.tables.versions.sources import TableRefusedError, find_place, read_version
+from penstock.testing.runner.table_builder import ArrowTableBuilder
 from tests.support import pushed_app
 from tests.support.jobs import DEADLINE_S, wait_until
 

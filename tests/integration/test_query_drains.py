@@ -20,8 +20,8 @@ import penstock.spark as pss
 from penstock import admin
 from penstock.admin import open_job
 from penstock.drain.utils import write_drain_notification
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from tests.support.jobs import wait_until
 
 pytestmark = pytest.mark.spark

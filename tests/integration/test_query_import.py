@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
-from penstock.engine.query.offsets import OffsetLog
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.spark.heartbeat import prepare_heartbeat
 from penstock.spark.queries import StreamWriter
+from penstock.spark.query.offsets import OffsetLog
 from tests.support.fault_jobs import faulty
 from tests.support.faults import Fault, Faults
 from tests.support.jobs import wait_until

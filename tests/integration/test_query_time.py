@@ -21,9 +21,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock as ps
 import penstock.spark as pss
-from penstock.engine.session import scratch_folder
 from penstock.errors import ConfigError
 from penstock.spark.heartbeat import Heartbeat
+from penstock.spark.session.session import scratch_folder
 from tests.support.jobs import wait_until
 
 pytestmark = pytest.mark.spark

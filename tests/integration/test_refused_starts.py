@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 import penstock as ps
-from penstock.api.application import Application
+from penstock.application.application import Application
 from penstock.cli.main import app as cli
-from penstock.metadata.lease import LeaseHeldError
+from penstock.job.lease import LeaseHeldError
 from tests.support import job_app
 from tests.support.job_runs import finish, refused, start
 from tests.support.jobs import Home, same, wait_until

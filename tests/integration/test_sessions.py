@@ -30,7 +30,7 @@ def home(tmp_path: Path) -> Home:
 SESSIONS = """
 import json, logging, sys
 from penstock.config.load import load_config
-from penstock.engine.session import check_session, create_session, idle_limit
+from penstock.spark.session.session import check_session, create_session, idle_limit
 from penstock.errors import ConfigError
 import penstock as ps
 
@@ -117,4 +117,4 @@ def test_workers_and_containers_load_only_what_they_need(home: Home, spark: Spar
     assert len(found) == 10
     assert not any(each[process]["pandas"] for each in found for process in ("worker", "container"))
     assert {each["worker"]["pyspark"] for each in found} == {pyspark.__file__}
-    assert all("penstock.engine.worker_daemon" in each["worker"]["parent"] for each in found)
+    assert all("penstock.spark.workers.worker_daemon" in each["worker"]["parent"] for each in found)

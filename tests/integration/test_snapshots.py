@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.engine.job import Job
+from penstock.spark.job.handle import Job
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home, wait_until
@@ -31,7 +31,7 @@ def files(home: Home, pattern: str) -> list[Path]:
 
 def markers(home: Home) -> dict[str, ChangelogMarker]:
     """Those of the last checkpoint's stores `totals` and `regions`, by store and task."""
-    from penstock.checkpoint.markers import markers_of as of_task
+    from penstock.checkpoint.versions.markers import markers_of as of_task
 
     last = home.checkpoints[-1]
     return {

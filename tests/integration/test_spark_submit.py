@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 SCRIPT = """
 import json
 from penstock.config.load import load_config
-from penstock.engine.session import create_session, idle_limit
+from penstock.spark.session.session import create_session, idle_limit
 
 config = load_config(overrides={overrides!r}, default_job_name="job")
 session = create_session("job", config.spark, idle_limit(config.container))

@@ -15,15 +15,15 @@ from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointUpcoming
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions.markers import markers_of
 from penstock.cli.main import app
-from penstock.engine.job import Job
 from penstock.errors import IncompatibleError
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.spark.job.handle import Job
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import StartpointRequest
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import OffsetRange, WriterIdentity
 from tests.support import job_app

@@ -18,10 +18,10 @@ import penstock.spark as pss
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.metadata.paths import JobPaths
-from penstock.spark.processor.codec import RowCodec
+from penstock.job.paths import JobPaths
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.values.codec import RowCodec
+from penstock.spark.processor.values.keys import KeyCodec
 from tests.support.example_job import ExampleJob
 from tests.support.places import ROOT
 from tests.support.state_job import JOB, StateJob

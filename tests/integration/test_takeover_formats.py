@@ -19,7 +19,7 @@ from tests.support import beside_pyspark
 from tests.support.beside_pyspark import run_in_pyspark, taken_over
 from tests.support.processors import spec_of
 from tests.support.spark_state import GOLDEN, golden_location
-from tests.unit.spark.test_takeover import KEYS, Reads, spec
+from tests.unit.spark.takeover.test_takeover import KEYS, Reads, spec
 
 pytestmark = pytest.mark.spark
 

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.system.kafka.system import KafkaSystem

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import StateBackendFactory
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.system.base import OffsetRange, System

@@ -13,14 +13,14 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, NotFoundError
-from penstock.metadata.identity import settle
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.identity import settle
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, StoreMarker
 from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
-from penstock.system.kafka.owners import TOPIC
+from penstock.system.kafka.own_topics.owners import TOPIC
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness
 from tests.kafka.test_kafka_changelog import Job

@@ -16,8 +16,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.drain.utils import write_drain_notification
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from penstock.system.base import OffsetRange, System
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.memory import MemorySystem

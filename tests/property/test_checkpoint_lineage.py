@@ -16,7 +16,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.checkpoint.retention import keep
-from penstock.config.retained import RetentionPolicy
+from penstock.config.values.retained import RetentionPolicy
 from tests.support.checkpoints import checkpoint
 
 SSP = SystemStreamPartition("local", "events", 0)

@@ -15,9 +15,9 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, encode_record
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.job.paths import JobPaths
+from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.checkpoints import checkpoint
 

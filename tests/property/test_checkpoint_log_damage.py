@@ -13,9 +13,9 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim, encode_record
 from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.job.paths import JobPaths
+from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.store import ObjectStore
 from tests.support.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")

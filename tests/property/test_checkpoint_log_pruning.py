@@ -18,10 +18,10 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
 from penstock.checkpoint.retention import keep
-from penstock.config.retained import RetentionPolicy
+from penstock.config.values.retained import RetentionPolicy
 from penstock.errors import FencedError, RetryableError
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.job.paths import JobPaths
+from penstock.objects.remote import RemoteObjectStore
 from penstock.testing.faulty_store import FaultyStore
 from tests.support.checkpoints import checkpoint
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.retention import keep
 from penstock.config.load import load_config
-from penstock.config.retained import Retained, RetentionPolicy
+from penstock.config.values.retained import Retained, RetentionPolicy
 from penstock.errors import ConfigError
 
 MINUTE_MS = 60_000

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import PenstockError
+from penstock.spark.state_import.files.changelog import read_changelog
+from penstock.spark.state_import.files.snapshot import fetch_snapshot
+from penstock.spark.state_import.schema import read_schema
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.records import compress, decode_records, decompress
-from penstock.state.spark.changelog import read_changelog
-from penstock.state.spark.schema import read_schema
-from penstock.state.spark.snapshot import fetch_snapshot
 from tests.support.damaged_bytes import damaged, memory_budget
 from tests.support.places import GOLDEN
 from tests.support.profiles import examples

@@ -33,11 +33,58 @@ from penstock.api.serdes.json import JsonKey
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.store import StoreSpec
-from penstock.checkpoint.outbox import OutboxObject, Part
+from penstock.api.state.store import StoreSpec
+from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
-from penstock.container.calls import CALLS
-from penstock.container.protocol import (
+from penstock.drain.notification import decode_notification
+from penstock.drain.shown import decode_progress
+from penstock.errors import FailedMessage, PenstockError
+from penstock.job.shown_metrics import ShownRun
+from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
+from penstock.objects.open import open_store
+from penstock.outbox import objects as outbox_objects
+from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.runtime.intermediate import read_user_messages
+from penstock.runtime.joins.every import EveryRow
+from penstock.runtime.joins.newest import NewestRow
+from penstock.runtime.joins.side import sides_of
+from penstock.runtime.messages.dead_letters import decode_dead_letter, encode_dead_letter
+from penstock.runtime.messages.packet import (
+    MESSAGE_SCHEMA,
+    Kind,
+    Packet,
+    decode_messages,
+    encode_messages,
+    from_batch,
+    to_batch,
+)
+from penstock.runtime.reports import Report
+from penstock.runtime.timers import Timers, key_and_name, place_of
+from penstock.runtime.windows.cells import Cells, Slot
+from penstock.runtime.windows.contents import content_of
+from penstock.side.store.positions import Positions, decode_positions, encode_positions
+from penstock.spark.processor.groups import chunk, rows_of
+from penstock.spark.processor.values.codec import RowCodec
+from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.state_import.files.unsafe_row import row_decoder
+from penstock.spark.state_import.types import Array, Column, Map, Simple, Struct
+from penstock.spark.workers.frames import Frames
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.stores.expiry import META, engine_key, header, index_key, live_view, meta_bytes
+from penstock.state.stores.serdes import SerdeStore
+from penstock.system.base import Progress
+from penstock.system.files.folders import Folder
+from penstock.system.files.formats import Format, read_rows
+from penstock.system.files.listing import Listing
+from penstock.system.files.manifests import PartitionLog, noted_partitions, number_of
+from penstock.system.files.schema import parse_schema
+from penstock.system.kafka.options.java import translate
+from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record, progress_record
+from penstock.system.kafka.own_topics.owners import OwnersTopic
+from penstock.tables.versions.encode import Problem
+from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.wire.calls import CALLS
+from penstock.wire.protocol import (
     AttemptCall,
     Beat,
     EndBatch,
@@ -48,45 +95,6 @@ from penstock.container.protocol import (
     dump,
     load,
 )
-from penstock.drain.notification import decode_notification
-from penstock.drain.shown import decode_progress
-from penstock.engine.frames import Frames
-from penstock.errors import FailedMessage, PenstockError
-from penstock.files.folders import Folder
-from penstock.files.formats import Format, read_rows
-from penstock.files.listing import Listing
-from penstock.files.manifests import PartitionLog, noted_partitions, number_of
-from penstock.files.schema import parse_schema
-from penstock.metadata.open import open_store
-from penstock.metadata.shown_metrics import ShownRun
-from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
-from penstock.runtime import outbox_objects
-from penstock.runtime.batch import END_OF_TIME, Batch
-from penstock.runtime.dead_letters import decode_dead_letter, encode_dead_letter
-from penstock.runtime.intermediate import read_user_messages
-from penstock.runtime.joins.every import EveryRow
-from penstock.runtime.joins.newest import NewestRow
-from penstock.runtime.joins.side import sides_of
-from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages, from_batch, to_batch
-from penstock.runtime.reports import Report
-from penstock.runtime.timers import Timers, key_and_name, place_of
-from penstock.runtime.windows.cells import Cells, Slot
-from penstock.runtime.windows.contents import content_of
-from penstock.spark.processor.codec import RowCodec
-from penstock.spark.processor.groups import chunk, rows_of
-from penstock.spark.processor.keys import KeyCodec
-from penstock.state.engines.memory import MemoryEngine
-from penstock.state.side.positions import Positions, decode_positions, encode_positions
-from penstock.state.spark.types import Array, Column, Map, Simple, Struct
-from penstock.state.spark.unsafe_row import row_decoder
-from penstock.state.stores.expiry import META, engine_key, header, index_key, live_view, meta_bytes
-from penstock.state.stores.serdes import SerdeStore
-from penstock.system.base import Progress
-from penstock.system.kafka.java import translate
-from penstock.system.kafka.job_topic import JobTopic, fence_record, producer_record, progress_record
-from penstock.system.kafka.owners import OwnersTopic
-from penstock.tables.encode import Problem
-from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
 from tests.support.damaged_bytes import damaged, grows_too_fast, memory_budget
 from tests.support.profiles import examples
 

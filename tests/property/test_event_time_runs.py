@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.driver.ports import RunBrokenError
 from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
+from penstock.wire.ports import RunBrokenError
 from tests.support import timed_job
 from tests.support.sums_job import once, raising
 from tests.support.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.broadcast import PartitionRange
-from penstock.driver.progress import source_progress
+from penstock.batch.pace import Pace
+from penstock.batch.portions import Portion, PortionRead
+from penstock.batch.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
+from penstock.batch.ranges import BatchRanges, plan_ranges, read_by_input
+from penstock.config.values.broadcast import PartitionRange
+from penstock.driver.show.progress import source_progress
 from penstock.errors import ConfigError
-from penstock.plan.grouping import group_inputs
-from penstock.plan.pace import Pace
-from penstock.plan.portions import Portion, PortionRead
-from penstock.plan.positions import TaskSsp, resumed_positions, to_next_offsets, to_positions
-from penstock.plan.ranges import BatchRanges, plan_ranges, read_by_input
+from penstock.start.grouping import group_inputs
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.memory import MemorySystem
 

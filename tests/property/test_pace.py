@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.plan.pace import FIRST_MESSAGES, BatchBounds, InputRead, Pace, fair_shares
-from penstock.plan.portions import PortionRead
-from penstock.plan.positions import TaskSsp
-from penstock.plan.ranges import plan_ranges, read_by_input
+from penstock.batch.pace import FIRST_MESSAGES, BatchBounds, InputRead, Pace, fair_shares
+from penstock.batch.portions import PortionRead
+from penstock.batch.positions import TaskSsp
+from penstock.batch.ranges import plan_ranges, read_by_input
 from penstock.system.base import OffsetRange, PartitionOffsets
 
 STREAM = SystemStream("local", "a")

@@ -28,24 +28,26 @@ from msgspec import Struct
 from penstock.admin.coordinator_stream import parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
-from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.edit import OffsetKey
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log_key import CheckpointLogKey
 from penstock.checkpoint.record import CheckpointRecord, Claim, decode_record
-from penstock.checkpoint.topic import TopicMessage, read_topic_message
-from penstock.checkpoint.v1 import CheckpointV1
-from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.samza.log_key import CheckpointLogKey
+from penstock.checkpoint.samza.topic import TopicMessage, read_topic_message
+from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.versions.v1 import CheckpointV1
+from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.checkpoint.offsets import parse_offsets
-from penstock.container import launch, register
-from penstock.container.machine import ExecutorProcess
-from penstock.container.protocol import ContainerAddress, ContainerSpec, LaunchFailure
-from penstock.container.register import Register
+from penstock.container.process import launch
 from penstock.errors import CorruptError, PenstockError
-from penstock.metadata.identity import JobIdentity
-from penstock.metadata.lease import LeaseHolder, LeaseState
-from penstock.startpoint.request import StartpointRequest, decode_request
-from penstock.startpoint.serde import decode_fan_out, decode_startpoint
+from penstock.host.machine import ExecutorProcess
+from penstock.job.identity import JobIdentity
+from penstock.job.lease import LeaseHolder, LeaseState
+from penstock.spark.state_import.files.changelog import ChangelogHead, read_head
+from penstock.spark.state_import.files.checkpoint import OperatorFacts
+from penstock.spark.state_import.files.checkpoint import _operator as spark_operator
+from penstock.spark.state_import.schema import EntrySchema, read_schema
+from penstock.start.startpoints.request import StartpointRequest, decode_request
+from penstock.start.startpoints.serde import decode_fan_out, decode_startpoint
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta
@@ -57,13 +59,12 @@ from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.copies import read_description
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.records import compress
-from penstock.state.spark.changelog import ChangelogHead, read_head
-from penstock.state.spark.checkpoint import OperatorFacts
-from penstock.state.spark.checkpoint import _operator as spark_operator
-from penstock.state.spark.schema import EntrySchema, read_schema
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
+from penstock.wire import register
+from penstock.wire.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.wire.register import Register
 from tests.support.places import GOLDEN
 from tests.support.profiles import examples
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.driver.ports import RunBrokenError
 from penstock.errors import ContainerLostError, FencedError, PenstockError
 from penstock.testing.in_process import InProcessDriver
+from penstock.wire.ports import RunBrokenError
 from tests.support.sums_job import TASKS, World, drain, once, raising
 
 BATCH_STEPS = ("start-run", "source", "stage 1", "sink", "reports", "end")

@@ -16,14 +16,14 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.retention import keep
-from penstock.checkpoint.versions import build_versions
+from penstock.checkpoint.versions.table import build_versions
 from penstock.config.load import load_config
-from penstock.metadata.file_store import FileObjectStore
-from penstock.plan.grouping import group_inputs
-from penstock.plan.start import StartPlan, plan_start
-from penstock.startpoint.decide import JobInputs
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest, task_name
+from penstock.objects.file import FileObjectStore
+from penstock.start.begin import StartPlan, plan_start
+from penstock.start.grouping import group_inputs
+from penstock.start.startpoints.decide import JobInputs
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import StartpointRequest, task_name
 from penstock.system.memory import MemorySystem
 from tests.support.checkpoints import checkpoint
 from tests.support.stopped_job import PATHS, STREAM, ssp

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.driver import commit
+from penstock.driver.commit import commit
 from penstock.state import restore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_files import backup
@@ -29,7 +29,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
     monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     monkeypatch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
-    monkeypatch.setattr("penstock.container.committers._BASE_POLL_SECONDS", 0.001)
+    monkeypatch.setattr("penstock.container.epoch.committers._BASE_POLL_SECONDS", 0.001)
 
 
 def live(seed: int) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import penstock as ps
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.overlay import MISSING, Overlay
@@ -20,7 +20,7 @@ from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.task_store import StoreLayer
-from penstock.testing.checked_store import CheckedStore
+from penstock.testing.runner.checked_store import CheckedStore
 from tests.support.profiles import examples
 
 KEYS = st.sampled_from([b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"])

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.api.timers import AtDrain
-from penstock.runtime.operators import task_timers
+from penstock.api.time.timers import AtDrain
+from penstock.runtime.operators.tasks import task_timers
 from tests.support.profiles import examples
 from tests.support.stage_batches import OUT, Message, StageBatches
 from tests.support.timer_model import Acting, TimerModel

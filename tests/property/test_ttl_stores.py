@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import penstock as ps
-from penstock.api.store import StoreSpec, TimeToLive
+from penstock.api.state.store import StoreSpec, TimeToLive
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
@@ -25,7 +25,7 @@ from penstock.state.stores import expiring
 from penstock.state.stores.build import build_store
 from penstock.state.stores.expiry import MEMBER, META, RESERVED, RESERVED_END, live_view
 from penstock.state.stores.task_store import StoreLayer
-from penstock.testing.checked_store import CheckedStore
+from penstock.testing.runner.checked_store import CheckedStore
 from tests.support.profiles import examples
 
 KEYS = st.sampled_from(

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK, BoundedOutOfOrderness
-from penstock.plan.positions import TaskSsp
-from penstock.plan.watermarks import TimedInput, TimeFlow, later_event_times, next_watermarks
+from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, BoundedOutOfOrderness
+from penstock.batch.positions import TaskSsp
+from penstock.batch.watermarks import TimedInput, TimeFlow, later_event_times, next_watermarks
 
 STREAMS = [SystemStream("m", name) for name in "ab"]
 DELAYS = dict(zip(STREAMS, (0, 7), strict=True))

@@ -12,12 +12,12 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
-from penstock.api.graph import ApplicationGraph
-from penstock.spark.checkpoint_location import CheckpointLocation
-from penstock.spark.first_state import entries_of
+from penstock.graph.specs import ApplicationGraph
 from penstock.spark.processor.task import ProcessorSpec
-from penstock.spark.takeover import Takeover
-from penstock.state.spark.checkpoint import SparkCheckpoint
+from penstock.spark.query.checkpoint_location import CheckpointLocation
+from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.takeover.first_state import entries_of
+from penstock.spark.takeover.takeover import Takeover
 from tests.support.processors import OneTask
 
 KEYS: Mapping[str, str] = {

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 
 from penstock.clock import SYSTEM_CLOCK, Clock
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
 from penstock.state.backends.base import Garbage, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.marker import ChangelogMarker

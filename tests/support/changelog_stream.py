@@ -9,7 +9,7 @@ from pathlib import Path
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config import load_config
 from penstock.config.model import JobConfig
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.system.base import PartitionOffsets, RawMessage, System

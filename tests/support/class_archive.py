@@ -33,7 +33,7 @@ def _has_archive() -> bool:
 
 def main() -> None:
     """Run a small job, and keep the classes that its JVM has loaded."""
-    from penstock.engine import gateway
+    from penstock.spark.session import gateway
     from tests.support.job_app import totals_app
     from tests.support.jobs import DEADLINE_S, Home
 

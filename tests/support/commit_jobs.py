@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.container.calls import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD
-from penstock.container.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.copies import LocalCopies
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import restore_store
+from penstock.wire.calls import CLEAN_UP, OPEN, SNAPSHOT, UPLOAD
+from penstock.wire.protocol import CleanUp, OpenEpoch, TakeSnapshot, UploadSnapshot
 from tests.support.container_app import messages
 from tests.support.containers import DEADLINE_S, ContainerProcess, Job, _epochs
 from tests.support.fault_jobs import faulty

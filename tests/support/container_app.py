@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.api.graph import ApplicationGraph
+from penstock.graph.specs import ApplicationGraph
 
 Message = dict[str, Any]
 

@@ -19,13 +19,30 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import Batch
+from penstock.batch.portions import Portion
 from penstock.config.load import load_config
-from penstock.container.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
-from penstock.container.client import ContainerClient
-from penstock.container.exchange import exchange
-from penstock.container.launch import _await_address, _spawn
-from penstock.container.package import JobPackage
-from penstock.container.protocol import (
+from penstock.container.process.launch import _await_address, _spawn
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.runtime.messages.packet import REPORT_STAGE, Packet, from_batch, to_batch
+from penstock.runtime.messages.spool import Spool
+from penstock.runtime.reports import Report
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.outcome import Outcome, Succeeded, decide_outcome
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs
+from penstock.runtime.stage.source import InputReaders, run_source
+from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
+from penstock.state.engines.memory import MemoryEngine
+from penstock.system.base import OffsetRange, WriterIdentity
+from penstock.system.memory import MemorySystem
+from penstock.wire.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
+from penstock.wire.client import ContainerClient
+from penstock.wire.exchange import exchange
+from penstock.wire.package import JobPackage
+from penstock.wire.protocol import (
     AttemptCall,
     CleanUp,
     ContainerAddress,
@@ -38,24 +55,7 @@ from penstock.container.protocol import (
     UploadSnapshot,
     WindDown,
 )
-from penstock.container.tls import TlsIdentity
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
-from penstock.plan.portions import Portion
-from penstock.runtime.batch import Batch
-from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.outcome import Outcome, Succeeded, decide_outcome
-from penstock.runtime.packet import REPORT_STAGE, Packet, from_batch, to_batch
-from penstock.runtime.reports import Report
-from penstock.runtime.sink import OutputWriters, SinkAttempt, write_outputs
-from penstock.runtime.source import InputReaders, run_source
-from penstock.runtime.spool import Spool
-from penstock.runtime.topology import plan_topology
-from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
-from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
-from penstock.state.engines.memory import MemoryEngine
-from penstock.system.base import OffsetRange, WriterIdentity
-from penstock.system.memory import MemorySystem
+from penstock.wire.tls import TlsIdentity
 from tests.support.container_app import Message, totals_graph
 from tests.support.places import ROOT
 

@@ -33,9 +33,9 @@ def main() -> int:
 
 def arm(faults: Any) -> None:
     """From now on the steps of a drain in this process meet the faults."""
-    from penstock.driver.drain import Drain
-    from penstock.driver.feed import OffsetFeed
-    from penstock.engine.directory import ContainerDirectory
+    from penstock.drain.driver.drain import Drain
+    from penstock.driver.feed.feed import OffsetFeed
+    from penstock.spark.containers.directory import ContainerDirectory
 
     look, plan, finish, ask = Drain.look, OffsetFeed.drain, Drain.finish, ContainerDirectory.ask
     noticed: set[Drain] = set()

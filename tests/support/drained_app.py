@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock as ps
-from penstock.api.application import Application
+from penstock.application.application import Application
 from tests.support.faults import Faults
 
 HOUR_MS = 3_600_000

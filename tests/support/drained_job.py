@@ -15,8 +15,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from tests.support.drained_app import HOUR_MS, OUTPUTS, Message, group_of
 from tests.support.fault_jobs import FaultHome
 from tests.support.jobs import wait_until

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.api.application import Application
 from penstock.api.drain import DrainNotification
+from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.system.base import System
 from penstock.testing import SettableClock

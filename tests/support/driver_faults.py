@@ -11,7 +11,7 @@ from functools import partial, wraps
 from typing import Any
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.engine.directory import ContainerDirectory
+from penstock.spark.containers.directory import ContainerDirectory
 from tests.support.faults import Faults
 
 CALLS: tuple[str, ...] = ("snapshot", "upload", "clean-up")

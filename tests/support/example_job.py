@@ -10,7 +10,7 @@ from pathlib import Path
 import penstock as ps
 from penstock import admin
 from penstock.config import load_config
-from penstock.metadata.open import open_job_root
+from penstock.objects.open import open_job_root
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver

@@ -27,9 +27,9 @@ from typing import Any, ClassVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
-from penstock.container import epoch
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.container.epoch import epoch
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import (
     AdminContext,
     BackendContext,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import orjson
 
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
 from penstock.state.backends import registry
 from penstock.state.reading.reader import StateReader
 from tests.support.faults import Faults

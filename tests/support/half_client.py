@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.container.exchange import exchange
+from penstock.wire.exchange import exchange
 
 
 def main() -> None:

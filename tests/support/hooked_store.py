@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeAlias
 
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.testing.forwarding_store import ForwardingStore
 
 Call: TypeAlias = Literal["put", "get", "delete", "list"]

@@ -16,7 +16,7 @@ from penstock.system.base import (
     WriterIdentity,
     WriterTransaction,
 )
-from penstock.system.messages import PartitionOffsets
+from penstock.system.contract.messages import PartitionOffsets
 
 _FLAGS = (
     "dense_offsets",

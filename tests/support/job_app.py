@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.api.application import Application
+from penstock.application.application import Application
 
 Event = dict[str, Any]
 

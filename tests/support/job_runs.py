@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from penstock.api.application import Application
-from penstock.engine.job import Job
+from penstock.application.application import Application
+from penstock.spark.job.handle import Job
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home
 

@@ -26,10 +26,10 @@ from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.identity import adopt
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.identity import adopt
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
+from penstock.objects.open import open_store
 from penstock.state.reading.reader import read_store
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
@@ -367,7 +367,7 @@ class DriverProcess:
 
     def workers(self) -> list[psutil.Process]:
         """PySpark's workers: the children of its daemons."""
-        daemons = [p for p in self.descendants() if _is(p, lambda c: "penstock.engine.worker_daemon" in c)]
+        daemons = [p for p in self.descendants() if _is(p, lambda c: "penstock.spark.workers.worker_daemon" in c)]
         pids = {p.pid for p in daemons}
         return [p for p in daemons if _parent(p) in pids]
 

@@ -17,8 +17,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_store
 from penstock.system.base import System
 from penstock.system.kafka.system import KafkaSystem
 from penstock.system.memory import MemorySystem

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.metadata.lease import LeaseKeeper
+from penstock.job.lease import LeaseKeeper
 
 LONG_MS = 60_000
 

@@ -13,7 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.system.base import System
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver

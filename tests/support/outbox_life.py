@@ -15,11 +15,13 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.container import publisher, resources
+from penstock.container.shared import resources
 from penstock.errors import ContainerLostError, PenstockError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.runtime import outbox, outbox_objects
+from penstock.objects.open import forget_memory_store, open_store
+from penstock.objects.store import ObjectStore
+from penstock.outbox import objects as outbox_objects
+from penstock.outbox import task as outbox
+from penstock.outbox.container import publisher
 from penstock.system.base import RawRecord, System
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 import penstock as ps
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.runtime.batch import Batch
-from penstock.runtime.outbox import Outbox, OutboxAttempt
-from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
-from penstock.runtime.topology import Topology, plan_topology
+from penstock.batch.batch import Batch
+from penstock.graph.topology import Topology, plan_topology
+from penstock.outbox.task import Outbox, OutboxAttempt
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.system.base import OffsetRange, RawRecord, System
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 from pyspark import TaskContext
 
-from penstock.runtime.packet import Kind, Packet, from_batch, to_batch
+from penstock.runtime.messages.packet import Kind, Packet, from_batch, to_batch
 
 TASKS = 7
 

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 import penstock as ps
 from penstock.api.batch_task import BatchInfo
-from penstock.api.timers import timers_store
+from penstock.api.time.timers import timers_store
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import oldest_timers
 from penstock.spark.processor.declared import declare, time_mode

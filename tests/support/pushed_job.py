@@ -10,13 +10,13 @@ from typing import Any
 
 import penstock as ps
 from penstock.config.load import load_config
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_store
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
-from penstock.tables.registry import TableRegistry
+from penstock.tables.versions.registry import TableRegistry
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.pushed_tables import TablesInProcess
+from penstock.testing.runner.pushed_tables import TablesInProcess
 
 TASKS = 3
 KEYS = tuple(f"N{number}" for number in range(12))

@@ -22,8 +22,8 @@ def main() -> int:
     from pyspark.sql import SparkSession
 
     import penstock.spark as pss
-    from penstock.engine.query.job import QueryJob
-    from penstock.engine.query.outputs import OutputRows
+    from penstock.spark.query.job import QueryJob
+    from penstock.spark.query.outputs import OutputRows
     from tests.support import driver_faults
     from tests.support.counted_visits import OUTPUT, CountVisits
     from tests.support.faults import Faults

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import penstock.spark as pss
 from benchmarks.side_soak import sample
-from penstock.engine.session import create_session
+from penstock.spark.session.session import create_session
 from tests.support.jobs import wait_until
 
 OUTPUT = "user LONG, n LONG, fired BOOLEAN"

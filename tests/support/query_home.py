@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.engine.query.binding import reached_batch
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.spark.query.binding import reached_batch
 from tests.support.class_archive import java_options
 from tests.support.fault_jobs import executor_env, faulty
 from tests.support.faults import Faults

@@ -12,12 +12,12 @@ from typing import TypeVar
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.driver.commit import CommitCoordinator
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.driver.commit.commit import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.remote_store import RemoteObjectStore
+from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.reading.reader import StateReader
 from penstock.system.memory import MemorySystem
 from penstock.testing.faulty_store import FaultyStore

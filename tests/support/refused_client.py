@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 import sys
 
-from penstock.container.exchange import exchange
 from penstock.errors import ContainerLostError
+from penstock.wire.exchange import exchange
 
 
 def main() -> None:

@@ -76,8 +76,8 @@ def main() -> None:
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from penstock.metadata.file_store import FileObjectStore  # noqa: E402
-from penstock.metadata.object_store import ObjectStore  # noqa: E402
+from penstock.objects.file import FileObjectStore  # noqa: E402
+from penstock.objects.store import ObjectStore  # noqa: E402
 from penstock.system.memory import MemorySystem  # noqa: E402
 from tests.support.hooked_store import HookedStore, nothing  # noqa: E402
 from tests.support.storage_job import StorageJob  # noqa: E402

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.driver.commit import CommitCoordinator
-from penstock.engine.job import Job
+from penstock.driver.commit.commit import CommitCoordinator
+from penstock.spark.job.handle import Job
 from tests.support import job_app
 from tests.support.fault_jobs import FaultHome
 from tests.support.faults import Fault

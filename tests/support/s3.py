@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from penstock.metadata import remote_client, remote_store
+from penstock.objects import remote as remote_store
+from penstock.objects import remote_client
 from tests.support.hosts import Host
 from tests.support.line import Line
 

@@ -12,8 +12,8 @@ import orjson
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.container.side_inputs import SideInputService
-from penstock.metadata.open import forget_memory_store, open_store
+from penstock.objects.open import forget_memory_store, open_store
+from penstock.side.container.inputs import SideInputService
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver

@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.side.store.engine import SideEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
-from penstock.state.side.engine import SideEngine
 
 SSP = SystemStreamPartition("local", "names", 0)
 KEYS = 300

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import SparkSession
 
-from penstock.engine.session import create_session
+from penstock.spark.session.session import create_session
 from tests.support.fault_jobs import executor_env
 
 

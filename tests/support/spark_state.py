@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from penstock.state.spark.reader import SparkState
+from penstock.spark.state_import.reader import SparkState
 from tests.support import places
 
 GOLDEN = places.GOLDEN / "spark_state"

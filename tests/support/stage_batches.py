@@ -11,14 +11,14 @@ import orjson
 import pyarrow as pa
 
 import penstock as ps
+from penstock.batch.batch import Batch
 from penstock.errors import FailedMessage
+from penstock.graph.topology import plan_topology
 from penstock.metrics.snapshot import Snapshot
-from penstock.runtime.batch import Batch
-from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages
 from penstock.runtime.reports import Report
-from penstock.runtime.task_instance import TaskInstance
-from penstock.runtime.topology import plan_topology
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 
 OUT = "m.out"

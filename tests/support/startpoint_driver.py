@@ -14,7 +14,7 @@ def main() -> int:
     parameters = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.path.insert(0, parameters["path"])
     from penstock.checkpoint.log import CheckpointLog
-    from penstock.startpoint.manager import StartpointManager
+    from penstock.start.startpoints.manager import StartpointManager
     from tests.support import driver, driver_faults
     from tests.support.faults import Faults
 

@@ -10,10 +10,10 @@ from typing import TypeAlias
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.markers import changelog_identities
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions import build_versions
-from penstock.metadata.file_store import FileObjectStore
+from penstock.checkpoint.versions.markers import changelog_identities
+from penstock.checkpoint.versions.table import build_versions
+from penstock.objects.file import FileObjectStore
 from penstock.state.backends.registry import backend_factory
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import STORES, BackendHarness, TaskBackup

@@ -10,14 +10,14 @@ from typing import Any
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions import build_versions
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.versions.table import build_versions
 from penstock.cli.main import app
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem
 from tests.support.checkpoints import checkpoint
 

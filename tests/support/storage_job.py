@@ -12,34 +12,34 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import penstock as ps
-from penstock.api.graph import ApplicationGraph
+from penstock.batch.batch import Batch
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.versions.markers import markers_of
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.load import load_config
-from penstock.container.calls import SNAPSHOT, UPLOAD, Call
-from penstock.container.container import Container
-from penstock.container.epoch import Epoch
-from penstock.container.handlers import HANDLERS
-from penstock.container.package import JobPackage
-from penstock.container.protocol import Identity, OpenEpoch, Request
-from penstock.container.resources import EpochResources
-from penstock.driver.boundary import Boundary
-from penstock.driver.collection import Collection
-from penstock.driver.commit import CommitCoordinator, Completed
-from penstock.driver.ports import Fleet as FleetPort
-from penstock.driver.record import CommitRequest, Recorder
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.container.epoch.container import Container
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.process.handlers import HANDLERS
+from penstock.container.shared.resources import EpochResources
+from penstock.driver.commit.collection import Collection
+from penstock.driver.commit.commit import CommitCoordinator, Completed
+from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.feed.boundary import Boundary
+from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
 from penstock.retry import Retry, retry
-from penstock.runtime.attempt import new_token
-from penstock.runtime.batch import Batch
-from penstock.runtime.instance import RuntimeSettings
-from penstock.runtime.topology import plan_topology
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.state.admins import BackendAdmins
 from penstock.state.records import Changes
 from penstock.system.base import System
+from penstock.wire.calls import SNAPSHOT, UPLOAD, Call
+from penstock.wire.package import JobPackage
+from penstock.wire.ports import Fleet as FleetPort
+from penstock.wire.protocol import Identity, OpenEpoch, Request
 
 STAGE = 1
 DEADLINE_S = 60.0

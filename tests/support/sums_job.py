@@ -12,8 +12,8 @@ import penstock as ps
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_store
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock

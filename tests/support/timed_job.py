@@ -15,19 +15,19 @@ from pathlib import Path
 from typing import Any
 
 import penstock as ps
-from penstock.api.graph import OperatorSpec
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest
+from penstock.batch.batch import Batch, Due
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
-from penstock.runtime.batch import Batch, Due
-from penstock.runtime.columns import Columns, Target
+from penstock.graph.specs import OperatorSpec
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_store
+from penstock.runtime.messages.columns import Columns, Target
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import WithState
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import WithState
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem

@@ -16,8 +16,8 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_store
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver

@@ -15,17 +15,17 @@ from pyarrow import fs
 
 from penstock import budgets
 from penstock.errors import CorruptError
-from penstock.files import formats
-from penstock.files.formats import read_rows
+from penstock.spark.state_import.files.changelog import read_changelog
+from penstock.spark.state_import.files.snapshot import fetch_snapshot
 from penstock.state.backends.changelog_files.snapshot import Snapshot
-from penstock.state.spark.changelog import read_changelog
-from penstock.state.spark.snapshot import fetch_snapshot
+from penstock.system.files import formats
+from penstock.system.files.formats import read_rows
 from tests.support.places import ROOT
 
 READS = """
 import resource, sys
 from penstock.errors import CorruptError
-from penstock.state.spark.changelog import read_changelog
+from penstock.spark.state_import.files.changelog import read_changelog
 data = open(sys.argv[1], "rb").read()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
@@ -52,7 +52,7 @@ def test_a_changelog_with_one_huge_record_takes_no_memory(tmp_path: Path) -> Non
 
 
 def test_a_changelog_of_many_records_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.state.spark.changelog.RECORD_BYTES", 1000)
+    monkeypatch.setattr("penstock.spark.state_import.files.changelog.RECORD_BYTES", 1000)
     record = struct.pack(">i", 1) + b"k" + struct.pack(">i", 1000) + bytes(1000)
     assert len(list(read_changelog(zstd(record * 1000 + struct.pack(">i", -1)), "f"))) == 1000
 

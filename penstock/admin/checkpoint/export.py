@@ -8,13 +8,13 @@ import orjson
 
 from penstock.admin.checkpoint.facts import find_checkpoint
 from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.changelog_marker import BACKEND
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.log_key import CheckpointLogKey
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.v1 import VERSION as V1
-from penstock.checkpoint.versions import format_of, samza_value
+from penstock.checkpoint.samza.log_key import CheckpointLogKey
+from penstock.checkpoint.versions.changelog_marker import BACKEND
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.versions.table import format_of, samza_value
+from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.errors import NotFoundError
 from penstock.wording import listed
 

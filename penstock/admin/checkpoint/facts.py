@@ -11,13 +11,13 @@ from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.markers import markers_of
-from penstock.checkpoint.outbox import Unpublished
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
-from penstock.checkpoint.versions import versions_of
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.versions.table import versions_of
 from penstock.errors import NotFoundError
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.side_stores import SideStoreFacts
+from penstock.job.paths import JobPaths
+from penstock.outbox.unpublished import Unpublished
+from penstock.side.shown import SideStoreFacts
 
 
 @dataclass(frozen=True, slots=True)

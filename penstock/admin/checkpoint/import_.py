@@ -10,13 +10,13 @@ from penstock.admin.checkpoint.ends import stream_ends
 from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.adopt import Target, adopt
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.edit import offset_changes, refuse_outside
-from penstock.checkpoint.imported import SamzaCheckpoint, read_samza
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.plan.intermediate import writer_in
+from penstock.checkpoint.samza.adopt import Target, adopt
+from penstock.checkpoint.samza.imported import SamzaCheckpoint, read_samza
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.start.intermediate import writer_in
 from penstock.wording import argument, counted
 
 

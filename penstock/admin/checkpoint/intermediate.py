@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.api.watermarks import NO_WATERMARK
+from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.record import CheckpointRecord
 
 

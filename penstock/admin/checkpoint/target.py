@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from penstock.admin.checkpoint.ends import StreamEnds, changelogs, stream_ends
 from penstock.admin.jobs import FoundJob
-from penstock.api.application import Application
 from penstock.api.ssp import SystemStreamPartition
+from penstock.application.application import Application
 from penstock.checkpoint.edit import Content, content_of
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.imported import SamzaCheckpoint
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.samza.imported import SamzaCheckpoint
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.wording import argument
@@ -98,8 +98,8 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
 
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
     from penstock.admin.application import application_inputs
-    from penstock.plan.layout import store_layout
-    from penstock.plan.side_inputs import with_side_inputs
+    from penstock.side.plan import with_side_inputs
+    from penstock.start.layout import store_layout
 
     grouping, inputs = application_inputs(config, app)
     base = CheckpointRecord(

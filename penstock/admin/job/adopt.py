@@ -6,8 +6,8 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
-from penstock.metadata.identity import JobIdentity
-from penstock.metadata.identity import adopt as adopt_folder
+from penstock.job.identity import JobIdentity
+from penstock.job.identity import adopt as adopt_folder
 
 
 def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdentity]:

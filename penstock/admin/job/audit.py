@@ -15,7 +15,7 @@ import psutil
 from penstock.admin.jobs import FoundJob
 from penstock.admin.program import PROGRAM
 from penstock.errors import PenstockError
-from penstock.metadata.audit_log import AuditEntry, AuditLog
+from penstock.job.audit_log import AuditEntry, AuditLog
 
 logger = logging.getLogger(__name__)
 

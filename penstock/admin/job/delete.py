@@ -14,8 +14,8 @@ from penstock.admin.jobs import FoundJob
 from penstock.admin.stream.changelogs import changelogs_of
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
-from penstock.metadata.identity import check_root, known_uid
-from penstock.metadata.object_store import ObjectStore
+from penstock.job.identity import check_root, known_uid
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.roots import BackendRoots
 from penstock.wording import counted, size_text
 

@@ -11,8 +11,8 @@ import psutil
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseState, Sighting, Verdict, judge
-from penstock.metadata.object_store import ObjectStore
+from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState, Sighting, Verdict, judge
+from penstock.objects.store import ObjectStore
 
 Running: TypeAlias = Literal["running", "not running", "not responding", "held, not verified"]
 """`not responding`: its process lives on this host, and does not renew the lease."""

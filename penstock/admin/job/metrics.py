@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import ShownMetrics
 from penstock.metrics.snapshot import Snapshot
 
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
-from penstock.checkpoint.tenure import Tenure
+from penstock.driver.guards.tenure import Tenure
 from penstock.errors import PenstockError
-from penstock.metadata.identity import check_root
+from penstock.job.identity import check_root
 
 logger = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.tenure import Tenure
-from penstock.driver.owed import own_debt, publisher_name
+from penstock.driver.guards.tenure import Tenure
 from penstock.errors import ConfigError, NotFoundError
-from penstock.metadata.identity import check_root, known_uid
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_root
-from penstock.metadata.signed_store import SignedStore, UntrustedError
+from penstock.job.identity import check_root, known_uid
+from penstock.objects.open import open_root
+from penstock.objects.signed import SignedStore, UntrustedError
+from penstock.objects.store import ObjectStore
+from penstock.start.owed import own_debt, publisher_name
 from penstock.state.backends.changelog_stream.partition import changelog_writer
 from penstock.state.backends.roots import BackendRoots
 from penstock.system.base import WriterIdentity

@@ -21,31 +21,31 @@ from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.markers import markers_of
-from penstock.checkpoint.outbox import Owed
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions.markers import markers_of
 from penstock.config import table
 from penstock.config.model import JobConfig
-from penstock.container.found import ContainerProcess, containers_here
-from penstock.container.logs import log_directory
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
-from penstock.metadata.lease import LeaseHolder
-from penstock.metadata.shown_failure import Failure, ShownFailure
-from penstock.metadata.shown_metrics import ShownMetrics, ShownRun
-from penstock.metadata.shown_outage import Outage, ShownOutage
-from penstock.metadata.shown_standbys import ShownStandbys, StandbyFacts
-from penstock.metadata.side_stores import SideStoreFacts
+from penstock.host.found import ContainerProcess, containers_here
+from penstock.host.logs import log_directory
+from penstock.job.lease import LeaseHolder
+from penstock.job.shown_failure import Failure, ShownFailure
+from penstock.job.shown_metrics import ShownMetrics, ShownRun
+from penstock.job.shown_outage import Outage, ShownOutage
 from penstock.metrics.snapshot import CounterValue, Snapshot
-from penstock.plan.identities import continue_in
-from penstock.startpoint.decide import sort_out, taken_uuids
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import task_name
+from penstock.outbox.unpublished import Owed
+from penstock.side.shown import SideStoreFacts
+from penstock.standby.shown import ShownStandbys, StandbyFacts
+from penstock.start.identities import continue_in
+from penstock.start.startpoints.decide import sort_out, taken_uuids
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import task_name
 from penstock.system.base import OpenTransaction, PartitionOffsets, System
-from penstock.system.query import QUERY_SYSTEM
 from penstock.system.registry import open_system
+from penstock.system.spark import QUERY_SYSTEM
 from penstock.wording import counted, utc_text
 
 _STANDSTILL_MS = 10_000

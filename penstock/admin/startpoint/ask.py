@@ -12,8 +12,8 @@ from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import IncompatibleError
-from penstock.startpoint.decide import StartDecision, nearest_checkpoint, sort_out, taken_uuids
-from penstock.startpoint.request import StartpointRequest, WithState
+from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, sort_out, taken_uuids
+from penstock.start.startpoints.request import StartpointRequest, WithState
 from penstock.wording import argument
 
 

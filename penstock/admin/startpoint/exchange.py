@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.errors import ConfigError, CorruptError
-from penstock.startpoint.request import RequestKey, StartpointRequest, new_uuid, task_number
-from penstock.startpoint.serde import (
+from penstock.start.startpoints.request import RequestKey, StartpointRequest, new_uuid, task_number
+from penstock.start.startpoints.serde import (
     NAMESPACE,
     NAMESPACE_FAN_OUT,
     decode_fan_out,

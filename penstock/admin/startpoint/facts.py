@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.startpoint.decide import Sorted
-from penstock.startpoint.fan_out import TaskInputs, counting, fan_out
-from penstock.startpoint.request import StartpointRequest, UnreadableRequest, WithState
-from penstock.startpoint.serde import to_document
+from penstock.start.startpoints.decide import Sorted
+from penstock.start.startpoints.fan_out import TaskInputs, counting, fan_out
+from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState
+from penstock.start.startpoints.serde import to_document
 from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]

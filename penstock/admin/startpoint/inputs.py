@@ -10,19 +10,19 @@ from penstock.admin.application import application_inputs
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.positions import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, choose_origin, offset_changes
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
-from penstock.plan.positions import to_next_offsets
-from penstock.plan.side_inputs import side_input_of
-from penstock.plan.start import resolve_request, start_positions
-from penstock.plan.streams import INTERMEDIATE
-from penstock.startpoint.decide import Candidates, JobInputs, StartDecision, decide_start
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest, task_name
+from penstock.side.plan import side_input_of
+from penstock.start.begin import resolve_request, start_positions
+from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import StartpointRequest, task_name
+from penstock.start.streams import INTERMEDIATE
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 from penstock.wording import argument

@@ -13,7 +13,14 @@ from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.errors import ConfigError
-from penstock.startpoint.request import RequestKey, StartpointRequest, WithState, new_uuid, task_name, task_number
+from penstock.start.startpoints.request import (
+    RequestKey,
+    StartpointRequest,
+    WithState,
+    new_uuid,
+    task_name,
+    task_number,
+)
 from penstock.wording import counted
 
 

@@ -15,9 +15,9 @@ from penstock.admin.startpoint.set import parse_task
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import NotFoundError, PenstockError
-from penstock.startpoint.decide import Sorted, sort_out, taken_uuids
-from penstock.startpoint.manager import StartpointManager
-from penstock.startpoint.request import StartpointRequest, UnreadableRequest
+from penstock.start.startpoints.decide import Sorted, sort_out, taken_uuids
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest
 from penstock.wording import argument
 
 

@@ -14,14 +14,14 @@ from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
 from penstock.admin.table.versions import table_names
 from penstock.checkpoint.log import CheckpointLog
-from penstock.driver.outbox_garbage import outbox_garbage
 from penstock.errors import CorruptError, NotFoundError
-from penstock.metadata.identity import known_uid
-from penstock.plan.side_inputs import BACKUP, is_backed_up
+from penstock.job.identity import known_uid
+from penstock.outbox.driver.garbage import outbox_garbage
+from penstock.side.plan import BACKUP, is_backed_up
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import Garbage
 from penstock.system.registry import open_systems
-from penstock.tables.registry import TableRegistry
+from penstock.tables.versions.registry import TableRegistry
 from penstock.wording import counted
 
 

@@ -12,21 +12,21 @@ from penstock.admin.checkpoint.append import append_record
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads
-from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.record import CheckpointRecord, Offered
-from penstock.checkpoint.value import Markers
+from penstock.checkpoint.versions.value import Markers
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
-from penstock.metadata.open import open_job_root
-from penstock.metadata.paths import JobPaths
-from penstock.plan.layout import store_layout
-from penstock.plan.streams import JobStreams
-from penstock.state.spark.first_backup import FirstBackup
-from penstock.system.query import QUERY_SYSTEM, QuerySystem
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.spark.state_import.first_backup import FirstBackup
+from penstock.start.layout import store_layout
+from penstock.start.streams import JobStreams
+from penstock.system.spark import QUERY_SYSTEM, QuerySystem
 
 BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]
 """Makes all backups of a first checkpoint. Returns the markers, task by task."""

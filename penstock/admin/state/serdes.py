@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.application import Application
 from penstock.api.serdes import Bytes, JsonKey, SamzaDouble, SamzaInteger, SamzaLong, Serde, String, Tuple
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.versions import VersionKey, VersionValue
+from penstock.application.application import Application
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError

@@ -14,14 +14,14 @@ from penstock.admin.state.spark_target import StoreTarget
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.value import Markers
+from penstock.checkpoint.versions.value import Markers
 from penstock.errors import IncompatibleError
+from penstock.host.process_folder import process_folder
+from penstock.spark.state_import.load import StoreLoad
+from penstock.spark.state_import.mapping import EntryMapping
+from penstock.spark.state_import.reader import SparkState
 from penstock.state.backends.base import StoreCopy
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.process_folder import process_folder
-from penstock.state.spark.load import StoreLoad
-from penstock.state.spark.mapping import EntryMapping
-from penstock.state.spark.reader import SparkState
 from penstock.system.partitioner import partition_of
 
 Progress = Callable[[int, int], None]

@@ -12,12 +12,12 @@ from penstock.admin.job.audit import audited
 from penstock.admin.job.lease import refuse_running
 from penstock.admin.state.spark_entries import Progress, import_entries
 from penstock.admin.state.spark_target import StoreTarget, open_store_target
-from penstock.api.application import Application
+from penstock.application.application import Application
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.metadata.open import open_store
-from penstock.state.spark.checkpoint import SparkCheckpoint
-from penstock.state.spark.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
-from penstock.state.spark.reader import SparkState, open_state
+from penstock.objects.open import open_store
+from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.mapping import EntryMapping, MappedColumn, function_mapping, plain_mapping, raw_mapping
+from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.wording import argument
 
 

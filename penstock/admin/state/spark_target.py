@@ -9,21 +9,21 @@ from pathlib import Path
 
 from penstock.admin.checkpoint.target import ImportTarget, find_target
 from penstock.admin.jobs import FoundJob
-from penstock.api.application import Application
-from penstock.api.graph import ApplicationGraph, InputSpec
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
+from penstock.application.application import Application
+from penstock.batch.positions import first_positions
 from penstock.checkpoint.edit import NextOffsets
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.metadata.open import open_job_root
-from penstock.metadata.paths import JobPaths
-from penstock.plan.grouping import Grouping
-from penstock.plan.layout import check_layout, store_layout
-from penstock.plan.positions import first_positions
-from penstock.plan.streams import JobStreams
+from penstock.graph.specs import ApplicationGraph, InputSpec
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.start.grouping import Grouping
+from penstock.start.layout import check_layout, store_layout
+from penstock.start.streams import JobStreams
 from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System
 from penstock.wording import flag

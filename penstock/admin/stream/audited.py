@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
-from penstock.metadata.identity import known_uid
+from penstock.job.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import owner_uid
 
 

@@ -7,10 +7,10 @@ from contextlib import closing
 
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint import changelog_marker
-from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
-from penstock.checkpoint.markers import needed_markers
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions import changelog_marker
+from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.versions.markers import needed_markers
 from penstock.errors import PenstockError
 from penstock.state.backends.changelog_stream.owner import is_owned_by
 from penstock.system.registry import open_system

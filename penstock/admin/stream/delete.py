@@ -13,7 +13,7 @@ from penstock.admin.stream.streams import DeletedStream, existing_stream
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError
-from penstock.metadata.identity import known_uid
+from penstock.job.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import owner_uid
 from penstock.wording import flag, listed, owned_stream
 

@@ -13,7 +13,7 @@ from penstock.admin.stream.audited import audited_stream
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, NotFoundError
-from penstock.runtime.dead_letters import DeadLetter, decode_dead_letter
+from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter
 from penstock.system.base import OffsetRange, Progress, RawMessage, RawRecord, SystemWriter, WriterIdentity
 from penstock.wording import owned_stream
 

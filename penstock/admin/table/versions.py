@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.tables.manifest import TableManifest
-from penstock.tables.notes import refusal_of
-from penstock.tables.registry import TableRegistry
+from penstock.tables.versions.manifest import TableManifest
+from penstock.tables.versions.notes import refusal_of
+from penstock.tables.versions.registry import TableRegistry
 from penstock.wording import listed
 
 

@@ -18,7 +18,8 @@ from penstock.admin.job.status import status as job_status
 from penstock.admin.job.tables import TableUse
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
-from penstock.api.watermarks import END_OF_TIME
+from penstock.api.time.watermarks import END_OF_TIME
+from penstock.batch.watermarks import holds_back_text
 from penstock.cli.job.drain_table import print_drain
 from penstock.cli.shared.commands import remember_job
 from penstock.cli.shared.errors import say
@@ -33,8 +34,7 @@ from penstock.cli.shared.output import (
     time_text,
 )
 from penstock.errors import ConfigError
-from penstock.metadata.shown_standbys import StandbyFacts
-from penstock.plan.watermarks import holds_back_text
+from penstock.standby.shown import StandbyFacts
 from penstock.wording import counted, duration_text, lag_text, utc_text
 
 _WATCH_SECONDS = 1.0

@@ -17,11 +17,11 @@ from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wa
 from penstock.cli.shared.options import Assignments, ConfigFile, Debug
 from penstock.config.load import load_config
 from penstock.errors import UserCodeError
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.wording import counted
 
 if TYPE_CHECKING:
-    from penstock.engine.job import Job
+    from penstock.spark.job.handle import Job
 
 _STEP_S = 0.1
 
@@ -96,7 +96,7 @@ def run(
         job: Job | None = None
         try:
             loaded.ship_by_value()
-            launch = importlib.import_module("penstock.engine.launch")
+            launch = importlib.import_module("penstock.spark.job.launch")
             job = launch.run_application(
                 loaded.app,
                 settings,

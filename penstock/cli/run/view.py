@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from penstock.cli.shared.commands import for_people
 from penstock.cli.shared.output import stderr_console
-from penstock.engine.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
+from penstock.spark.job.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
 
 __all__ = ["LogDisplay", "RunDisplay", "RunObserver", "TerminalDisplay", "open_display"]
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, cast
 
 import penstock
-from penstock.api.application import Application
+from penstock.application.application import Application
 from penstock.cli.shared.errors import ApplicationLoadError, hidden_package
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 

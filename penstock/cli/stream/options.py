@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
-from penstock.config.values import Bytes, Millis, Number, RefusedError
+from penstock.config.values.kinds import Bytes, Millis, Number, RefusedError
 from penstock.errors import ConfigError
 
 StreamName = Annotated[

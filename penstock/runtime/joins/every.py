@@ -19,8 +19,8 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from penstock.api.store import KeyValueStore
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
+from penstock.api.state.store import KeyValueStore
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.runtime.joins.kept import Kept
 from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.api.store import KeyValueStore
-from penstock.runtime.batch import END_OF_TIME
+from penstock.api.state.store import KeyValueStore
+from penstock.batch.batch import END_OF_TIME
 from penstock.runtime.joins.kept import Kept
 from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes, time_of

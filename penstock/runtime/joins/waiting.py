@@ -13,8 +13,8 @@ from __future__ import annotations
 from itertools import islice
 from typing import TypeAlias
 
-from penstock.api.store import KeyValueStore
-from penstock.runtime.batch import END_OF_TIME
+from penstock.api.state.store import KeyValueStore
+from penstock.batch.batch import END_OF_TIME
 from penstock.runtime.joins.side import Side
 from penstock.runtime.time_bytes import time_bytes, time_of
 

@@ -8,14 +8,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.api.graph import OperatorSpec
 from penstock.api.serdes.failures import Place
-from penstock.api.store import KeyValueStore
+from penstock.api.state.store import KeyValueStore
+from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.graph.specs import OperatorSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.batch import NOTHING_DUE, Batch, Due
-from penstock.runtime.columns import Accept, Push, Target, as_columns
 from penstock.runtime.context import Position
-from penstock.runtime.operators.application_code import Requests
+from penstock.runtime.messages.columns import Accept, Push, Target, as_columns
+from penstock.runtime.operators.tasks.application_code import Requests
 
 S = TypeVar("S", bound=OperatorSpec)
 KeyValue = KeyValueStore[Any, Any]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.api.callbacks import UNSTARTED, unused
-from penstock.api.graph import (
+from penstock.api.serdes.failures import Place, partition_by_place
+from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
     FunctionSpec,
@@ -17,9 +18,17 @@ from penstock.api.graph import (
     PartitionBySpec,
     PartitionThroughSpec,
 )
-from penstock.api.serdes.failures import Place, partition_by_place
-from penstock.runtime.columns import Branch, Columns, Push, Step, Target, envelope_of, envelopes_of, index_of_last
 from penstock.runtime.context import Position, failure_in
+from penstock.runtime.messages.columns import (
+    Branch,
+    Columns,
+    Push,
+    Step,
+    Target,
+    envelope_of,
+    envelopes_of,
+    index_of_last,
+)
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
 F = TypeVar("F", bound=FunctionSpec)

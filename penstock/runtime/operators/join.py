@@ -8,18 +8,18 @@ from functools import partial
 from operator import itemgetter
 from typing import Any
 
-from penstock.api.graph import JoinSpec, OperatorSpec
 from penstock.api.joins import JoinSide
 from penstock.api.serdes import Serde
 from penstock.api.serdes.failures import Part, Place, join_place
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.runtime.columns import Columns, Fork, Raw, Target, as_columns, encode_column
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.joins.every import EveryRow
 from penstock.runtime.joins.kept import Kept
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
 from penstock.runtime.joins.waiting import Alone, Waiting, first_end
+from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
 
 _HELD_ENTRIES = 100_000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.graph import OperatorSpec, TableJoinSpec
-from penstock.runtime.columns import Columns, Target, one_by_one
+from penstock.graph.specs import OperatorSpec, TableJoinSpec
 from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import Columns, Target, one_by_one
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
 

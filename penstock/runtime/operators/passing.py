@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.graph import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.api.serdes.failures import Place, input_place
-from penstock.runtime.columns import Target
+from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
+from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import Node, Operator, S, Surroundings, Watch
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from penstock.api.graph import SendToTableSpec
 from penstock.api.serdes.versions import DELETED, EARLIEST_MS
+from penstock.batch.batch import NO_WATERMARK, Batch
 from penstock.errors import SerdeError
-from penstock.runtime.batch import NO_WATERMARK, Batch
-from penstock.runtime.columns import Columns, Target
+from penstock.graph.specs import SendToTableSpec
 from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import Columns, Target
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
 from penstock.runtime.time_bytes import time_bytes
 

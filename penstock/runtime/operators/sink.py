@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.graph import OperatorSpec, SinkSpec
-from penstock.runtime.columns import NOWHERE, Target
-from penstock.runtime.operators.application_code import Collector, envelope_calls
+from penstock.graph.specs import OperatorSpec, SinkSpec
+from penstock.runtime.messages.columns import NOWHERE, Target
 from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.tasks.application_code import Collector, envelope_calls
 
 
 class Sink(Operator[SinkSpec]):

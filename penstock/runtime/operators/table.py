@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.graph import (
+from penstock.graph.specs import (
     BatchTaskSpec,
     FilterSpec,
     FlatMapSpec,
@@ -25,14 +25,14 @@ from penstock.api.graph import (
     WindowSpec,
 )
 from penstock.runtime.operators.base import Operator
-from penstock.runtime.operators.batch_task import BatchTaskOperator
 from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
 from penstock.runtime.operators.passing import Input, Intermediate, Merge, SendTo
-from penstock.runtime.operators.process import Process
 from penstock.runtime.operators.send_to_table import SendToTable
 from penstock.runtime.operators.sink import Sink
+from penstock.runtime.operators.tasks.batch_task import BatchTaskOperator
+from penstock.runtime.operators.tasks.process import Process
 from penstock.runtime.operators.temporal_join import TemporalJoin
 from penstock.runtime.operators.window import WindowOperator
 

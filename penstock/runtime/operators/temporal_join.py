@@ -16,12 +16,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from penstock.api.graph import OperatorSpec, TemporalJoinSpec
 from penstock.api.serdes.failures import Place
 from penstock.api.serdes.versions import EARLIEST_MS
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.runtime.columns import Columns, Raw, Target, encode_column
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
 from penstock.runtime.time_bytes import time_bytes, time_of
 

@@ -3,11 +3,11 @@ in `penstock.runtime.windows`."""
 
 from __future__ import annotations
 
-from penstock.api.graph import WindowSpec
 from penstock.api.serdes.failures import Place
-from penstock.api.windows import Counting, Fixed, Session, Sliding
-from penstock.runtime.batch import Due
-from penstock.runtime.columns import Target
+from penstock.api.time.windows import Counting, Fixed, Session, Sliding
+from penstock.batch.batch import Due
+from penstock.graph.specs import WindowSpec
+from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import KeyValue, Node, Operator, Surroundings
 from penstock.runtime.windows.cells import next_end
 from penstock.runtime.windows.counting import CountingNode

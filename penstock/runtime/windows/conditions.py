@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.api.triggers import (
+from penstock.api.time.triggers import (
     AllTrigger,
     AnyTrigger,
     CountTrigger,
@@ -11,7 +11,7 @@ from penstock.api.triggers import (
     SinceLastTrigger,
     Trigger,
 )
-from penstock.runtime.batch import END_OF_TIME as NEVER
+from penstock.batch.batch import END_OF_TIME as NEVER
 
 
 def due_at(trigger: Trigger, messages: int, first_ms: int, last_ms: int) -> int:

@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.api.aggregates import Aggregate, adder
 from penstock.api.serdes import Json, Serde
 from penstock.api.serdes.failures import Place
 from penstock.api.serdes.json import refuse_nan
-from penstock.api.windows import Aggregates, Fold, Messages, Window
+from penstock.api.time.aggregates import Aggregate, adder
+from penstock.api.time.windows import Aggregates, Fold, Messages, Window
 from penstock.errors import SerdeError
 
 _to_json = msgspec.json.Encoder().encode

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.api.graph import WindowSpec
-from penstock.runtime.batch import END_OF_TIME
-from penstock.runtime.columns import Target
+from penstock.batch.batch import END_OF_TIME
+from penstock.graph.specs import WindowSpec
+from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import Surroundings
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from penstock.api.graph import WindowSpec
-from penstock.api.windows import Firing as FiringType
-from penstock.api.windows import Fixed, TimeWindow, WindowPane
-from penstock.runtime.batch import END_OF_TIME, Due
-from penstock.runtime.columns import Columns, Target, index_of_last
+from penstock.api.time.windows import Firing as FiringType
+from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
+from penstock.batch.batch import END_OF_TIME, Due
+from penstock.graph.specs import WindowSpec
+from penstock.runtime.messages.columns import Columns, Target, index_of_last
 from penstock.runtime.operators.base import Firing, Firings, Surroundings
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode, next_due

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.api.graph import WindowSpec
 from penstock.api.serdes.failures import Place
-from penstock.api.triggers import Trigger
-from penstock.api.windows import Counting, TimeWindow, Window, WindowPane
-from penstock.api.windows import Firing as FiringType
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
-from penstock.runtime.columns import Columns, Raw, Target, encode_column
+from penstock.api.time.triggers import Trigger
+from penstock.api.time.windows import Counting, TimeWindow, Window, WindowPane
+from penstock.api.time.windows import Firing as FiringType
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
+from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, Surroundings
 from penstock.runtime.windows.cells import Cell, Cells, Slot, next_trigger, slot_key
 from penstock.runtime.windows.conditions import due_at, repeats

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from penstock.api.serdes import Serde
-from penstock.api.store import KeyValueStore
-from penstock.runtime.batch import END_OF_TIME
+from penstock.api.state.store import KeyValueStore
+from penstock.batch.batch import END_OF_TIME
 from penstock.runtime.windows.cells import PLAIN, Slot, key_slot, slot_key
 from penstock.runtime.windows.contents import Content
 

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from penstock.api.graph import WindowSpec
-from penstock.api.windows import Firing as FiringType
-from penstock.api.windows import TimeWindow
-from penstock.runtime.batch import END_OF_TIME, NO_WATERMARK
-from penstock.runtime.columns import Target
+from penstock.api.time.windows import Firing as FiringType
+from penstock.api.time.windows import TimeWindow
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
+from penstock.graph.specs import WindowSpec
+from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import Firing, Firings, Surroundings
 from penstock.runtime.time_bytes import time_bytes, time_of
 from penstock.runtime.windows.cells import Slot, key_slot, slot_key

@@ -20,8 +20,8 @@ from pyspark.sql.types import StructType
 
 from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import Bytes
-from penstock.api.store import OperatorBytes, StoreSpec, TimeToLive
-from penstock.api.timers import timers_store
+from penstock.api.state.store import OperatorBytes, StoreSpec, TimeToLive
+from penstock.api.time.timers import timers_store
 from penstock.errors import ConfigError
 
 Kind: TypeAlias = Literal["value", "list", "map"]

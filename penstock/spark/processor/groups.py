@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.runtime.packet import read_batch
-from penstock.spark.processor.keys import KeyCodec
+from penstock.runtime.messages.packet import read_batch
+from penstock.spark.processor.values.keys import KeyCodec
 
 INITIAL = b"\x01"
 """What a chunk of initial state begins with. A chunk of rows is a message of Arrow, which begins with FF."""

@@ -8,11 +8,11 @@ from typing import Any
 from pyspark.errors import PySparkRuntimeError
 
 from penstock.api.batch_task import BatchTaskContext
-from penstock.api.timers import timers_store
+from penstock.api.time.timers import timers_store
 from penstock.errors import ConfigError
 from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable, deleted_variable
-from penstock.spark.processor.lists import StoredLists
 from penstock.spark.processor.timers import ProcessorTimers
+from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from penstock.api.graph import BatchTaskSpec
-from penstock.api.message_stream import MessageStream
 from penstock.api.serdes import Bytes
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
+from penstock.application.message_stream import MessageStream
+from penstock.graph.specs import BatchTaskSpec
 from penstock.spark.processor.task import ProcessorSpec, ProcessorTask
 
 

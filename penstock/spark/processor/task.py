@@ -14,15 +14,15 @@ from pyspark.sql.types import Row, StructType
 
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.api.callbacks import not_started
-from penstock.api.watermarks import END_OF_TIME
+from penstock.api.time.watermarks import END_OF_TIME
 from penstock.spark.processor.declared import Declared, TimeMode
-from penstock.spark.processor.frames import FrameOutput, Frames, check_pandas, key_values
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
-from penstock.spark.processor.keys import KeyCodec
 from penstock.spark.processor.outputs import RowOutput
-from penstock.spark.processor.rows import Block, KeyedRows, as_rows, row_class
 from penstock.spark.processor.task_context import task_context
+from penstock.spark.processor.values.frames import FrameOutput, Frames, check_pandas, key_values
+from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.processor.values.rows import Block, KeyedRows, as_rows, row_class
 
 Form: TypeAlias = Literal["row", "pandas"]
 """What a processor gets and returns: Row objects, or DataFrames of pandas."""

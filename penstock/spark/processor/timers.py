@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from penstock.api.store import KeyValueStore
-from penstock.api.watermarks import END_OF_TIME
+from penstock.api.state.store import KeyValueStore
+from penstock.api.time.watermarks import END_OF_TIME
 from penstock.runtime.time_bytes import time_bytes, time_of
 from penstock.runtime.timers import key_and_name, place_of
 from penstock.state.stores.timer_entries import BY_KEY, BY_TIME, NAMED, TIME

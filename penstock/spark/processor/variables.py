@@ -9,11 +9,11 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 from pyspark.sql.types import Row
 
-from penstock.api.store import KeyValueStore
-from penstock.spark.processor.codec import RowCodec
+from penstock.api.state.store import KeyValueStore
 from penstock.spark.processor.declared import Variable
-from penstock.spark.processor.keys import KeyCodec
-from penstock.spark.processor.lists import StoredLists
+from penstock.spark.processor.values.codec import RowCodec
+from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.processor.values.lists import StoredLists
 
 Store = KeyValueStore[bytes, bytes]
 

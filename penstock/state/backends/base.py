@@ -28,9 +28,9 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.errors import ContainerLostError, CorruptError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.pools import BackendPools, process_pools
 from penstock.state.engines.engine import Engine
 from penstock.state.records import Changes

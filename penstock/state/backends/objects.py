@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 
 

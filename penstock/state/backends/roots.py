@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterable, Iterator
 
 from penstock.config.model import JobConfig
-from penstock.metadata.identity import canonical_root, check_companion, settle_companion
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_root
-from penstock.metadata.paths import JobPaths
+from penstock.job.identity import canonical_root, check_companion, settle_companion
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_root
+from penstock.objects.store import ObjectStore
 
 
 class BackendRoots:

@@ -12,20 +12,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
-from penstock.checkpoint.value import Markers
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.versions.value import Markers
 from penstock.config.model import JobConfig, StoreSettings
 from penstock.errors import NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_job_root
-from penstock.metadata.paths import JobPaths
+from penstock.host.process_folder import process_folder
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_whatever
-from penstock.state.process_folder import process_folder
 from penstock.state.restore import Restored, restore_order, restore_store
 from penstock.state.stores.expiry import Source, live_view
 from penstock.system.base import System

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from penstock.api.timers import TIMERS
+from penstock.api.time.timers import TIMERS
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError

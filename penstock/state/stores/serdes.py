@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.api.serdes import Bytes, not_bytes
 from penstock.api.serdes.failures import store_place
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
 from penstock.errors import Interrupted, SerdeError
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay

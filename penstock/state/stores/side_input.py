@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Never
 
-from penstock.api.side_declarations import read_only
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError
+from penstock.graph.side_declarations import read_only
 from penstock.state.engines.overlay import Overlay
-from penstock.state.side.view import SideView
 from penstock.state.stores.serdes import SerdeStore
+from penstock.state.stores.view import SideView
 
 
 class SideInputStore(SerdeStore):

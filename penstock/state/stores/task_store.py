@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeVar
 
-from penstock.api.store import KeyValueStore, StoreSpec
+from penstock.api.state.store import KeyValueStore, StoreSpec
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.overlay import Overlay
 

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.system.kafka.job_topic import PREFIX
-from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.own_topics.job_topic import PREFIX
 from penstock.wording import listed
 
 _LOGIN = re.compile(r"[\w.@/-]+")

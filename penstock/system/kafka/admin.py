@@ -24,15 +24,17 @@ from penstock.system.base import (
     WriterIdentity,
     check_stream_name,
 )
-from penstock.system.kafka import compaction, fences, limits
+from penstock.system.kafka import compaction
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
-from penstock.system.kafka.job_topic import job_topic
-from penstock.system.kafka.options import KafkaOptions, weaknesses
-from penstock.system.kafka.owners import TOPIC as OWNERS
-from penstock.system.kafka.owners import Owners
-from penstock.system.kafka.reader import KafkaReader
+from penstock.system.kafka.options.options import KafkaOptions, weaknesses
+from penstock.system.kafka.own_topics import fences
+from penstock.system.kafka.own_topics.job_topic import job_topic
+from penstock.system.kafka.own_topics.owners import TOPIC as OWNERS
+from penstock.system.kafka.own_topics.owners import Owners
+from penstock.system.kafka.reading.reader import KafkaReader
+from penstock.system.kafka.reading.uncommitted import first_timestamps
 from penstock.system.kafka.scripts import alter_command
-from penstock.system.kafka.uncommitted import first_timestamps
+from penstock.system.kafka.writing import limits
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -169,8 +171,7 @@ class KafkaAdmin(SystemAdmin):
             logger.warning("the owner of the deleted `%s` is still in `%s`: %s", self._name(stream), OWNERS, error)
 
     def own(self, stream: str, owner: str) -> str:
-        """Who alone writes the topic, see `penstock.system.kafka.owners`. It holds for the topic, not for another one
-        of its name."""
+        """Who alone writes the topic (`own_topics.owners`). It holds for the topic, not for another one of its name."""
         return self._owners.own(stream, self._topic_id(stream), owner)
 
     def owner(self, stream: str) -> str | None:
@@ -233,7 +234,7 @@ class KafkaAdmin(SystemAdmin):
         return 0
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        """Refuse older epochs of the writer's name, in all topics of the cluster (`penstock.system.kafka.fences`)."""
+        """Refuse older epochs of the writer's name, in all topics of the cluster (`own_topics.fences`)."""
         self._cluster.partition_count(stream)
         fences.fence(self._options, writer)
 

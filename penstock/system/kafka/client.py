@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import ConfigError
 from penstock.system.kafka.errors import ClientErrors, explain
-from penstock.system.kafka.limits import CLIENT_BYTES, COMPRESSION
-from penstock.system.kafka.options import KafkaOptions
+from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.writing.limits import CLIENT_BYTES, COMPRESSION
 
 C = TypeVar("C")
 

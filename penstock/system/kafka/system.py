@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemAdmin, SystemReader, SystemWriter, WriterIdentity
-from penstock.system.kafka.options import KafkaOptions, parse_options
+from penstock.system.kafka.options.options import KafkaOptions, parse_options
 
 if TYPE_CHECKING:
     from typing import Self
@@ -58,13 +58,13 @@ class KafkaSystem(System):
 
     def reader(self) -> SystemReader:
         """A reader; it keeps a consumer."""
-        from penstock.system.kafka.reader import KafkaReader
+        from penstock.system.kafka.reading.reader import KafkaReader
 
         return KafkaReader(self.options)
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
         """A writer; without an identity it appends unfenced."""
-        from penstock.system.kafka.writer import KafkaWriter
+        from penstock.system.kafka.writing.writer import KafkaWriter
 
         return KafkaWriter(self.options, identity)
 
@@ -75,6 +75,6 @@ class KafkaSystem(System):
             writer: a name that a job writes under that does not run, and the epoch of a claim of its log.
             takes_unsigned: whether records without a signature are trusted, and signed too.
         """
-        from penstock.system.kafka import fences
+        from penstock.system.kafka.own_topics import fences
 
         fences.sign(replace(self.options, takes_unsigned=takes_unsigned), writer)

@@ -6,18 +6,18 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.watermarks import NO_WATERMARK
-from penstock.driver.boundary import Boundary, Moment
-from penstock.driver.closing import Closing
-from penstock.driver.event_time import EventTime
-from penstock.driver.planned import End, Next, Planned
-from penstock.plan.input_order import InputOrder
-from penstock.plan.pace import Pace
-from penstock.plan.portions import Portion, PortionRead
-from penstock.plan.positions import Ends, TaskSsp
-from penstock.plan.ranges import BatchRanges, Unread, plan_with_unread
+from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.batch.input_order import InputOrder
+from penstock.batch.pace import Pace
+from penstock.batch.portions import Portion, PortionRead
+from penstock.batch.positions import Ends, TaskSsp
+from penstock.batch.ranges import BatchRanges, Unread, plan_with_unread
+from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.closing import Closing
+from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.planned import End, Next, Planned
+from penstock.graph.specs import ApplicationGraph
 from penstock.testing.clock import SettableClock
 
 

@@ -10,28 +10,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.api.application import Application
-from penstock.api.graph import ApplicationGraph
 from penstock.api.ssp import SystemStream
+from penstock.application.application import Application
+from penstock.batch.input_order import InputOrder
 from penstock.clock import SYSTEM_CLOCK
-from penstock.config.broadcast import PartitionRange
 from penstock.config.load import load_config
 from penstock.config.model import DEFAULT_SYSTEM, JobConfig
 from penstock.config.table import BROADCAST_INPUTS, STREAM_GUARANTEE, SYSTEM_FACTORY
-from penstock.config.values import RefusedError
-from penstock.driver.event_time import EventTime
+from penstock.config.values.broadcast import PartitionRange
+from penstock.config.values.kinds import RefusedError
+from penstock.driver.feed.event_time import EventTime
 from penstock.errors import ConfigError
-from penstock.metadata.open import forget_memory_store, open_job_root
-from penstock.metadata.paths import JobPaths
-from penstock.plan.input_order import InputOrder
-from penstock.plan.side_inputs import side_streams, with_side_inputs
-from penstock.runtime.topology import Topology, plan_topology
-from penstock.testing.checked_operators import checked_graph
-from penstock.testing.checked_store import CheckedStore
+from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import Topology, plan_topology
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_job_root
+from penstock.side.plan import side_streams, with_side_inputs
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.pushed_tables import TablesInProcess
+from penstock.testing.runner.checked_operators import checked_graph
+from penstock.testing.runner.checked_store import CheckedStore
 from penstock.testing.runner.feed import RunnerFeed
+from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.testing.runner.streams import StreamsOfTest
 
 _OF_INPUTS = (".idle.ms", ".samza.bootstrap", ".samza.priority")
@@ -149,7 +149,7 @@ class RunnerHome:
 def _check_sendable(topology: Topology) -> None:
     """Raise ConfigError, as the start of a real job, if the application cannot be pickled. It runs as it is all the
     same: a test may look at objects that its functions capture."""
-    from penstock.engine.packages import pickled  # loads PySpark
+    from penstock.spark.workers.packages import pickled  # loads PySpark
 
     pickled(topology)
 

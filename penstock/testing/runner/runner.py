@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from penstock.api.application import Application
 from penstock.api.serdes.failures import input_place
 from penstock.api.ssp import SystemStream
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
+from penstock.application.application import Application
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
 from penstock.runtime.interrupts import marked_interrupts

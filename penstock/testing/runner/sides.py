@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes.failures import side_input_place
-from penstock.api.side_inputs import PushedTable, SideInputs
 from penstock.api.ssp import SystemStream
-from penstock.api.store import StoreSpec
-from penstock.container.epoch import Epoch
+from penstock.api.state.side_inputs import PushedTable, SideInputs
+from penstock.api.state.store import StoreSpec
+from penstock.container.epoch.epoch import Epoch
 from penstock.errors import ConfigError, PenstockTimeoutError
+from penstock.graph.specs import ApplicationGraph
 from penstock.state.stores.expiry import Source
 from penstock.testing.in_process import InProcessDriver
-from penstock.testing.pushed_tables import TablesInProcess
+from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.testing.runner.streams import StreamOfTest
 
 _SIDE_INPUTS_S = 60.0

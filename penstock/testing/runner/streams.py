@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.graph import ApplicationGraph
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, Place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
+from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, PartitionOffsets, System
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of

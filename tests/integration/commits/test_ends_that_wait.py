@@ -41,7 +41,7 @@ def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_an_end_is_asked_for_again_until_the_stores_are_copied(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "penstock.engine"):
+    with caplog.at_level(logging.INFO, "penstock.spark"):
         job = running.start(EVERY_BATCH, BRIEF_HOLDS)
         await_refused_end(running, caplog)
         ended = job.last_progress
@@ -59,7 +59,7 @@ def test_an_end_is_asked_for_again_until_the_stores_are_copied(
 def test_a_container_that_is_lost_while_another_one_copies_is_replaced(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "penstock.engine"):
+    with caplog.at_level(logging.INFO, "penstock.spark"):
         running.start(EVERY_BATCH, BRIEF_HOLDS, {"task.shutdown.ms": 1000})
         await_refused_end(running, caplog)
         (holding,) = {task for text in set(refusals(caplog)) for task in re.findall(r"task (\d)", text)}
@@ -75,7 +75,7 @@ def test_a_container_that_is_lost_while_another_one_copies_is_replaced(
 def test_an_end_that_waits_too_long_ends_the_run_and_the_next_one_continues(
     running: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "penstock.engine"):
+    with caplog.at_level(logging.INFO, "penstock.spark"):
         job = running.start(EVERY_BATCH, BRIEF_HOLDS, {"task.commit.timeout.ms": 8000, "task.shutdown.ms": 1000})
         await_refused_end(running, caplog)
         last = running.checkpoints[-1]

@@ -7,8 +7,8 @@ import pytest
 from penstock.admin.coordinator_stream import coordinator_key, parse_coordinator_key
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError
-from penstock.startpoint.request import RequestKey
-from penstock.startpoint.serde import NAMESPACE
+from penstock.start.startpoints.request import RequestKey
+from penstock.start.startpoints.serde import NAMESPACE
 from tests.support.places import GOLDEN
 
 

@@ -20,7 +20,7 @@ from benchmarks.state_content import KEY_BYTES, VALUE_BYTES, StateContent, keys_
 from benchmarks.state_inputs import write_state_inputs
 from benchmarks.state_job import STORE, StateJob, files_below
 from penstock.config.table import BACKENDS
-from penstock.metadata.file_store import FileObjectStore
+from penstock.objects.file import FileObjectStore
 from penstock.state.backends.registry import backend_factory
 
 

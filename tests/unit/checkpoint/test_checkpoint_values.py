@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate, Written
-from penstock.checkpoint.markers import markers_of
-from penstock.checkpoint.outbox import OutboxObject, Part, Unpublished
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
@@ -23,12 +21,14 @@ from penstock.checkpoint.record import (
     decode_record,
     encode_record,
 )
-from penstock.checkpoint.v1 import CheckpointV1
-from penstock.checkpoint.v2 import CheckpointV2
-from penstock.checkpoint.value import Checkpoint
-from penstock.checkpoint.versions import format_of
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.versions.table import format_of
+from penstock.checkpoint.versions.v1 import CheckpointV1
+from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.checkpoint.versions.value import Checkpoint
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
-from penstock.metadata.paths import JobPaths, versioned_name
+from penstock.job.paths import JobPaths, versioned_name
+from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 from tests.support.places import GOLDEN
 
 SSP = SystemStreamPartition

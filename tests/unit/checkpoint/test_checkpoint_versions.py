@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.log_key import CheckpointLogKey
-from penstock.checkpoint.markers import markers_of, needed_markers, read_task
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.v1 import CheckpointV1
-from penstock.checkpoint.v2 import CheckpointV2
-from penstock.checkpoint.versions import build_versions, samza_value, versions_of
+from penstock.checkpoint.samza.log_key import CheckpointLogKey
+from penstock.checkpoint.versions.changelog_marker import BACKEND, SAMZA_BACKEND, ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint.versions.markers import markers_of, needed_markers, read_task
+from penstock.checkpoint.versions.table import build_versions, samza_value, versions_of
+from penstock.checkpoint.versions.v1 import CheckpointV1
+from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from tests.support.checkpoints import checkpoint

@@ -10,11 +10,11 @@ import pytest
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Ended
-from penstock.checkpoint.tenure import Tenure
 from penstock.config.load import load_config
+from penstock.driver.guards.tenure import Tenure
 from penstock.errors import ConfigError
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHeldError, LeaseHolder, LeaseState
+from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState
+from penstock.objects.file import FileObjectStore
 from tests.support.checkpoints import checkpoint
 from tests.support.hooked_store import HookedStore
 from tests.support.stopped_job import PATHS

@@ -12,9 +12,9 @@ from penstock.drain.monitor import DrainMonitor, DrainMonitorState
 from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.drain.requests import DrainRequests
 from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import forget_memory_store, open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import forget_memory_store, open_store
+from penstock.objects.store import ObjectStore
 from tests.support.places import GOLDEN
 
 UUID = uuid.UUID("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40")

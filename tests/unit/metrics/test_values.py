@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.metadata.shown_metrics import ShownRun
+from penstock.job.shown_metrics import ShownRun
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 
 

@@ -53,6 +53,8 @@ print(pa.array(pandas.Series([1.0, float("nan")])).null_count, sys.modules["pand
     assert run(code) == "1 True"
 
 
-@pytest.mark.parametrize("module", ["penstock.container.__main__", "penstock.engine.worker", "penstock.engine.launch"])
+@pytest.mark.parametrize(
+    "module", ["penstock.container.__main__", "penstock.spark.workers.worker", "penstock.spark.job.launch"]
+)
 def test_no_module_loads_pandas(module: str) -> None:
     assert run(f"import sys, {module}; print('pandas' in sys.modules)") == "False"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from penstock.config.load import load_config
 from penstock.errors import CorruptError, RetryableError
 from penstock.state.engines.engine import EngineFailedError
-from penstock.state.side.table import MemoryTable, TableView, new_database, open_table
+from penstock.tables.container.store import MemoryTable, TableView, new_database, open_table
 
 keys = st.binary(max_size=3)
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RetryableError
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.standby.copy import StandbyCopy, Wanted
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
-from penstock.state.standby_copy import StandbyCopy, Wanted
 from penstock.testing.state_backend_harness import BackendHarness
 
 NAME = "changelog-files"

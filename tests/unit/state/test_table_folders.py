@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RetryableError
-from penstock.state.side.table_folders import TableFolder, TableFolders
+from penstock.tables.container.folders import TableFolder, TableFolders
 
 
 def loaded(folders: TableFolders, version: int, unit: str = "0", checksum: str = "c") -> TableFolder:

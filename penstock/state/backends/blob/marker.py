@@ -12,7 +12,7 @@ import orjson
 
 from penstock.documents import decode_format
 from penstock.errors import CorruptError, NotFoundError
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.names import index_epoch
 from penstock.state.backends.content.names import ContentNames

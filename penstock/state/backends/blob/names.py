@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.state.backends.content import names as content
 from penstock.state.backends.content.names import NUMBER, ContentNames
 

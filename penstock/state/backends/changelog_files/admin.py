@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from penstock.errors import CorruptError
-from penstock.metadata.paths import versioned_name
+from penstock.job.paths import versioned_name
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
 from penstock.state.backends.changelog_files.history import Found
 from penstock.state.backends.changelog_files.marker import ChangelogMarker

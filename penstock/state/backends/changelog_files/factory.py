@@ -4,7 +4,7 @@ now and then a snapshot in the background."""
 from __future__ import annotations
 
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.metadata.paths import versioned_name
+from penstock.job.paths import versioned_name
 from penstock.state.backends.base import EMPTY, AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from penstock.metadata.paths import versioned_name
+from penstock.job.paths import versioned_name
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from penstock.budgets import opened_archive
 from penstock.documents import Count, Positive, decode_format, decoding
 from penstock.errors import CorruptError
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.state.backends.changelog_files.marker import Version
 from penstock.state.backends.content.index import DirIndex
 from penstock.state.backends.content.names import ContentNames

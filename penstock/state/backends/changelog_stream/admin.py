@@ -22,7 +22,7 @@ from penstock.state.backends.changelog_stream.partition import (
     changelog_writer,
 )
 from penstock.system.base import OffsetRange, SystemAdmin
-from penstock.system.messages import partitions_with_messages
+from penstock.system.contract.messages import partitions_with_messages
 from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)

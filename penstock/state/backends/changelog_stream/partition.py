@@ -19,11 +19,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, UNKNOWN_STREAM, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, UNKNOWN_STREAM, ChangelogStreamMarker
 from penstock.clock import SYSTEM_CLOCK
 from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.metrics.values import Counter
 from penstock.state.backends.changelog_stream.history import History
 from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, WriterIdentity

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 
 NUMBER = "(?:0|[1-9][0-9]*)"
 _NAME = re.compile(rf"({NUMBER})-{NUMBER}-{NUMBER}-([0-9a-f]{{64}})")

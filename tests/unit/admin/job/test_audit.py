@@ -21,12 +21,12 @@ from penstock import admin
 from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited
 from penstock.api.retention import StreamRetention
 from penstock.errors import FailedMessage
-from penstock.metadata import audit_log
-from penstock.metadata.audit_log import AuditEntry, AuditLog
-from penstock.metadata.lease import LeaseHolder, acquire
-from penstock.runtime.dead_letters import encode_dead_letter
-from penstock.tables.manifest import TableFingerprint, TableManifest
-from penstock.tables.registry import TableRegistry
+from penstock.job import audit_log
+from penstock.job.audit_log import AuditEntry, AuditLog
+from penstock.job.lease import LeaseHolder, acquire
+from penstock.runtime.messages.dead_letters import encode_dead_letter
+from penstock.tables.versions.manifest import TableFingerprint, TableManifest
+from penstock.tables.versions.registry import TableRegistry
 from tests.support.cli import call, call_json
 from tests.support.example_job import ExampleJob, flights
 from tests.support.leases import LONG_MS, EagerKeeper

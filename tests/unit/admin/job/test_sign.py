@@ -11,10 +11,10 @@ from penstock import admin
 from penstock.admin.job.ownership import held_job
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHeldError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.signed_store import SignedStore, is_signed
+from penstock.job.lease import LeaseHeldError
+from penstock.objects.file import FileObjectStore
+from penstock.objects.signed import SignedStore, is_signed
+from penstock.objects.store import ObjectStore
 from tests.support.cli import call, call_json, own_home
 from tests.support.example_job import publish, run
 

@@ -11,15 +11,15 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.v1 import CheckpointV1
-from penstock.checkpoint.versions import build_versions
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.cli.main import app
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from tests.support.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")

@@ -11,16 +11,16 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import SAMZA_BACKEND
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, LogView
-from penstock.checkpoint.log_key import CheckpointLogKey
-from penstock.checkpoint.markers import markers_of
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.v1 import CheckpointV1
-from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.samza.log_key import CheckpointLogKey
+from penstock.checkpoint.versions.changelog_marker import SAMZA_BACKEND
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.checkpoint.versions.v1 import CheckpointV1
+from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.main import app
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from tests.support.stopped_job import CHANGELOG, SSP, STREAM, StoppedJob, call, call_json, position, saved, ssp
 
 BLOB = "org.apache.samza.storage.blobstore.BlobStoreStateBackendFactory"

@@ -20,13 +20,13 @@ from penstock.admin.checkpoint import append as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.markers import markers_of, read_task
+from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.versions.markers import markers_of, read_task
 from penstock.cli.shared.confirm import Confirmation
 from penstock.config.load import load_config
-from penstock.metadata.lease import LeaseHeldError, LeaseHolder, acquire
+from penstock.job.lease import LeaseHeldError, LeaseHolder, acquire
 from penstock.system.base import OffsetRange, WriterIdentity
 from tests.support.leases import LONG_MS, EagerKeeper
 from tests.support.stopped_job import CHANGELOG, PATHS, SSP, STREAM, StoppedJob, call, call_json, saved, ssp

@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.v2 import CheckpointV2
-from penstock.checkpoint.versions import build_versions
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.identity import known_uid, settle
-from penstock.metadata.lease import LeaseHolder, acquire
-from penstock.metadata.paths import JobPaths
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.job.identity import known_uid, settle
+from penstock.job.lease import LeaseHolder, acquire
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from penstock.state.backends.changelog_stream.owner import owner_text
 from penstock.system.local import LocalSystem
 from tests.support.cli import call, call_json, own_home, published

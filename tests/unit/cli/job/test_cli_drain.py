@@ -17,10 +17,10 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.drain.notification import NAMESPACE, decode_notification
 from penstock.drain.requests import DrainRequests
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, acquire
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.stop_request import StopRequests, StopWatch
+from penstock.job.lease import LeaseHolder, acquire
+from penstock.job.paths import JobPaths
+from penstock.job.stop_request import StopRequests, StopWatch
+from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.wording import utc_text

@@ -12,9 +12,9 @@ from penstock import admin
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.intermediate import Intermediate, Written
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.versions import build_versions
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
+from penstock.checkpoint.versions.table import build_versions
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from tests.support.checkpoints import checkpoint
 from tests.support.cli import call, call_json, own_home
 

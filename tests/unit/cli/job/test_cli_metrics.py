@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.job.paths import JobPaths
+from penstock.job.shown_metrics import ShownMetrics
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
+from penstock.objects.file import FileObjectStore
 from tests.support.cli import call, call_json, own_home
 
 PATHS = JobPaths("flights", "1")

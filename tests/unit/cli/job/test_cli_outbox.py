@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.checkpoint.outbox import OutboxObject, Part, Unpublished
 from penstock.errors import NotFoundError
+from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 from penstock.system.base import Progress, WriterIdentity
 from tests.support.cli import call, call_json
 from tests.support.stopped_job import PATHS, StoppedJob, saved

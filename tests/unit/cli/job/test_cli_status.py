@@ -17,17 +17,17 @@ import pytest
 from examples.folder_system import FolderSystem
 from penstock.admin.job.status import input_status
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.watermarks import END_OF_TIME
+from penstock.api.time.watermarks import END_OF_TIME
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.v2 import CheckpointV2
-from penstock.container.logs import log_path
+from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.errors import ConfigError, FailedMessage, UserCodeError
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, LeaseState, acquire
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.shown_failure import Failure, LastWords, ShownFailure
+from penstock.host.logs import log_path
+from penstock.job.lease import LeaseHolder, LeaseState, acquire
+from penstock.job.paths import JobPaths
+from penstock.job.shown_failure import Failure, LastWords, ShownFailure
+from penstock.objects.file import FileObjectStore
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin
 from penstock.testing.system_contract import append

@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import Lease, LeaseHolder, LeaseState, acquire
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.stop_request import StopRequests, StopWatch
+from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
+from penstock.job.paths import JobPaths
+from penstock.job.stop_request import StopRequests, StopWatch
+from penstock.objects.file import FileObjectStore
 from tests.support.cli import call, call_json, own_home
 from tests.support.leases import LONG_MS, EagerKeeper
 
@@ -168,7 +168,7 @@ def test_a_driver_that_lives_and_does_not_renew_does_not_respond(objects: FileOb
 
 def be(objects: FileObjectStore, lease: Lease, pid: int) -> None:
     """Write the lease as that of another process of this host."""
-    from penstock.metadata.lease import _process_start
+    from penstock.job.lease import _process_start
 
     holder = replace(lease.state.holder, pid=pid, process_start=_process_start(pid) or "")
     data, tag = objects.get_with_tag(PATHS.lease)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.driver.metrics import JobMetrics
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.paths import JobPaths
-from penstock.metadata.shown_metrics import ShownMetrics
+from penstock.driver.show.metrics import JobMetrics
+from penstock.job.paths import JobPaths
+from penstock.job.shown_metrics import ShownMetrics
+from penstock.objects.file import FileObjectStore
 from tests.support.checkpoints import checkpoint
 from tests.support.cli import call, call_json, own_home
 

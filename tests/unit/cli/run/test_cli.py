@@ -15,10 +15,10 @@ from penstock.cli.run.view import RunObserver
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
 from penstock.config.table import describe
-from penstock.driver.progress import JobProgress, ProgressBoard
-from penstock.driver.stop import StopRequest
-from penstock.engine.job import Job
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
+from penstock.spark.job.handle import Job
 from penstock.testing import SettableClock
 from tests.support.cli import call, call_json, own_home
 

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as commands
 from penstock.config.load import load_config
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
 from penstock.system.registry import open_system
 from penstock.testing.in_process import InProcessDriver
 

@@ -15,8 +15,8 @@ from penstock.admin.startpoint.set import set_startpoint
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointTimestamp
 from penstock.cli.main import app
 from penstock.errors import ConfigError
-from penstock.startpoint.manager import TTL_MS, StartpointManager
-from penstock.startpoint.request import StartpointRequest
+from penstock.start.startpoints.manager import TTL_MS, StartpointManager
+from penstock.start.startpoints.request import StartpointRequest
 from tests.support.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
 
 INPUT = f"local.{STREAM}"
@@ -341,7 +341,7 @@ def test_status_shows_what_waits_and_what_was_taken(job: StoppedJob) -> None:
 
 
 def test_a_damaged_one_is_shown_deleted_and_in_nobodys_way(job: StoppedJob) -> None:
-    """Neither in that of a start (tests/unit/driver/test_startpoint_requests.py)."""
+    """Neither in that of a start (tests/unit/start/startpoints/test_startpoint_requests.py)."""
     path = PATHS.metadata("samza-startpoint-v1", f"{INPUT}.1/u")
     job.objects.put_if_absent(path, b'{"@type":"Newest","creationTimestamp":1}')
     asked = set_json("--partition", "0", "--offset", "3")

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from penstock.api.serdes import Bytes, Double, Integer, Json, Long, String, Tuple
 from penstock.api.serdes.versions import DELETED, VersionKey, VersionValue
-from penstock.api.store import StoreSpec, TimeToLive
+from penstock.api.state.store import StoreSpec, TimeToLive
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.main import app
 from penstock.state.engines.memory import MemoryEngine

@@ -24,9 +24,9 @@ from penstock.cli.main import app as cli
 from penstock.cli.shared.application import load_application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.metadata.file_store import FileObjectStore
-from penstock.metadata.lease import LeaseHolder, acquire
-from penstock.metadata.paths import JobPaths
+from penstock.job.lease import LeaseHolder, acquire
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
 from penstock.state.reading.reader import read_store
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems

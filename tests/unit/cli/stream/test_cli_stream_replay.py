@@ -15,11 +15,11 @@ from penstock.admin.stream import replay
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.errors import FailedMessage
-from penstock.metadata.file_store import FileObjectStore
-from penstock.runtime.dead_letters import encode_dead_letter
+from penstock.objects.file import FileObjectStore
+from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.system.base import OffsetRange
+from penstock.system.contract.writer import AppendedAtCommit
 from penstock.system.local import LocalSystem
-from penstock.system.writer import AppendedAtCommit
 from penstock.testing.in_process import InProcessDriver
 from tests.support.cli import call, call_json, own_home
 from tests.support.timed_job import steps

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.file_store import FileObjectStore
-from penstock.tables.manifest import TableFile, TableFingerprint, TableManifest
-from penstock.tables.notes import Refusal, refusal_of
-from penstock.tables.registry import TableRegistry
+from penstock.objects.file import FileObjectStore
+from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
+from penstock.tables.versions.notes import Refusal, refusal_of
+from penstock.tables.versions.registry import TableRegistry
 from tests.support.cli import call, call_json, own_home
 from tests.support.stopped_job import PATHS, StoppedJob, saved
 

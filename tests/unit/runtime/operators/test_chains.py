@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.api.graph import FilterSpec, FlatMapSpec, FunctionSpec, MapSpec, PartitionBySpec
-from penstock.runtime.columns import NOWHERE, Columns, Target, one_by_one
+from penstock.graph.specs import FilterSpec, FlatMapSpec, FunctionSpec, MapSpec, PartitionBySpec
 from penstock.runtime.context import Page, Position, SspTable
-from penstock.runtime.operators.application_code import Requests
+from penstock.runtime.messages.columns import NOWHERE, Columns, Target, one_by_one
 from penstock.runtime.operators.base import Node, Surroundings
 from penstock.runtime.operators.table import operator_of
+from penstock.runtime.operators.tasks.application_code import Requests
 from penstock.testing import TestRunner
 
 STEPS: dict[str, tuple[Any, Any]] = {

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.runtime.outcome import Succeeded, decide_outcome
 from penstock.runtime.reports import Report
+from penstock.runtime.stage.outcome import Succeeded, decide_outcome
 from penstock.testing import TestRunner
 
 

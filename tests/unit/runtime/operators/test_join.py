@@ -11,9 +11,9 @@ import pytest
 
 import penstock as ps
 from penstock.checkpoint.record import Claim
-from penstock.plan.layout import check_layout, store_layout
 from penstock.runtime.joins import every, waiting
 from penstock.runtime.operators import join
+from penstock.start.layout import check_layout, store_layout
 from penstock.testing import ChangedMessageError, TestRunner
 from tests.support.checkpoints import checkpoint
 from tests.support.stage_batches import LATE, OUT, Message, StageBatches

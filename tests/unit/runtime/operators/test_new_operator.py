@@ -13,16 +13,16 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.api.graph import OperatorSpec
 from penstock.api.ssp import SystemStream
-from penstock.runtime.batch import NO_WATERMARK, Batch
-from penstock.runtime.columns import Columns, Target
-from penstock.runtime.instance import RuntimeSettings
+from penstock.batch.batch import NO_WATERMARK, Batch
+from penstock.graph.specs import OperatorSpec
+from penstock.graph.topology import plan_topology
+from penstock.runtime.messages.columns import Columns, Target
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
 from penstock.runtime.operators.table import OPERATORS
-from penstock.runtime.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
-from penstock.runtime.task_instance import TaskInstance
-from penstock.runtime.topology import plan_topology
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner
 

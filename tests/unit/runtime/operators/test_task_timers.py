@@ -9,9 +9,9 @@ import orjson
 import pytest
 
 import penstock as ps
-from penstock.api.graph import ProcessSpec
-from penstock.api.timers import AtDrain
-from penstock.runtime.operators import task_timers
+from penstock.api.time.timers import AtDrain
+from penstock.graph.specs import ProcessSpec
+from penstock.runtime.operators.tasks import task_timers
 from penstock.testing import TestRunner
 
 

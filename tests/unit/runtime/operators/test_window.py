@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 import penstock as ps
-from penstock.runtime.batch import END_OF_TIME
+from penstock.batch.batch import END_OF_TIME
 from penstock.runtime.windows import open_windows
 from penstock.runtime.windows.contents import MessageContent
 from penstock.runtime.windows.node import WindowNode

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
 from penstock.checkpoint.store_layout import StoreLayout
-from penstock.plan.layout import store_layout
+from penstock.start.layout import store_layout
 from tests.support.processors import OneTask, application, spec_of
 
 ROWS = StructType().add("user", StringType())

@@ -38,8 +38,8 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
-from penstock.spark.processor.codec import RowCodec
-from penstock.spark.processor.keys import KeyCodec
+from penstock.spark.processor.values.codec import RowCodec
+from penstock.spark.processor.values.keys import KeyCodec
 
 TIMES = st.datetimes(datetime.datetime(1970, 1, 3), datetime.datetime(2100, 1, 1))  # noqa: DTZ001
 WHOLE = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}

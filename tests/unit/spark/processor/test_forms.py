@@ -21,9 +21,9 @@ from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 import penstock.spark as pss
 from penstock.api.batch_task import KeyFailed
-from penstock.api.watermarks import END_OF_TIME
+from penstock.api.time.watermarks import END_OF_TIME
 from penstock.errors import ConfigError, UserCodeError
-from penstock.spark.processor.frames import FrameOutput
+from penstock.spark.processor.values.frames import FrameOutput
 from penstock.testing import TestRunner
 from tests.support.places import ROOT
 from tests.support.processors import OneTask, application, read_rows, spec_of

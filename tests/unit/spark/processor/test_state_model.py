@@ -14,7 +14,7 @@ from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
 
-from penstock.spark.processor import lists
+from penstock.spark.processor.values import lists
 from tests.support.processors import OneTask, spec_of
 
 ROWS = StructType().add("key", StringType()).add("ask", StringType()).add("value", LongType())

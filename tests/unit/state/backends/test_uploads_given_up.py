@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RetryableError
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
 from penstock.state.backends.registry import backend_factory
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness

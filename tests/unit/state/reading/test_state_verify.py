@@ -11,12 +11,12 @@ import pytest
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.v2 import CheckpointV2
+from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.config.load import load_config
 from penstock.errors import NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.memory import MemoryEngine

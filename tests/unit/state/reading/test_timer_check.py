@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.serdes import Bytes
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
 from penstock.runtime.timers import Timers, place_of
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.reading.timer_check import timer_problem

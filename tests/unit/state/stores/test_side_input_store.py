@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.side_inputs import SideInputs, SideStream
 from penstock.api.ssp import SystemStream
-from penstock.api.store import StoreSpec
+from penstock.api.state.side_inputs import SideInputs, SideStream
+from penstock.api.state.store import StoreSpec
+from penstock.side.store.engine import SideEngine
+from penstock.side.store.positions import Positions
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.side.engine import SideEngine
-from penstock.state.side.positions import Positions
 from penstock.state.stores.side_input import SideInputStore
 
 SIDE = SideInputs((SideStream(SystemStream("m", "planes"), ps.String(), ps.Json()),))

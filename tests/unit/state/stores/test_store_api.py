@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 import pytest
 
 import penstock as ps
-from penstock.api.store import StoreSpec, TimeToLive
+from penstock.api.state.store import StoreSpec, TimeToLive
 from penstock.config.load import load_config
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import TaskStore
 from penstock.testing import TestRunner
-from penstock.testing.checked_store import CheckedStore
+from penstock.testing.runner.checked_store import CheckedStore
 
 Build: TypeAlias = Callable[[StoreSpec, Engine, int], TaskStore]
 STORES: list[Build] = [

@@ -10,15 +10,15 @@ import pytest
 
 import penstock as ps
 from penstock.api.ssp import SystemStream
-from penstock.api.store import StoreSpec
-from penstock.runtime.batch import Batch
-from penstock.runtime.instance import RuntimeSettings, StageInstance
-from penstock.runtime.topology import plan_topology
+from penstock.api.state.store import StoreSpec
+from penstock.batch.batch import Batch
+from penstock.graph.topology import plan_topology
+from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.state.stores.task_store import StoreLayer, TaskStore
-from penstock.testing.checked_store import CheckedStore, UnwrittenChangeError
+from penstock.testing.runner.checked_store import CheckedStore, UnwrittenChangeError
 
 SPEC = StoreSpec("s", ps.String(), ps.Json())
 

@@ -15,9 +15,9 @@ import pytest
 
 import penstock as ps
 from penstock.api.serdes import Serde
-from penstock.api.store import StoreSpec
+from penstock.api.state.store import StoreSpec
 from penstock.config.load import load_config
-from penstock.metadata.open import forget_memory_store, open_store
+from penstock.objects.open import forget_memory_store, open_store
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.system.memory import MemorySystem

@@ -8,7 +8,7 @@ from typing import Literal
 import pytest
 
 import penstock as ps
-from penstock.api.store import StoreSpec, TimeToLive
+from penstock.api.state.store import StoreSpec, TimeToLive
 from penstock.errors import IncompatibleError
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine

@@ -22,11 +22,11 @@ from penstock.errors import (
 )
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
-from penstock.system.kafka.java import REFUSED, RENAMED
-from penstock.system.kafka.known import CONSUMER, PRODUCER, SHARED
-from penstock.system.kafka.options import KafkaOptions, parse_options, weaknesses
+from penstock.system.kafka.options.java import REFUSED, RENAMED
+from penstock.system.kafka.options.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.options.options import KafkaOptions, parse_options, weaknesses
+from penstock.system.kafka.options.values import CHOICES, RANGES, SWITCHES, expected
 from penstock.system.kafka.system import KafkaSystem
-from penstock.system.kafka.values import CHOICES, RANGES, SWITCHES, expected
 
 SERVERS = {"consumer.bootstrap.servers": "127.0.0.1:1"}
 

@@ -15,11 +15,11 @@ import pytest
 
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.pace import Pace
+from penstock.batch.portions import Portion
+from penstock.batch.positions import TaskSsp
+from penstock.batch.ranges import plan_ranges
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
-from penstock.plan.pace import Pace
-from penstock.plan.portions import Portion
-from penstock.plan.positions import TaskSsp
-from penstock.plan.ranges import plan_ranges
 from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, WriterIdentity
 from penstock.system.local import LocalAdmin, LocalSystem, LocalWriter, retention
 from penstock.system.local import admin as local_admin

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.blob.names import blob_names, epoch_of, index_name, is_index

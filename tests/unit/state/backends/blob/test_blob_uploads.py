@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import RestoreProgress, RestoreTarget
 from penstock.state.backends.blob.factory import BlobFactory
 from penstock.state.backends.blob.index import SnapshotIndex

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import StoreMarker
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.system.base import System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem

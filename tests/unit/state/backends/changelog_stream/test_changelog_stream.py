@@ -12,7 +12,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, FencedError, NotFoundError, RetryableError
-from penstock.metadata.object_store import ObjectStore
+from penstock.objects.store import ObjectStore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_stream import history, partition
 from penstock.state.backends.changelog_stream.partition import ChangelogMarker

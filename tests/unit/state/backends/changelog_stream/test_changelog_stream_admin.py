@@ -18,9 +18,9 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
 from penstock.state.backends.changelog_stream.admin import ChangelogStreamAdmin
 from penstock.state.backends.changelog_stream.factory import ChangelogStreamFactory

@@ -12,11 +12,11 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.checkpoint.versions import build_versions
+from penstock.checkpoint.versions.table import build_versions
 from penstock.errors import NotFoundError
-from penstock.metadata.object_store import ObjectStore
-from penstock.metadata.open import open_store
-from penstock.metadata.paths import JobPaths
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.changelog_stream import history, partition
 from penstock.state.backends.changelog_stream.admin import needless

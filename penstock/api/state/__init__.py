@@ -1,0 +1,1 @@
+"""Stores, tables, state of the current key, and the side inputs that fill stores."""

@@ -1,0 +1,1 @@
+"""Event time: watermarks, windows, triggers, timers, and the aggregates of windows."""

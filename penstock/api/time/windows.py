@@ -1,0 +1,445 @@
+"""Windows: parts of a stream that are reduced to panes, as Samza's Windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, Literal, TypeAlias, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from penstock.api.callbacks import Callback, methods
+from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.given import given_serde
+from penstock.api.ssp import SystemStream
+from penstock.api.time.aggregates import METHODS, Aggregate
+from penstock.api.time.durations import whole_number
+from penstock.api.time.triggers import Trigger, given_trigger
+from penstock.errors import ConfigError
+
+K = TypeVar("K")
+M = TypeVar("M")
+
+TimeDomain: TypeAlias = Literal["event", "processing"]
+"""Which time counts: that of the messages, or that of the batches."""
+
+Firing: TypeAlias = Literal["early", "on-time", "late", "drain"]
+"""Why a pane was emitted. Samza's FiringType says EARLY or DEFAULT."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TimeWindow:
+    """A span of time, in epoch milliseconds: `start_ms` belongs to it, `end_ms` does not."""
+
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowPane(Generic[K, M]):
+    """What a window emits, as Samza's WindowPane."""
+
+    key: K
+    span: TimeWindow | None
+    """The window's span of time; None for a window that counts. `window` is the same for windows of time."""
+    message: M
+    """The result of the messages: the fold, a mapping of aggregates, or the list of messages."""
+    firing: Firing
+    number: int
+    """How many panes of the window and key came before."""
+
+    @property
+    def window(self) -> TimeWindow:
+        """The window's span of time. Raises ValueError for a window that counts."""
+        if self.span is None:
+            raise ValueError("a window that counts messages has no span of time")
+        return self.span
+
+
+class Panes(Serde[WindowPane[Any, Any]]):
+    """Panes as JSON, which is how they travel between stages. Keys and messages are as JSON leaves them."""
+
+    def to_bytes(self, obj: WindowPane[Any, Any]) -> bytes:
+        span = None if obj.span is None else [obj.span.start_ms, obj.span.end_ms]
+        return Json().to_bytes([obj.key, span, obj.message, obj.firing, obj.number])
+
+    def from_bytes(self, data: bytes) -> WindowPane[Any, Any]:
+        key, span, message, firing, number = msgspec.json.decode(data)
+        return WindowPane(key, None if span is None else TimeWindow(*span), message, firing, number)
+
+
+# The shapes of windows.
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Spans of one size that begin every so often."""
+
+    size_ms: int
+    every_ms: int
+    offset_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Spans that grow with each message, and end when none came for so long."""
+
+    gap_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """So many messages."""
+
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sliding:
+    """A span of this size that ends with a message."""
+
+    size_ms: int
+
+
+Shape: TypeAlias = Fixed | Session | Counting | Sliding
+
+
+# What a window keeps of its messages.
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """One value that takes each message in turn."""
+
+    initial: Callable[[], Any]
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any] | None
+
+    def callbacks(self) -> Iterator[Callback]:
+        """The application's functions that it calls."""
+        yield Callback("the function that makes the fold's initial value", self.initial)
+        yield Callback("the fold's function", self.add)
+        yield Callback("the function that merges two values of the fold", self.merge)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregates:
+    """Several declared aggregates."""
+
+    by_name: Mapping[str, Aggregate]
+
+    def callbacks(self) -> Iterator[Callback]:
+        """The application's functions that it calls."""
+        for each in self.by_name.values():
+            yield from methods(each, METHODS)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """All values, in the order they came in."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        """None."""
+        yield from ()
+
+
+Contents: TypeAlias = Fold | Aggregates | Messages
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A kind of window. Make one with `Windows`."""
+
+    shape: Shape
+    time: TimeDomain
+    contents: Contents
+    value: Serde[Any]
+    """The serde of a fold's value."""
+    keyed: bool
+    early: Trigger | None
+    late: Trigger | None
+    accumulating: bool
+    allowed_lateness_ms: int
+    late_to: SystemStream | None
+
+    @property
+    def keeps_messages(self) -> bool:
+        """Whether all messages are kept until it fires: sliding windows share messages; sessions merge, and a fold may
+        not say how."""
+        if isinstance(self.shape, Sliding):
+            return True
+        contents = self.contents
+        unmerged = isinstance(contents, Fold) and contents.merge is None and isinstance(self.shape, Session)
+        return unmerged or isinstance(contents, Messages)
+
+
+class WindowOptions(TypedDict, total=False):
+    """What all kinds of windows take; see `Windows`."""
+
+    time: TimeDomain
+    fold: tuple[Any, ...] | None
+    aggregates: Mapping[str, Aggregate] | None
+    value: Serde[Any] | None
+    keyed: bool
+    early: Trigger | None
+    late: Trigger | None
+    accumulating: bool
+    allowed_lateness_ms: int
+    late_to: SystemStream | None
+
+
+def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
+    """What the bytes of a window's store depend on, as one word. Functions are not seen: they may change."""
+    if window.keeps_messages:
+        contents = f"messages({message.name})"
+    elif isinstance(window.contents, Aggregates):
+        contents = ",".join(f"{name}={type(each).__qualname__}" for name, each in window.contents.by_name.items())
+    else:
+        contents = f"fold({window.value.name})"
+    parts = (
+        window.shape,
+        window.time,
+        contents,
+        key.name if window.keyed else "task",
+        f"early={window.early}",
+        f"late={window.late}",
+        "accumulating" if window.accumulating else "discarding",
+        f"lateness={window.allowed_lateness_ms}",
+    )
+    return ":".join(map(str, parts)).replace(" ", "")
+
+
+class Windows:
+    """Makes the windows that `MessageStream.window` takes.
+
+    A window combines the messages of each key, and emits the result as a `WindowPane` when the window is complete: when
+    the watermark passes its end (`time="event"`), when the batch time does (`time="processing"`), or when it has the
+    given number of messages (`count`). A complete window's pane has the firing "on-time", and its timestamp is the last
+    millisecond of the window.
+
+    All of them take the same options:
+
+    * `time`: "event" for the messages' timestamps, "processing" for the batch time.
+    * `fold`: (initial value, function of it and a message's value). An initial value that can change in place, such as
+      a list, is given as a function that makes it. A third element, a function, merges two values. Sessions with it
+      keep the merged value; others keep all messages until they fire.
+    * `aggregates`: the `Aggregate`s of the messages, by name, instead of a fold. With neither, a pane has the list of
+      all values.
+    * `value`: the serde of the fold's value; by default `Json`.
+    * `keyed`: False for one window of the whole task, whatever the keys are; its panes have no key.
+    * `early`: a trigger that fires panes before the window is complete.
+    * `late`: a trigger that fires panes afterwards, within the allowed lateness; by default each batch that has late
+      messages of the window fires one.
+    * `accumulating`: whether a pane covers all messages of the window, or only those since the previous pane.
+    * `allowed_lateness_ms`: how long a window is kept after it is complete, in milliseconds of event time.
+    * `late_to`: the output for messages that come later than that. Without it, they are counted and dropped.
+
+    Example:
+        >>> app = ps.StreamApplication("visits")
+        >>> visits = app.input("local.visits").window(ps.Windows.count(2, fold=(0, lambda total, n: total + n)))
+        >>> _ = visits.map(lambda pane: [pane.key, pane.message]).send_to(app.output("local.totals"))
+        >>> runner = TestRunner(app).input("local.visits", [("N1", 3), ("N2", 5), ("N1", 4)]).run()
+        >>> [message.value for message in runner.output("local.totals")]
+        [['N1', 7]]
+    """
+
+    @staticmethod
+    def tumbling(size_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that follow each other.
+
+        Args:
+            size_ms: the length of a window, in milliseconds.
+            offset_ms: how long after the epoch the first one begins.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.tumbling(60_000, aggregates={"visits": ps.Count()}).shape
+            Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
+        """
+        return _window(Fixed(_ms("size_ms", size_ms), size_ms, _offset(offset_ms) % size_ms), **options)
+
+    @staticmethod
+    def hopping(size_ms: int, every_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that overlap, so that a message can belong to several.
+
+        Args:
+            size_ms: the length of a window, in milliseconds.
+            every_ms: how long after each other they begin, at most `size_ms`.
+            offset_ms: how long after the epoch the first one begins.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.hopping(60_000, 15_000).shape
+            Fixed(size_ms=60000, every_ms=15000, offset_ms=0)
+        """
+        if _ms("every_ms", every_ms) > _ms("size_ms", size_ms):
+            raise ConfigError(f"windows of {size_ms} ms that begin every {every_ms} ms would leave messages out")
+        return _window(Fixed(size_ms, every_ms, _offset(offset_ms) % every_ms), **options)
+
+    @staticmethod
+    def session(gap_ms: int, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that hold messages of a key that follow each other closely.
+
+        Args:
+            gap_ms: a window ends when no message of its key has come for this long, in milliseconds.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.session(6 * 3_600_000).shape
+            Session(gap_ms=21600000)
+        """
+        return _window(Session(_ms("gap_ms", gap_ms)), **options)
+
+    @staticmethod
+    def sliding(size_ms: int, **options: Unpack[WindowOptions]) -> Window:
+        """Windows that end with a message, and hold it and the messages of its key that are less than `size_ms` older.
+
+        There is a window for each time at which a key has messages. It takes its messages in the order of their times,
+        and fires once, on time. A message that comes when its own window is already complete gets none; it is in the
+        windows of later messages that are not complete yet. If there can be no such window, the message is late. These
+        windows are exact but costly: each pane reads all messages of its span.
+
+        Args:
+            size_ms: the length of a window, in milliseconds.
+            options: see `Windows`; there are no triggers and no allowed lateness, and a pane has all messages.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> app = ps.StreamApplication("logins")
+            >>> minute = ps.Windows.sliding(60_000, aggregates={"failed": ps.Count()})
+            >>> failed = app.input("local.failed").window(minute, id="minute")
+            >>> _ = failed.map(lambda pane: pane.message["failed"]).send_to(app.output("local.counts"))
+            >>> runner = TestRunner(app)
+            >>> for time_ms in (0, 30_000, 60_000):
+            ...     _ = runner.input("local.failed", [("N1", "no")], timestamp=time_ms)
+            >>> [message.value for message in runner.run().end_inputs().output("local.counts")]
+            [1, 2, 2]
+        """
+        given = {name for name in ("early", "late", "allowed_lateness_ms") if options.get(name)}
+        if given or not options.get("accumulating", True):
+            raise ConfigError(
+                "a sliding window fires once, on time, with all messages of its span: leave out "
+                f"{', '.join(sorted(given)) or 'accumulating=False'}"
+            )
+        return _window(Sliding(_ms("size_ms", size_ms)), **options)
+
+    @staticmethod
+    def count(messages: int, **options: Unpack[WindowOptions]) -> Window:
+        """Windows of a given number of messages of a key. The last ones are complete when the stream ends.
+
+        Args:
+            messages: how many, at least 1.
+            options: see `Windows`.
+
+        Raises:
+            ConfigError: an option does not fit.
+
+        Example:
+            >>> ps.Windows.count(100).shape
+            Counting(messages=100)
+        """
+        return _window(Counting(whole_number("messages", messages, "messages")), **options)
+
+
+def _window(
+    shape: Shape,
+    *,
+    time: TimeDomain = "event",
+    fold: tuple[Any, ...] | None = None,
+    aggregates: Mapping[str, Aggregate] | None = None,
+    value: Serde[Any] | None = None,
+    keyed: bool = True,
+    early: Trigger | None = None,
+    late: Trigger | None = None,
+    accumulating: bool = True,
+    allowed_lateness_ms: int = 0,
+    late_to: SystemStream | None = None,
+) -> Window:
+    if time not in ("event", "processing"):
+        raise ConfigError(f'time={time!r}: a window goes by "event" or by "processing" time')
+    whole_number("allowed_lateness_ms", allowed_lateness_ms, "milliseconds", least=0)
+    for name, trigger in (("early", early), ("late", late)):
+        if trigger is not None:
+            given_trigger(f"{name}=", trigger)
+    for name, flag in (("keyed", keyed), ("accumulating", accumulating)):
+        if type(flag) is not bool:
+            raise ConfigError(f"{name}={flag!r}: expected True or False")
+    if (allowed_lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
+        raise ConfigError(
+            "only windows of event time have late messages: leave out allowed_lateness_ms=, late= and late_to="
+        )
+    if late is not None and not allowed_lateness_ms:
+        raise ConfigError(
+            "late= never fires, because a window without allowed_lateness_ms takes no late messages: give "
+            "allowed_lateness_ms=, or leave late= out"
+        )
+    contents = _contents(fold, aggregates)
+    serde = _value_serde(value, contents)
+    return Window(shape, time, contents, serde, keyed, early, late, accumulating, allowed_lateness_ms, late_to)
+
+
+def _value_serde(value: Serde[Any] | None, contents: Contents) -> Serde[Any]:
+    if value is None:
+        return Json()
+    serde = given_serde(value, "value=: the serde of the fold's value", "fold=..., value={serde}")
+    if not isinstance(contents, Fold):
+        raise ConfigError(
+            "value= is the serde of a fold's value, and this window has no fold: give fold=, or leave it out"
+        )
+    return serde
+
+
+def _contents(fold: tuple[Any, ...] | None, aggregates: Mapping[str, Aggregate] | None) -> Contents:
+    if fold is not None and aggregates is not None:
+        raise ConfigError("a window has a fold or aggregates, not both")
+    if aggregates is not None:
+        return _aggregates(aggregates)
+    if fold is None:
+        return Messages()
+    if not isinstance(fold, tuple | list) or not 2 <= len(fold) <= 3 or not all(map(callable, fold[1:])):
+        raise ConfigError(f"fold=(initial, function) or fold=(initial, function, merge), not {fold!r}")
+    initial, add, *merge = fold
+    return Fold(_maker(initial), add, merge[0] if merge else None)
+
+
+def _aggregates(given: Mapping[str, Aggregate]) -> Contents:
+    if not isinstance(given, Mapping) or not given:
+        raise ConfigError(
+            f'aggregates are Count(), Sum(of), ... by name, as aggregates={{"visits": ps.Count()}}, not {given!r}'
+        )
+    for name, each in given.items():
+        if not isinstance(name, str) or not isinstance(each, Aggregate):
+            raise ConfigError(f"aggregates are Count(), Sum(of), ... by name, not {name!r}: {each!r}")
+    return Aggregates(dict(given))
+
+
+def _maker(initial: Any) -> Callable[[], Any]:
+    if callable(initial):
+        maker: Callable[[], Any] = initial
+        return maker
+    if isinstance(initial, (list, dict, set, bytearray)):
+        raise ConfigError(
+            f"the fold begins with {initial!r}, which every window would share: give a function, list or dict"
+        )
+    return lambda: initial
+
+
+def _ms(name: str, value: int) -> int:
+    return whole_number(name, value, "milliseconds")
+
+
+def _offset(offset_ms: int) -> int:
+    if type(offset_ms) is not int:
+        raise ConfigError(f"offset_ms is a whole number of milliseconds, not {offset_ms!r}")
+    return offset_ms

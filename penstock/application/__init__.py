@@ -1,0 +1,1 @@
+"""Applications as their authors build them: streams, operators, tasks."""

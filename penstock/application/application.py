@@ -1,0 +1,520 @@
+"""Applications describe jobs: StreamApplication is the high-level API, TaskApplication the low-level one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from penstock.api.callbacks import check_all, maker
+from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.failures import timers_place
+from penstock.api.ssp import SystemStream
+from penstock.api.state.side_inputs import (
+    ProcessorFunction,
+    PushedTable,
+    SideInput,
+    SideInputsProcessor,
+    SideInputsProcessorFactory,
+)
+from penstock.api.state.tables import Table
+from penstock.api.task import StreamTask
+from penstock.api.time.timers import AtDrain, discards
+from penstock.api.time.watermarks import WatermarkPolicy
+from penstock.application.message_stream import MessageStream
+from penstock.graph.declarations import Declarations, may_end, time_to_live
+from penstock.graph.side_declarations import SideDeclaration
+from penstock.graph.specs import ApplicationGraph, ProcessSpec
+
+if TYPE_CHECKING:
+    from penstock.config.model import JobConfig
+    from penstock.spark.job.handle import Job
+
+U = TypeVar("U")
+_TASK_ID = "task"
+"""The id of the operator of a TaskApplication."""
+
+
+class Application:
+    """The base of both kinds of application: stores, outputs, and running.
+
+    An application is a description and holds no resources. It can be run several times, and tested with
+    `penstock.testing.TestRunner`.
+    """
+
+    def __init__(self, name: str) -> None:
+        """Make an application without inputs, outputs or stores.
+
+        Args:
+            name: the job's name, unless `job.name` is configured. Letters, digits, `_`, `-` and `.`.
+
+        Raises:
+            ConfigError: the name has other characters.
+        """
+        self._declared = Declarations(name)
+
+    @property
+    def name(self) -> str:
+        """The job's name, unless `job.name` is configured."""
+        return self._declared.name
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._declared}>"
+
+    def store(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+        side_inputs: Sequence[str | SideInput] | None = None,
+        processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None,
+        broadcast: bool = False,
+        pushed: PushedTable | None = None,
+    ) -> None:
+        """Declare a store. Every task has a separate instance of it.
+
+        The key's serde decides how `range` sorts: as text (`String`), as numbers (`Integer`, `Long`, `Double`), or by
+        several fields (`Tuple`). JSON keys have no ranges.
+
+        Args:
+            name: the name by which `process(stores=[...])` and `context.store(...)` refer to the store.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives, in milliseconds of batch time. An entry written in a batch of time t is not
+                seen by batches of time t + ttl_ms or later. None: until it is deleted.
+            ttl_from: "write": since the last `put`. "access": since the last `put` or `get`. A `get` less than ttl_ms /
+                16 after the last one that counted does not count, so that reads rarely cause writes.
+            side_inputs: the streams that fill the store, `system.stream` each, or a `SideInput` for a stream with other
+                serdes than those of the store. The job then only reads it. None: the job writes the store.
+            processor: makes entries of the messages of `side_inputs`. None: each message is an entry, and one whose
+                value is None deletes its key.
+            broadcast: whether every task has everything that `side_inputs` bring. Otherwise task i has what partition i
+                brings, and each of these streams has a partition for each task.
+            pushed: the table, written as a whole by somebody else, that fills the store. The job then only reads it.
+
+        Raises:
+            ConfigError: the store is declared already; its name, a serde or the time to live is not valid; or an
+                argument about what fills it is malformed or contradicts another one.
+
+        Example:
+            >>> app = ps.StreamApplication("utilisation")
+            >>> app.store("aircraft")
+            >>> app.store("flights", key=ps.Tuple(ps.String(), ps.Long()))
+            >>> app.store("seen", ttl_ms=24 * 3_600_000)
+            >>> app.store("planes", side_inputs=["local.planes"])
+            >>> app
+            <StreamApplication utilisation: stores aircraft, flights, seen, planes>
+        """
+        side = SideDeclaration.of(f"store `{name}`", side_inputs, processor, broadcast, pushed)
+        self._declared.store(name, key, value, time_to_live(f"store `{name}`", ttl_ms, ttl_from), side)
+
+    def value_state(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
+        """Declare one value for each key, which a task uses with `context.value_state(name)`.
+
+        It is an ordinary store: `app.store` with the same arguments declares the same.
+
+        Args:
+            name: the name of the store.
+            key: the serde of the messages' keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives, as in `store`.
+            ttl_from: since when, as in `store`.
+
+        Raises:
+            ConfigError: the store is declared already, or its name, a serde or the time to live is not
+                valid.
+
+        Example:
+            >>> app = ps.StreamApplication("gates")
+            >>> app.value_state("last-gate", value=ps.Long())
+        """
+        self.store(name, key=key, value=value, ttl_ms=ttl_ms, ttl_from=ttl_from)
+
+    def list_state(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
+        """Declare a list for each key, which a task uses with `context.list_state(name)`.
+
+        It is a store with an entry for each element, under (key, batch time, number). `context.store(name)` has the
+        entries of all keys.
+
+        Args:
+            name: the name of the store.
+            key: the serde of the messages' keys, whose bytes must sort as they do (not `Json`); by default `String`.
+            value: the serde of the elements; by default `Json`.
+            ttl_ms: how long an element lives, as in `store`.
+            ttl_from: since when, as in `store`.
+
+        Raises:
+            ConfigError: the store is declared already; its name, a serde or the time to live is not valid; or a
+                serde does not sort.
+
+        Example:
+            >>> app = ps.StreamApplication("delays")
+            >>> app.list_state("delays", value=ps.Long())
+        """
+        self._declared.list_state(name, key, value, time_to_live(f"list state `{name}`", ttl_ms, ttl_from))
+
+    def map_state(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        map_key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        ttl_from: Literal["write", "access"] = "write",
+    ) -> None:
+        """Declare a map for each key, which a task uses with `context.map_state(name)`.
+
+        It is a store with an entry for each entry of a map, under (key, key in the map). `context.store(name)` has the
+        entries of all keys.
+
+        Args:
+            name: the name of the store.
+            key: the serde of the messages' keys, whose bytes must sort as they do (not `Json`); by default `String`.
+            map_key: the serde of the keys in the maps, whose bytes must sort as they do; by default `String`.
+            value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives, as in `store`.
+            ttl_from: since when, as in `store`.
+
+        Raises:
+            ConfigError: the store is declared already; its name, a serde or the time to live is not valid; or a
+                serde does not sort.
+
+        Example:
+            >>> app = ps.StreamApplication("seats")
+            >>> app.map_state("seats", map_key=ps.Integer(), value=ps.String())
+        """
+        ttl = time_to_live(f"map state `{name}`", ttl_ms, ttl_from)
+        self._declared.map_state(name, key, map_key, value, ttl)
+
+    def output(self, stream: str, *, key: Serde[Any] | None = None, value: Serde[Any] | None = None) -> SystemStream:
+        """Declare an output stream. Pass the result to `send_to`.
+
+        Args:
+            stream: the stream's name, `system.stream`.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+
+        Raises:
+            ConfigError: the output is declared already, its name is malformed, or a serde is not valid.
+
+        Example:
+            >>> app = ps.StreamApplication("utilisation")
+            >>> str(app.output("local.utilisation", value=ps.Long()))
+            'local.utilisation'
+        """
+        return self._declared.output(stream, key, value)
+
+    def graph(self) -> ApplicationGraph:
+        """The application as plain values: its operators, stores and outputs.
+
+        Raises:
+            ConfigError: the application has no input.
+
+        Example:
+            >>> app = ps.StreamApplication("long-trips")
+            >>> _ = app.input("local.trips").filter(lambda trip: trip["miles"] > 100)
+            >>> [operator.id for operator in app.graph().operators]
+            ['input-1', 'filter-1']
+        """
+        return self._declared.graph()
+
+    def run(
+        self,
+        config: JobConfig | Mapping[str, object] | str | Path | None = None,
+        *,
+        spark: Any = None,
+        until: Literal["latest"] | None = None,
+        close: bool = True,
+        drain: bool = False,
+        from_checkpoint: str | None = None,
+        reset_operators: Sequence[str] = (),
+    ) -> Job:
+        """Start the job on Spark. Returns once this process owns the job; its stores are restored in the background.
+
+        If this raises, nothing was started.
+
+        Args:
+            config: a mapping of configuration keys, the path of a YAML or properties file, or a loaded JobConfig.
+            spark: a SparkSession to run on. By default one is made from the `spark.*` keys and stopped at the end. For
+                a session of your own, set `spark.python.worker.killOnIdleTimeout` and its time, which end workers that
+                hang.
+            until: "latest" ends the job once it has read what the inputs hold now; None runs it until it is stopped.
+            close: whether the job treats the end that `until` names as the end of the stream, if the application uses
+                event time or has tasks with `on_end`: windows close and timers fire, whatever the watermark, and
+                `on_end` is called. With False they wait for the next run.
+            drain: drain the job without reading anything: what waits in its last checkpoint is processed, windows and
+                timers fire, and the run ends.
+            from_checkpoint: the id of the checkpoint to start from instead of the last one.
+            reset_operators: the ids of operators (windows, joins, tasks with timers, partition_by through a stream)
+                that begin again, because they were changed or removed: what waits in them is dropped, and all other
+                state is kept.
+
+        Returns:
+            The handle of the job.
+
+        Raises:
+            ConfigError: the configuration, the application or an argument is wrong.
+            IncompatibleError: the application does not fit the checkpoint.
+            NotFoundError: the named stream, checkpoint or operator does not exist.
+            LeaseHeldError: another driver runs this job; the message names it.
+
+        Example:
+            >>> job = app.run({"spark.master": "local[2]"}, until="latest")  # doctest: +SKIP
+            >>> job.await_termination()  # doctest: +SKIP
+            True
+        """
+        # The one arrow that points upwards: an application can start itself. The import waits for the call, because
+        # importing the API must need neither Spark nor Flight.
+        from penstock.spark.job.launch import run_application
+
+        return run_application(
+            self,
+            config,
+            spark=spark,
+            until=until,
+            close=close,
+            drain=drain,
+            from_checkpoint=from_checkpoint,
+            reset_operators=reset_operators,
+        )
+
+
+class StreamApplication(Application):
+    """An application as a graph of operators, as Samza's high-level API.
+
+    Example:
+        >>> class Count(ps.StreamTask):
+        ...     def init(self, context):
+        ...         self.flights = context.store("flights")
+        ...
+        ...     def process(self, envelope, collector, coordinator):
+        ...         self.flights[envelope.key] = self.flights.get(envelope.key, 0) + 1
+        >>> app = ps.StreamApplication("count")
+        >>> app.store("flights", value=ps.Long())
+        >>> by_tail = app.input("local.trips").partition_by(lambda trip: trip["tail"])
+        >>> _ = by_tail.process(Count, stores=["flights"])
+        >>> runner = TestRunner(app).input("local.trips", [{"tail": "N1"}, {"tail": "N2"}, {"tail": "N1"}]).run()
+        >>> runner.store("flights")
+        {'N1': 2, 'N2': 1}
+    """
+
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: None = ...,
+        timestamp: Callable[[Any], int] | None = ...,
+        watermark: WatermarkPolicy | None = ...,
+        id: str | None = ...,
+    ) -> MessageStream[Any]: ...
+    @overload
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[U],
+        timestamp: Callable[[U], int] | None = ...,
+        watermark: WatermarkPolicy | None = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        watermark: WatermarkPolicy | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Read a stream. Its partition i goes to task i. A stream is declared once and can have several readers.
+
+        If a `partition_by` right after the input replaces the key, the key is not decoded.
+
+        Args:
+            stream: the stream's name, `system.stream`.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+            timestamp: the event time of a value, in epoch milliseconds; by default the message's own timestamp. All
+                that the message leads to has the same timestamp, through all operators.
+            watermark: up to which event time a partition is complete, by the highest that was read of it; by default
+                `Ascending()`.
+            id: the operator's stable name, see `MessageStream`.
+
+        Raises:
+            ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
+                watermark is not valid.
+
+        Example:
+            >>> app = ps.StreamApplication("utilisation")
+            >>> app.input("local.trips", key=ps.Long())
+            <MessageStream from `input-1` of application utilisation>
+        """
+        return MessageStream(self._declared, self._declared.input(stream, key, value, timestamp, watermark, id))
+
+    def table(
+        self,
+        name: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        ttl_ms: int | None = None,
+        history_ms: int | None = None,
+        side_inputs: Sequence[str | SideInput] | None = None,
+        processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None,
+        broadcast: bool = False,
+        pushed: PushedTable | None = None,
+    ) -> Table:
+        """Declare a table: a store that `stream.send_to(table)` writes and `stream.join_table(table, ...)` reads.
+
+        Tasks that name it in `process(stores=[...])` read and write it like any store. All of them run in one stage of
+        the job, where a task has the part of the table that belongs to its keys.
+
+        Args:
+            name: the table's name, which is that of its store.
+            key: the serde of the keys, which is also that of the streams that write and join the table; by default
+                `String`.
+            value: the serde of the values; by default `Json`.
+            ttl_ms: how long an entry lives since it was written, in milliseconds of batch time, as in `store`.
+            history_ms: keep the versions of each value by event time, for `join_table(table, ..., as_of=True)`. A
+                message to the table may be up to this many milliseconds below the watermark; an older one is counted as
+                `late-dropped`. None for a table without versions.
+            side_inputs: the streams that fill the table, `system.stream` each, or a `SideInput` for a stream with other
+                serdes than those of the table. The job then only reads it. None: the job writes the table.
+            processor: makes entries of the messages of `side_inputs`. None: each message is an entry, and one whose
+                value is None deletes its key.
+            broadcast: whether every task has everything that `side_inputs` bring. Otherwise task i has what partition i
+                brings, and each of these streams has a partition for each task.
+            pushed: the table, written as a whole by somebody else, that fills the table. The job then only reads it.
+
+        Raises:
+            ConfigError: the table is declared already; its name, a serde, `ttl_ms` or `history_ms` is not valid; both
+                of the latter are given; or an argument about what fills it is malformed or contradicts another one.
+
+        Example:
+            >>> app = ps.StreamApplication("delays")
+            >>> delays = app.table("delays", value=ps.Long())
+            >>> _ = app.input("local.delays").send_to(delays)
+            >>> runner = TestRunner(app).input("local.delays", [("UA1", 5), ("UA2", 7), ("UA1", None)]).run()
+            >>> runner.store("delays")
+            {'UA2': 7}
+        """
+        ttl = time_to_live(f"table `{name}`", ttl_ms, "write")
+        side = SideDeclaration.of(f"table `{name}`", side_inputs, processor, broadcast, pushed)
+        return self._declared.table(name, key, value, ttl, history_ms, side)
+
+
+class TaskApplication(Application):
+    """An application that is one StreamTask, which gets every message of every input, as Samza's low-level API.
+
+    Nothing is repartitioned. Task i gets the messages of partition i of each input, and those of
+    `task.broadcast.inputs`. It can use every store of the application.
+
+    Example:
+        >>> class Forward(ps.StreamTask):
+        ...     def process(self, envelope, collector, coordinator):
+        ...         collector.send("local.out", key=envelope.key, value=[envelope.ssp.stream, envelope.value])
+        >>> app = ps.TaskApplication("forward", Forward)
+        >>> app.input("local.trips")
+        >>> _ = app.output("local.out")
+        >>> runner = TestRunner(app).input("local.trips", [("N1", 517)]).run()
+        >>> [(message.key, message.value) for message in runner.output("local.out")]
+        [('N1', ['trips', 517])]
+    """
+
+    def __init__(
+        self,
+        name: str,
+        task: Callable[[], StreamTask],
+        *,
+        timers: Serde[Any] | None = None,
+        timers_at_drain: AtDrain = "fire",
+    ) -> None:
+        """Make an application without inputs, outputs or stores.
+
+        Args:
+            name: the job's name, unless `job.name` is configured.
+            task: the StreamTask's class, or a function without arguments that makes the task.
+            timers: the serde of the keys of the task's timers. Without it the task has none; see
+                `TaskContext.schedule`.
+            timers_at_drain: what a drain does to timers whose time has not come, as in `MessageStream.process`.
+
+        Raises:
+            ConfigError: `timers` is not a serde, `timers_at_drain` is wrong, or a method of the task is a generator or
+                `async def`.
+        """
+        super().__init__(name)
+        check_all(maker(task), f"operator `{_TASK_ID}`")
+        self._task = task
+        place = timers_place(_TASK_ID, "ps.TaskApplication(..., timers={serde})")
+        self._timers, _ = self._declared.timers(_TASK_ID, place, timers)
+        self._discards_timers = discards(timers_at_drain, timers, "ps.TaskApplication(...)")
+
+    def input(
+        self,
+        stream: str,
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timestamp: Callable[[Any], int] | None = None,
+        watermark: WatermarkPolicy | None = None,
+    ) -> None:
+        """Read a stream. The task gets its messages.
+
+        Args:
+            stream: the stream's name, `system.stream`.
+            key: the serde of the keys; by default `String`.
+            value: the serde of the values; by default `Json`.
+            timestamp: the event time of a value, as in `StreamApplication.input`.
+            watermark: the watermark policy, as in `StreamApplication.input`.
+
+        Raises:
+            ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
+                watermark is not valid.
+        """
+        self._declared.input(stream, key, value, timestamp, watermark, None)
+
+    def graph(self) -> ApplicationGraph:
+        """The application as plain values: its inputs, its task, stores and outputs.
+
+        Raises:
+            ConfigError: the application has no input.
+        """
+        graph = super().graph()
+        inputs = graph.inputs
+        task = ProcessSpec(
+            id=_TASK_ID,
+            upstream=tuple(op.id for op in inputs),
+            task=self._task,
+            stores=self._declared.stores,
+            timers=self._timers,
+            discards_timers=self._discards_timers,
+            ends=may_end(self._task),
+            key_serde=inputs[0].key_serde,
+            value_serde=Json(),
+        )
+        return replace(graph, operators=(*graph.operators, task))

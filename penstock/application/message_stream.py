@@ -1,0 +1,649 @@
+"""The messages between operators, and the operators that can follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Literal, TypeVar, overload
+
+from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
+from penstock.api.joins import definition_of as join_definition
+from penstock.api.serdes import Json, Serde, String
+from penstock.api.serdes.failures import join_place, partition_by_place
+from penstock.api.ssp import SystemStream
+from penstock.api.state.tables import Table
+from penstock.api.task import IncomingMessageEnvelope, StreamTask
+from penstock.api.time.timers import AtDrain
+from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
+from penstock.errors import ConfigError
+from penstock.graph.declarations import Declarations
+from penstock.graph.specs import (
+    FilterSpec,
+    FlatMapSpec,
+    JoinSpec,
+    MapSpec,
+    MergeSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    PartitionThroughSpec,
+    SendToSpec,
+    SendToTableSpec,
+    SinkFunction,
+    SinkSpec,
+    TableJoinKind,
+    TableJoinSpec,
+    TemporalJoinSpec,
+    WindowSpec,
+)
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class MessageStream(Generic[T]):
+    """The messages that an operator emits, as Samza's MessageStream.
+
+    Functions get a message's value; its key, timestamp and origin are passed on unchanged. With `envelope=True` a
+    function gets the whole IncomingMessageEnvelope. A function must not change the value that it gets, because all
+    operators that read the stream get the same object.
+
+    Every operator takes an `id`, a stable name. An operator without one is numbered by its kind (`filter-1`); the
+    number changes when another operator of the kind is added before it.
+
+    Example:
+        >>> app = ps.StreamApplication("lengths")
+        >>> trips = app.input("local.trips")
+        >>> late = trips.filter(lambda message: message.timestamp >= 1000, envelope=True, id="late")
+        >>> _ = late.map(lambda trip: trip["miles"]).send_to(app.output("local.miles"))
+        >>> runner = TestRunner(app).input("local.trips", [{"miles": 5}], timestamp=999)
+        >>> runner = runner.input("local.trips", [{"miles": 7}], timestamp=1000).run()
+        >>> [message.value for message in runner.output("local.miles")]
+        [7]
+    """
+
+    def __init__(self, declared: Declarations, operator: OperatorSpec) -> None:
+        self._declared = declared
+        self._operator = operator
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} from `{self._operator.id}` of application {self._declared.name}>"
+
+    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
+        return MessageStream(self._declared, self._declared.add(make, kind, op_id))
+
+    def _same(self) -> dict[str, Any]:
+        """The fields of an operator that leaves messages as they are."""
+        op = self._operator
+        return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
+
+    def window(self, window: Window, *, id: str | None = None) -> MessageStream[WindowPane[Any, Any]]:  # noqa: A002
+        """Group messages into windows, and emit a pane when a window fires, as Samza's `window`.
+
+        Args:
+            window: the kind of window; make one with `Windows`.
+            id: the operator's stable name. Its store is named after it.
+
+        Raises:
+            ConfigError: `window` is not a window, or `late_to` is not an output of the application.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> counts = app.input("local.visits").window(ps.Windows.count(2, aggregates={"visits": ps.Count()}))
+            >>> _ = counts.map(lambda pane: pane.message["visits"]).send_to(app.output("local.visits-in-twos"))
+            >>> runner = TestRunner(app).input("local.visits", [("N1", 1), ("N2", 1), ("N1", 1)]).run()
+            >>> [(message.key, message.value) for message in runner.output("local.visits-in-twos")]
+            [('N1', 2)]
+        """
+        if not isinstance(window, Window):
+            raise ConfigError(f"window() takes a window of `Windows`, not {window!r}")
+        if window.late_to is not None:
+            self._declared.check_output(window.late_to)
+
+        def make(i: str) -> WindowSpec:
+            op = self._operator
+            definition = definition_of(window, op.key_serde, op.value_serde)
+            store = self._declared.own_store(f"{i}.window", "window", definition)
+            same = {**self._same(), "value_serde": Panes()}
+            return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, **same)
+
+        return self._next("window", id, make)
+
+    def join(
+        self,
+        right: MessageStream[Any],
+        function: Callable[[Any, Any], U],
+        *,
+        within_ms: int | tuple[int, int],
+        kind: JoinKind = "inner",
+        keep: Keep = "all",
+        late_to: SystemStream | None = None,
+        value: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[U]:
+        """Join each message of this stream, the left one, with the messages of another that have the same key and are
+        close in event time.
+
+        A result has the key, and the later of the two times as its timestamp. Both streams must be partitioned alike by
+        the same keys: put `partition_by` before, on both sides.
+
+        Args:
+            right: the other stream, of the same application. It may be this one.
+            function: called as `function(left value, right value)`; returns the value of the result. The value of a
+                missing partner is None. It must not change its arguments.
+            within_ms: (before, after): a left message at time t has its partners from t - before to t + after, both
+                included, in milliseconds. One number counts for both.
+            kind: "inner" for pairs only. "left", "right" and "outer" also emit messages without a partner, of the left
+                stream, the right one or both, once no partner can come any more. The timestamp of such a result is the
+                latest time that a partner could have had.
+            keep: "all" joins each message with all of its partners. "newest" keeps, for each key and stream, only the
+                message with the highest time. It joins a message with that of the other stream, if this one is within
+                the bounds.
+            late_to: the output for late messages. Without it, they are counted and dropped.
+            value: the serde of the results; by default `Json`.
+            id: the operator's stable name. Its store is named after it.
+
+        Raises:
+            ConfigError: an argument is wrong, or the keys of the two streams have different serdes.
+
+        Example:
+            >>> app = ps.StreamApplication("clicks")
+            >>> shown = app.input("local.shown").partition_by(lambda page: page["user"])
+            >>> clicked = app.input("local.clicked").partition_by(lambda click: click["user"])
+            >>> pairs = shown.join(clicked, lambda page, click: [page["page"], click["at"]], within_ms=(0, 5_000))
+            >>> _ = pairs.send_to(app.output("local.pairs"))
+            >>> runner = TestRunner(app).input("local.shown", [{"user": "u", "page": 7}], timestamp=1_000)
+            >>> for at in (3_000, 6_000, 6_001):
+            ...     runner = runner.input("local.clicked", [{"user": "u", "at": at}], timestamp=at)
+            >>> [(message.value, message.timestamp) for message in runner.run().output("local.pairs")]
+            [([7, 3000], 3000), ([7, 6000], 6000)]
+        """
+        if not isinstance(right, MessageStream) or right._declared is not self._declared:
+            raise ConfigError(f"join() takes a stream of the same application, not {right!r}")
+        if not callable(function):
+            raise ConfigError(f"join() takes a function of a left and a right value, not {function!r}")
+        join = join_of(within_ms, kind, keep, late_to)
+        if late_to is not None:
+            self._declared.check_output(late_to)
+        sides = [JoinSide(op.id, op.key_serde, op.value_serde) for op in (self._operator, right._operator)]
+        left, other = sides
+        if left.key_serde.name != other.key_serde.name:
+            raise ConfigError(
+                f"the keys of `{left.source}` are written by the serde `{left.key_serde.name}` and those of "
+                f"`{other.source}` by `{other.key_serde.name}`: equal keys would have different bytes, and would not "
+                "meet. Give both sides the same one: .partition_by(..., key=...)"
+            )
+
+        def make(i: str) -> JoinSpec:
+            definition = join_definition(join, left.key_serde, left.value_serde, other.value_serde)
+            return JoinSpec(
+                id=i,
+                upstream=tuple(dict.fromkeys(side.source for side in sides)),
+                key_serde=left.key_serde,
+                value_serde=join_place(f"operator `{i}`").serde("value", value, Json()),
+                stores=(self._declared.own_store(f"{i}.join", "join", definition),),
+                join=join,
+                function=function,
+                left=left,
+                right=other,
+            )
+
+        return self._next("join", id, make)
+
+    def _changed(self) -> dict[str, Any]:
+        return {**self._same(), "value_serde": Json()}
+
+    @overload
+    def map(
+        self,
+        function: Callable[[T], U],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    @overload
+    def map(
+        self,
+        function: Callable[[IncomingMessageEnvelope], U],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def map(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Replace each value with the one that the function returns for it.
+
+        Args:
+            function: gets the value, and returns another one. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("miles")
+            >>> miles = app.input("local.trips").map(lambda trip: trip["miles"])
+            >>> _ = miles.send_to(app.output("local.miles"))
+            >>> runner = TestRunner(app).input("local.trips", [{"miles": 1400}]).run()
+            >>> [message.value for message in runner.output("local.miles")]
+            [1400]
+        """
+        return self._next("map", id, lambda i: MapSpec(id=i, function=function, envelope=envelope, **self._changed()))
+
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[T], Iterable[U]],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    @overload
+    def flat_map(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Iterable[U]],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[U]: ...
+    def flat_map(
+        self,
+        function: Callable[[Any], Iterable[Any]],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Replace each value with all values that the function returns for it: none, one or several.
+
+        Args:
+            function: gets the value, and returns an iterable of values. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("words")
+            >>> words = app.input("local.lines").flat_map(lambda line: line.split())
+            >>> _ = words.send_to(app.output("local.words"))
+            >>> runner = TestRunner(app).input("local.lines", ["to be or", "", "not"]).run()
+            >>> sorted(message.value for message in runner.output("local.words"))
+            ['be', 'not', 'or', 'to']
+        """
+        return self._next(
+            "flat_map", id, lambda i: FlatMapSpec(id=i, function=function, envelope=envelope, **self._changed())
+        )
+
+    @overload
+    def filter(
+        self,
+        function: Callable[[T], Any],
+        *,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    @overload
+    def filter(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Any],
+        *,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    def filter(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[T]:
+        """Keep the messages for which the function returns a true value.
+
+        Args:
+            function: gets the value. It must not change the value in place.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("long-trips")
+            >>> long_trips = app.input("local.trips").filter(lambda trip: trip["miles"] >= 1000)
+            >>> _ = long_trips.send_to(app.output("local.long-trips"))
+            >>> runner = TestRunner(app).input("local.trips", [{"miles": 1400}, {"miles": 90}]).run()
+            >>> [message.value for message in runner.output("local.long-trips")]
+            [{'miles': 1400}]
+        """
+        return self._next(
+            "filter", id, lambda i: FilterSpec(id=i, function=function, envelope=envelope, **self._same())
+        )
+
+    def merge(self, *others: MessageStream[Any], id: str | None = None) -> MessageStream[Any]:  # noqa: A002
+        """Combine this stream and others into one. The messages of each stream keep their order.
+
+        Args:
+            others: streams of the same application, all different.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a stream is of another application, or is given twice.
+
+        Example:
+            >>> app = ps.StreamApplication("arrivals")
+            >>> flights, trains = app.input("local.flights"), app.input("local.trains")
+            >>> _ = flights.merge(trains).send_to(app.output("local.arrivals"))
+            >>> runner = TestRunner(app).input("local.flights", ["UA1"]).input("local.trains", ["ICE 5"]).run()
+            >>> sorted(message.value for message in runner.output("local.arrivals"))
+            ['ICE 5', 'UA1']
+        """
+        if any(other._declared is not self._declared for other in others):
+            raise ConfigError("merge() takes streams of one application")
+        upstream = (self._operator.id, *(other._operator.id for other in others))
+        if len(set(upstream)) != len(upstream):
+            raise ConfigError("merge() takes different streams; one of these is given twice")
+        return self._next("merge", id, lambda i: MergeSpec(id=i, **{**self._same(), "upstream": upstream}))
+
+    @overload
+    def partition_by(
+        self,
+        function: Callable[[T], Any],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        through: str | None = ...,
+        envelope: Literal[False] = ...,
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    @overload
+    def partition_by(
+        self,
+        function: Callable[[IncomingMessageEnvelope], Any],
+        *,
+        key: Serde[Any] | None = ...,
+        value: Serde[Any] | None = ...,
+        through: str | None = ...,
+        envelope: Literal[True],
+        id: str | None = ...,
+    ) -> MessageStream[T]: ...
+    def partition_by(
+        self,
+        function: Callable[[Any], Any],
+        *,
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        through: str | None = None,
+        envelope: bool = False,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[T]:
+        """Give each message a new key, and send it to the task that owns the key.
+
+        The owner follows from the key's bytes by Kafka's murmur2, so equal keys meet in one task. Messages with the key
+        None go to task 0. The messages of one input partition keep their order.
+
+        Args:
+            function: gets the value, and returns the key. It must not change the value in place.
+            key: the serde of the new keys; by default `String`.
+            value: the serde of the values on their way; by default that of this stream, which is `Json` after `map`,
+                `flat_map` and `process`.
+            through: a durable intermediate stream, `system.stream`, that carries the messages instead of Spark's
+                shuffle. The job creates it and is its only writer. Each message is read exactly once, in a batch after
+                the one that wrote it, from positions that checkpoints hold.
+            envelope: the function gets the whole message instead.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: a serde is not valid, or `through` is not the name of a stream.
+
+        Example:
+            >>> app = ps.StreamApplication("by-tail")
+            >>> by_tail = app.input("local.trips").partition_by(lambda trip: trip["tail"])
+            >>> _ = by_tail.send_to(app.output("local.by-tail"))
+            >>> runner = TestRunner(app).input("local.trips", [{"tail": "N1"}] * 3).run()
+            >>> {(message.key, message.partition) for message in runner.output("local.by-tail")}
+            {('N1', 0)}
+        """
+        same = self._same()
+
+        def make(i: str) -> PartitionBySpec:
+            place = partition_by_place(f"operator `{i}`")
+            same["key_serde"] = place.serde("key", key, String()).for_keys()
+            same["value_serde"] = place.serde("value", value, same["value_serde"])
+            if through is not None:
+                stream = SystemStream.parse(through)
+                return PartitionThroughSpec(id=i, function=function, envelope=envelope, through=stream, **same)
+            return PartitionBySpec(id=i, function=function, envelope=envelope, **same)
+
+        operator = self._declared.add(make, "partition_by", id)
+        if isinstance(operator, PartitionThroughSpec):
+            return MessageStream(self._declared, self._declared.reader_of(operator))
+        return MessageStream(self._declared, operator)
+
+    def process(
+        self,
+        task: Callable[[], StreamTask],
+        *,
+        stores: Iterable[str] = (),
+        key: Serde[Any] | None = None,
+        value: Serde[Any] | None = None,
+        timers: Serde[Any] | None = None,
+        timers_at_drain: AtDrain = "fire",
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Run a StreamTask on every message. The result is the stream of the messages that it emits.
+
+        Args:
+            task: the StreamTask's class, or a function without arguments that makes the task.
+            stores: the names of the declared stores that the task uses.
+            key: the serde of the emitted keys on their way to another stage; by default that of this stream.
+            value: the serde of the emitted values; by default `Json`.
+            timers: the serde of the keys of the task's timers. Without it the task has none; see
+                `TaskContext.schedule`.
+            timers_at_drain: what a drain does to timers whose time has not come. "fire" calls `on_timer` once for each;
+                "discard" drops them.
+            id: the operator's stable name. The store of its timers is named after it.
+
+        Raises:
+            ConfigError: a store is not declared, `task` cannot be called, a serde is not valid, or `timers_at_drain` is
+                neither of these or given without `timers`.
+
+        Example:
+            >>> class Changes(ps.StreamTask):
+            ...     def init(self, context):
+            ...         self.gates = context.store("gates")
+            ...
+            ...     def process(self, envelope, collector, coordinator):
+            ...         if self.gates.get(envelope.key) != envelope.value:
+            ...             self.gates[envelope.key] = envelope.value
+            ...             collector.emit(key=envelope.key, value=envelope.value)
+            >>> app = ps.StreamApplication("gates")
+            >>> app.store("gates")
+            >>> changes = app.input("local.gates").process(Changes, stores=["gates"])
+            >>> _ = changes.send_to(app.output("local.changes"))
+            >>> runner = TestRunner(app).input("local.gates", [("UA1", 7), ("UA1", 7), ("UA1", 8)]).run()
+            >>> [message.value for message in runner.output("local.changes")]
+            [7, 8]
+        """
+        spec = self._declared.process([self._operator], task, stores, id, key, value, timers, timers_at_drain)
+        return MessageStream(self._declared, spec)
+
+    def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002
+        """Call a function for each message. No operator can follow.
+
+        The function is called at least once for each message: a batch that is run again calls it again.
+
+        Args:
+            function: called as `function(envelope, collector, coordinator)`, as `StreamTask.process`.
+            id: the operator's stable name.
+
+        Example:
+            >>> app = ps.StreamApplication("alerts")
+            >>> _ = app.output("local.alerts")
+            >>> def alert(envelope, collector, coordinator):
+            ...     if envelope.value > 100:
+            ...         collector.send("local.alerts", key=envelope.key, value=envelope.value)
+            >>> app.input("local.delays").sink(alert)
+            >>> runner = TestRunner(app).input("local.delays", [("UA1", 5), ("UA2", 180)]).run()
+            >>> [(message.key, message.value) for message in runner.output("local.alerts")]
+            [('UA2', 180)]
+        """
+        self._next("sink", id, lambda i: SinkSpec(id=i, function=function, **self._same()))
+
+    def join_table(
+        self,
+        table: Table,
+        function: Callable[[T, Any], U],
+        *,
+        kind: TableJoinKind = "inner",
+        as_of: bool = False,
+        late_to: SystemStream | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[U]:
+        """Join each message with the value that a table has for its key, as Samza's `join` with a table.
+
+        A message sees everything that came to the table before it in the same task. The order of messages that come to
+        different operators in one batch is not specified.
+
+        With `as_of=True` a message is joined with the value that its key had at the message's event time: the join is
+        temporal. The message waits in a store until the watermarks of the stream and of all streams that write the
+        table are above that time. Messages are then joined in the order of their times and keys.
+
+        Args:
+            table: what `app.table(...)` returned.
+            function: called as `function(message's value, table's value)`. It returns the value that follows, and must
+                change neither of them in place.
+            kind: what happens to a message for whose key the table has no value, or that has no key. "inner" drops it;
+                with "left" the function gets None as the table's value.
+            as_of: join with the value as of the message's event time. The table must have history.
+            late_to: with `as_of`, the output for messages below the watermark. Without it, they are counted as
+                `late-dropped`.
+            id: the operator's stable name. The store of a temporal join is named after it.
+
+        Raises:
+            ConfigError: the table is of another application, its keys have another serde than those of the stream,
+                or `as_of` does not fit it.
+
+        Example:
+            >>> app = ps.StreamApplication("seats")
+            >>> planes = app.table("planes")
+            >>> _ = app.input("local.planes").send_to(planes)
+            >>> trips = app.input("local.trips").join_table(planes, lambda miles, seats: [miles, seats], kind="left")
+            >>> _ = trips.send_to(app.output("local.trips-with-seats"))
+            >>> runner = TestRunner(app, partitions=1).input("local.planes", [("N1", 180)]).run()
+            >>> runner = runner.input("local.trips", [("N1", 1400), ("N2", 90)]).run()
+            >>> [message.value for message in runner.output("local.trips-with-seats")]
+            [[1400, 180], [90, None]]
+
+            >>> app = ps.StreamApplication("prices")
+            >>> rates = app.table("rates", history_ms=3_600_000)
+            >>> _ = app.input("local.rates").send_to(rates)
+            >>> prices = app.input("local.orders").join_table(rates, lambda price, rate: price * rate, as_of=True)
+            >>> _ = prices.send_to(app.output("local.prices"))
+            >>> runner = TestRunner(app).input("local.orders", [("EUR", 100)], timestamp=5_000)
+            >>> runner = runner.input("local.rates", [("EUR", 2)], timestamp=1_000)
+            >>> runner = runner.input("local.rates", [("EUR", 3)], timestamp=9_000).end_inputs()
+            >>> [(message.value, message.timestamp) for message in runner.output("local.prices")]
+            [(200, 5000)]
+        """
+        self._declared.check_table(table, self._operator, "join_table()")
+        if not callable(function):
+            raise ConfigError(f"join_table() takes a function of two values, not {function!r}")
+        if kind not in ("inner", "left"):
+            raise ConfigError(f'join_table(): kind is "inner" or "left", not {kind!r}')
+        if as_of:
+            return self._join_as_of(table, function, kind, late_to, id)
+        if table.history_ms is not None:
+            raise ConfigError(
+                f"join_table(): table `{table.name}` has history (history_ms): join it with as_of=True, or declare a "
+                "second table without history"
+            )
+        if late_to is not None:
+            raise ConfigError("join_table(): late_to is for as_of=True, where a message can be late")
+        return self._next(
+            "join_table",
+            id,
+            lambda i: TableJoinSpec(
+                id=i, stores=(table.name,), table=table.name, function=function, kind=kind, **self._changed()
+            ),
+        )
+
+    def _join_as_of(
+        self,
+        table: Table,
+        function: Callable[[Any, Any], Any],
+        kind: TableJoinKind,
+        late_to: SystemStream | None,
+        op_id: str | None,
+    ) -> MessageStream[Any]:
+        if table.history_ms is None:
+            self._declared.check_written(table, "join_table(..., as_of=True): such a table has no versions, because ")
+            raise ConfigError(
+                f"join_table(): as_of=True needs the versions of table `{table.name}`: declare it with "
+                f'app.table("{table.name}", ..., history_ms=...)'
+            )
+        if late_to is not None:
+            self._declared.check_output(late_to)
+        op = self._operator
+
+        def make(i: str) -> TemporalJoinSpec:
+            definition = f"as-of({op.key_serde.name},{op.value_serde.name})"
+            store = self._declared.own_store(f"{i}.join", "temporal-join", definition)
+            return TemporalJoinSpec(
+                id=i,
+                stores=(table.name, store),
+                table=table.name,
+                function=function,
+                kind=kind,
+                message_serde=op.value_serde,
+                late_to=late_to,
+                **self._changed(),
+            )
+
+        return self._next("join_table", op_id, make)
+
+    def send_to(self, output: SystemStream | Table, *, id: str | None = None) -> MessageStream[T]:  # noqa: A002
+        """Write each message to a table, or to an output stream, by default at least once. Returns this stream, which
+        more operators can read.
+
+        An output's partition follows from the key's bytes by Kafka's murmur2. A message without a key goes to the
+        partition with its task's number. In a table, a message's value replaces the value of its key, and None deletes
+        it.
+
+        Args:
+            output: what `app.output(...)` or `app.table(...)` returned.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: the application has not declared this output, the keys of the table have another serde than
+                those of the stream, or the job does not write the table because something else fills it.
+
+        Example:
+            >>> app = ps.StreamApplication("copies")
+            >>> first, second = app.output("local.first"), app.output("local.second")
+            >>> _ = app.input("local.trips").send_to(first).send_to(second)
+            >>> runner = TestRunner(app).input("local.trips", [("N1", 5)]).run()
+            >>> [message.value for name in ("first", "second") for message in runner.output(f"local.{name}")]
+            [5, 5]
+        """
+        if isinstance(output, Table):
+            self._send_to_table(output, id)
+            return self
+        self._declared.check_output(output)
+        self._next("send_to", id, lambda i: SendToSpec(id=i, output=output, **self._same()))
+        return self
+
+    def _send_to_table(self, table: Table, op_id: str | None) -> None:
+        self._declared.check_table(table, self._operator, "send_to()")
+        self._declared.check_written(table)
+
+        def make(i: str) -> SendToTableSpec:
+            stores: tuple[str, ...] = (table.name,)
+            if table.history_ms is not None:
+                definition = f"versions({table.key_serde.name})"
+                stores += (self._declared.own_store(f"{i}.timers", "versions", definition),)
+            return SendToTableSpec(
+                id=i,
+                stores=stores,
+                table=table.name,
+                history_ms=table.history_ms,
+                table_key=table.key_serde.for_store_keys(),
+                **self._same(),
+            )
+
+        self._next("send_to", op_id, make)

@@ -1,0 +1,1 @@
+"""Batches: what one reads, what it has read, and the event times that follow. Pure."""

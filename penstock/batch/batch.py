@@ -1,0 +1,110 @@
+"""The batch: what the driver chooses once and every run of the batch repeats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from penstock.api.time.watermarks import END_OF_TIME as END_OF_TIME
+from penstock.api.time.watermarks import NO_WATERMARK as NO_WATERMARK
+
+Due: TypeAlias = tuple[int | None, int | None]
+"""The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: there is
+none."""
+
+NOTHING_DUE: Due = (None, None)
+
+Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
+
+
+def is_new_period(before_ms: int | None, time_ms: int, period_ms: int) -> bool:
+    """Whether another period has begun since a batch. Before the first batch there was none."""
+    return before_ms is not None and period_ms > 0 and before_ms // period_ms != time_ms // period_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One batch, as every stage, attempt and call to a container gets it.
+
+    The driver chooses it once. A run that failed is repeated with the same values and the next `run`. Stages and
+    attempts see no other clock than `time_ms`.
+
+    Example:
+        >>> Batch(number=7, run=1, time_ms=1_700_000_000_000).next_run().run
+        2
+    """
+
+    number: int
+    """Counts the batches of the job, from 1. After a rewind the numbers behind the checkpoint are used again."""
+    run: int
+    """Counts the executions of the batch within its epoch, from 1."""
+    time_ms: int
+    """The batch time, in epoch milliseconds. It never falls from one batch to the next."""
+    control: Control = "none"
+    """Whether the batch ends its inputs, or drains the job."""
+    late: Mapping[str, int] = field(default_factory=dict)
+    """By operator id, the firing watermark of the batch before, in epoch milliseconds; absent: NO_WATERMARK. A message
+    with an event time below it is late."""
+    firing: Mapping[str, int] = field(default_factory=dict)
+    """By operator id, the watermark up to which event-time timers and windows fire in the end-of-input step; absent:
+    NO_WATERMARK. It is never below `late`."""
+    held: Mapping[str, int] = field(default_factory=dict)
+    """By operator id, the output watermark of those that have due timers of earlier batches: it is below the oldest."""
+
+    before_ms: int | None = None
+    """The time of the batch before, in epoch milliseconds; None: this is the first batch of the job."""
+    closes: tuple[str, ...] | None = None
+    """The operators that the control is for, where durable intermediate streams part the application; None: all."""
+    closed: tuple[str, ...] = ()
+    """The operators that an earlier batch has closed: they do nothing any more."""
+    tables: Mapping[str, int] = field(default_factory=dict)
+    """By pushed table, the version that the batch reads."""
+
+    @property
+    def last_ended(self) -> int:
+        """The number of the batch that must have ended before this one runs."""
+        return self.number - 1
+
+    def late_watermark(self, operator: str) -> int:
+        """Messages of the operator with an event time below it are late."""
+        return self.late.get(operator, NO_WATERMARK)
+
+    def firing_watermark(self, operator: str) -> int:
+        """What waits in the operator for an event time up to it fires at the end of the batch's input."""
+        return self.firing.get(operator, NO_WATERMARK)
+
+    def output_watermark(self, operator: str) -> int:
+        """What waits in the operator for an event time up to it must fire in this batch: operators downstream take it
+        as complete. What waits for a later time, up to the firing watermark, may fire in one of the next batches."""
+        return self.held.get(operator, self.firing_watermark(operator))
+
+    def earliest_output(self, operator: str) -> int:
+        """What the operator emits with this event time or a later one is late at no operator behind it."""
+        return min(self.late_watermark(operator), self.output_watermark(operator) + 1)
+
+    def seen_by(self, operator: str) -> Batch:
+        """The batch as the operator gets it: the control of others is not its own."""
+        if self.control == "none" or self.closes is None or operator in self.closes:
+            return self
+        return replace(self, control="none")
+
+    def ends(self, operator: str) -> bool:
+        """Whether this batch or an earlier one brings the operator to its end."""
+        return operator in self.closed or self.seen_by(operator).control != "none"
+
+    def begins_period(self, period_ms: int) -> bool:
+        """Whether it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,
+        there are none."""
+        return is_new_period(self.before_ms, self.time_ms, period_ms)
+
+    def next_run(self) -> Batch:
+        """The same batch, run again."""
+        return replace(self, run=self.run + 1)
+
+    def __str__(self) -> str:
+        return f"batch {self.number} run {self.run}"
+
+
+NO_BATCH = Batch(-1, -1, 0)
+"""Before the first batch of an epoch: no attempt is of it."""

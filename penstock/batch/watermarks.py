@@ -1,0 +1,322 @@
+"""How far event time has come at each operator, as a function of the batches that have ended. Pure.
+
+A watermark is of an operator, not of a task: the whole job runs a batch at once, so the driver knows after each batch
+what every partition has read. Two of them are in a `Batch`. The *late* watermark is the firing watermark of the batch
+before: a message below it is late. Timers and windows up to the *firing* watermark fire at the end of the batch's
+input. What fires is at or above the late watermark, and is therefore late nowhere downstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK, WatermarkPolicy
+from penstock.batch.positions import Ends, Positions, TaskSsp
+from penstock.checkpoint.intermediate import Intermediate
+from penstock.errors import ConfigError
+from penstock.graph.specs import ApplicationGraph
+from penstock.wording import utc_text
+
+_Reached: TypeAlias = tuple[int, tuple[int, bool] | None]
+"""A watermark, and since when it is idle: a batch time, and whether there was a message before it; None: it is not."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivenWatermark:
+    """The watermark of an input that somebody else knows, in one batch."""
+
+    late: int
+    firing: int
+
+
+@dataclass(frozen=True, slots=True)
+class TimedInput:
+    """An input: its stream, and how its event times become a watermark."""
+
+    stream: SystemStream
+    policy: WatermarkPolicy
+
+    def watermark_of(self, highest_ms: int | None) -> int:
+        """What the policy says of the highest event time; None: there is none yet. Raises ConfigError if the policy
+        fails, or says no number."""
+        if highest_ms is None:
+            return NO_WATERMARK
+        try:
+            said = self.policy.watermark(highest_ms)
+        except Exception as error:
+            raise ConfigError(
+                f"the watermark policy of input `{self.stream}` failed for {highest_ms}: {type(error).__name__}: "
+                f"{error}"
+            ) from error
+        if type(said) is not int:
+            raise ConfigError(
+                f"the watermark policy of input `{self.stream}` returned {said!r}: expected epoch milliseconds, an int"
+            )
+        return max(NO_WATERMARK, min(said, END_OF_TIME - 1))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFlow:
+    """The operators in topological order, each with those whose watermarks hold it back, and what is known of the
+    inputs."""
+
+    upstream: Mapping[str, tuple[str, ...]]
+    inputs: Mapping[str, TimedInput]
+    """By operator id."""
+    intermediates: Mapping[str, tuple[str, SystemStream]] = field(default_factory=dict)
+    """By the id of the operator that reads a durable intermediate stream: the one that writes it, and the stream."""
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph) -> TimeFlow:
+        """The flow of event time through an application."""
+        return cls(
+            graph.time_sources(),
+            {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
+            {op.id: (op.writer, op.stream) for op in graph.intermediates},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Watermarks:
+    """The watermarks of one batch, in epoch milliseconds, by operator id. Absent: NO_WATERMARK."""
+
+    late: Mapping[str, int] = field(default_factory=dict)
+    firing: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, int] = field(default_factory=dict)
+    """The output watermark of operators that have due timers of earlier batches: below the oldest of those. That of
+    the others is their firing watermark."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A partition whose position is at its end."""
+
+    position: int
+    since_ms: int
+    """The batch time when that was first seen."""
+
+
+def at_the_end(
+    before: Mapping[TaskSsp, Waiting], positions: Positions, ends: Ends, now_ms: int
+) -> dict[TaskSsp, Waiting]:
+    """The partitions whose position is at their end now, and since when.
+
+    Args:
+        before: the answer of the last time within this run.
+        now_ms: the batch time.
+    """
+    found = {}
+    for at, position in positions.items():
+        if position >= ends[at.ssp].upcoming:
+            known = before.get(at)
+            same = known is not None and known.position == position
+            found[at] = known if same and known is not None else Waiting(position, now_ms)
+    return found
+
+
+def ended_partitions(positions: Positions, ends: Ends) -> frozenset[SystemStreamPartition]:
+    """The partitions that have ended, and that every task has read to their end."""
+    if not any(end.ended for end in ends.values()):
+        return frozenset()
+    unread = {at.ssp for at, position in positions.items() if position < ends[at.ssp].upcoming}
+    return frozenset(at.ssp for at in positions if ends[at.ssp].ended and at.ssp not in unread)
+
+
+def idle_partitions(
+    waiting: Mapping[TaskSsp, Waiting], idle_ms: Mapping[SystemStream, int], now_ms: int
+) -> dict[TaskSsp, int]:
+    """Those whose position has been at their end for the time that their stream allows, each with when it became
+    idle."""
+    idle = {at: each.since_ms + idle_ms[at.ssp.system_stream] for at, each in waiting.items()}
+    return {at: since for at, since in idle.items() if since <= now_ms}
+
+
+def next_watermarks(
+    flow: TimeFlow,
+    readers: Collection[TaskSsp],
+    event_times: Mapping[TaskSsp, int],
+    last: Mapping[str, int],
+    *,
+    idle: Mapping[TaskSsp, int] | None = None,
+    ended: Collection[SystemStreamPartition] = (),
+    oldest: Mapping[str, int] | None = None,
+    intermediate: Mapping[SystemStream, Intermediate] | None = None,
+    carried: bool = False,
+    given: Mapping[SystemStream, GivenWatermark] | None = None,
+) -> Watermarks:
+    """The watermarks of the next batch. None is below that of the last batch.
+
+    An input's watermark is the lowest of its partitions, an operator's the lowest of what it reads. Partitions and
+    inputs that are idle or have ended do not count. If all are idle, the watermark stays where it was when the last of
+    them became idle, which a partition without any message does before others of the same moment; if all have ended, it
+    is END_OF_TIME. An operator that is new begins with the watermark of what it
+    reads.
+
+    Args:
+        readers: every partition of every input, with each task that reads it.
+        event_times: the highest event time that ended batches have read.
+        last: the firing watermarks of the last batch.
+        idle: the partitions that are idle, each with the batch time when it became idle.
+        oldest: by operator id, the time of the oldest event-time timer. If it is due, it may not fire in the next
+            batch, so the operator's output stays below it.
+        intermediate: the durable intermediate streams. What reads one has the watermark of the last batch whose
+            messages it has read.
+        carried: whether the streams have carried the watermarks to their readers, as the next batches do if there is
+            nothing to read.
+        given: the inputs whose watermark does not follow from what was read of them.
+    """
+    given = {} if given is None else given
+    oldest = {} if oldest is None else oldest
+    idle = {} if idle is None else idle
+    of_stream: dict[SystemStream, list[_Reached]] = {}
+    policies = {source.stream: source for source in flow.inputs.values()}
+    for at in readers:
+        if at.ssp not in ended and (stream := at.ssp.system_stream) in policies:
+            watermark = policies[stream].watermark_of(event_times.get(at))
+            since = (idle[at], at in event_times) if at in idle else None
+            of_stream.setdefault(stream, []).append((watermark, since))
+    late: dict[str, int] = {}
+    firing: dict[str, int] = {}
+    held: dict[str, int] = {}
+    past: dict[str, int] = {}
+    reached: dict[str, _Reached] = {}
+    for op, upstream in flow.upstream.items():
+        source = flow.inputs.get(op)
+        if op in flow.intermediates:
+            writer, stream = flow.intermediates[op]
+            begin, read = NO_WATERMARK, (intermediate or {}).get(stream, Intermediate())
+            found, idle_since = read.watermark, None if read.unread else reached[writer][1]
+            if carried and not read.unread:
+                found = max(found, reached[writer][0])
+        elif source is None:
+            begin = min(past[up] for up in upstream)
+            found, idle_since = _lowest([reached[up] for up in upstream])
+        elif source.stream in given:
+            begin, found, idle_since = given[source.stream].late, given[source.stream].firing, None
+        else:
+            begin = NO_WATERMARK
+            found, idle_since = _lowest(of_stream.get(source.stream, []))
+        late[op] = last.get(op, begin)
+        firing[op] = max(late[op], found)
+        due = oldest.get(op)
+        past[op] = late[op] if due is None or due > late[op] else due - 1
+        if due is not None and due <= firing[op]:
+            held[op], idle_since = due - 1, None
+        reached[op] = held.get(op, firing[op]), idle_since
+    return Watermarks(_known(late), _known(firing), held)
+
+
+def closing_watermarks(
+    flow: TimeFlow, last: Mapping[str, int], closes: Collection[str] | None = None, closed: Collection[str] = ()
+) -> Watermarks:
+    """The watermarks of a batch that brings operators to their end: everything that waits in them for event time fires.
+
+    Args:
+        closes: these operators; None: all. The watermarks of the others do not move.
+        closed: the operators that an earlier batch has brought to their end.
+    """
+    done = {op for op in flow.upstream if closes is None or op in closes or op in closed}
+    late = next_watermarks(flow, (), {}, last).late
+    promised = _promised(flow, last)
+    held = {op: at for op, at in promised.items() if op not in done and at < late.get(op, NO_WATERMARK)}
+    return Watermarks(late, {**late, **dict.fromkeys(done, END_OF_TIME)}, held)
+
+
+def slowest_partitions(
+    flow: TimeFlow,
+    readers: Iterable[TaskSsp],
+    event_times: Mapping[TaskSsp, int],
+    *,
+    idle: Collection[TaskSsp] = (),
+    ended: Collection[SystemStreamPartition] = (),
+) -> dict[SystemStream, TaskSsp]:
+    """Of each input the partition that holds its watermark back; none of an input that is idle or has ended."""
+    found: dict[SystemStream, tuple[int, TaskSsp]] = {}
+    policies = {each.stream: each for each in flow.inputs.values()}
+    for at in sorted(readers):
+        stream = at.ssp.system_stream
+        if at not in idle and at.ssp not in ended:
+            watermark = policies[stream].watermark_of(event_times.get(at))
+            if stream not in found or watermark < found[stream][0]:
+                found[stream] = watermark, at
+    return {stream: at for stream, (_, at) in found.items()}
+
+
+def holding_back(
+    flow: TimeFlow,
+    readers: Collection[TaskSsp],
+    event_times: Mapping[TaskSsp, int],
+    *,
+    quiet: Collection[TaskSsp],
+    idle: Collection[TaskSsp],
+    ended: Collection[SystemStreamPartition],
+    fires: Callable[[Collection[TaskSsp]], bool],
+) -> list[TaskSsp]:
+    """The quiet partitions without which something would fire, one for each input.
+
+    Args:
+        quiet: partitions without new messages that are not idle yet.
+        fires: whether something would fire if these partitions were idle.
+    """
+    policies = {each.stream: each for each in flow.inputs.values()}
+    reached = {
+        at: policies[at.ssp.system_stream].watermark_of(event_times.get(at)) for at in readers if at.ssp not in ended
+    }
+    furthest = max(reached.values(), default=NO_WATERMARK)
+    slow = {at for at in quiet if reached.get(at, furthest) < furthest}
+    if not slow or not fires({*idle, *slow}):
+        return []
+    slowest = slowest_partitions(flow, readers, event_times, idle=idle, ended=ended)
+    return [
+        at
+        for stream, at in slowest.items()
+        if at in slow and not fires({*idle, *(other for other in slow if other.ssp.system_stream != stream)})
+    ]
+
+
+def holds_back_text(stream: SystemStream | str, partition: int, event_time_ms: int | None) -> str:
+    """The sentence that names the partition which holds a watermark back, with its highest event time."""
+    reached = (
+        "it has had no message yet" if event_time_ms is None else f"its highest event time is {utc_text(event_time_ms)}"
+    )
+    return f"`{stream}` partition {partition} holds the watermark back: {reached}"
+
+
+def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSsp, int | None]]) -> dict[TaskSsp, int]:
+    """The highest event times after a batch that has read these. None falls."""
+    after = dict(before)
+    for at, highest in read:
+        if highest is not None:
+            after[at] = max(highest, after.get(at, highest))
+    return after
+
+
+def _promised(flow: TimeFlow, last: Mapping[str, int]) -> dict[str, int]:
+    """By operator, the time before which those behind it await nothing."""
+    behind: dict[str, list[str]] = {op: [] for op in flow.upstream}
+    for op, upstream in flow.upstream.items():
+        for up in upstream:
+            behind[up].append(op)
+    promised: dict[str, int] = {}
+    for op, upstream in flow.upstream.items():
+        late = last.get(op, min((promised[up] for up in upstream), default=NO_WATERMARK))
+        promised[op] = min([late, *(last[each] for each in behind[op] if each in last)])
+    return promised
+
+
+def _lowest(found: Sequence[_Reached]) -> _Reached:
+    """The lowest of those that are active; of those that became idle last, if all are idle; END_OF_TIME if all have
+    ended."""
+    alive = [each for each in found if each[0] < END_OF_TIME]
+    active = [watermark for watermark, idle_since in alive if idle_since is None]
+    if active or not alive:
+        return min(active, default=END_OF_TIME), None
+    latest = max(since for _, since in alive if since is not None)
+    return min(watermark for watermark, since in alive if since == latest), latest
+
+
+def _known(watermarks: Mapping[str, int]) -> dict[str, int]:
+    return {op: each for op, each in watermarks.items() if each > NO_WATERMARK}

@@ -1,0 +1,153 @@
+"""Whether a checkpoint of Samza fits a job, and what it says in the job's own terms. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.edit import MAX_OFFSET, Content, inputs_text
+from penstock.checkpoint.samza.imported import SamzaCheckpoint
+from penstock.checkpoint.versions.changelog_marker import ChangelogOffset
+from penstock.checkpoint.versions.value import TaskCheckpoint
+from penstock.errors import CorruptError, IncompatibleError
+from penstock.system.base import PartitionOffsets
+from penstock.wording import argument, counted
+
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a job expects of a checkpoint: its tasks and their inputs, and the stores that need a marker in each."""
+
+    inputs: Mapping[int, Collection[SystemStreamPartition]]
+    stores: Collection[str]
+
+    @property
+    def task_count(self) -> int:
+        """The number of tasks."""
+        return len(self.inputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """What the checkpoint becomes, and what a person should know about it."""
+
+    content: Content
+    notes: tuple[str, ...]
+
+
+def adopt(
+    found: SamzaCheckpoint,
+    target: Target,
+    ends: Mapping[SystemStreamPartition, PartitionOffsets],
+    left_out: Mapping[str, str],
+) -> Adopted:
+    """Samza's last processed offsets become next offsets, one more each.
+
+    A partition without one was never processed: it begins at its oldest message, which skips nothing and, since no
+    store knows anything of it, counts nothing twice. Markers of the backends in `left_out`, which maps each to the
+    reason, are left out.
+
+    Raises:
+        IncompatibleError: the tasks, an input or a store are not the job's; an offset is no number; a store of a task
+            would have no marker; or nothing tells where a partition begins.
+    """
+    _refuse_other_tasks(found, target)
+    first_read: list[SystemStreamPartition] = []
+    positions: dict[int, dict[SystemStreamPartition, int]] = {}
+    markers: dict[int, dict[str, dict[str, str]]] = {}
+    for number, task in found.tasks.items():
+        _refuse_unknown(number, task, target)
+        positions[number] = {}
+        for ssp in sorted(target.inputs[number]):
+            last = task.offsets.get(ssp)
+            if last is None:
+                first_read.append(ssp)
+            positions[number][ssp] = _oldest(ssp, ends) if last is None else _next(ssp, last)
+        markers[number] = {name: dict(own) for name, own in task.markers.items() if name not in left_out}
+        _refuse_bare_store(number, markers[number], target, left_out)
+    notes = [f"the markers of `{name}` are left out: {why}" for name, why in sorted(left_out.items())]
+    if first_read:
+        named = inputs_text(dict.fromkeys(first_read))
+        notes.append(f"no message of {named} was processed yet: they begin at their oldest message")
+    return Adopted(Content(positions, markers), tuple(notes))
+
+
+def _refuse_other_tasks(found: SamzaCheckpoint, target: Target) -> None:
+    missing = sorted(target.inputs.keys() - found.tasks.keys())
+    more = sorted(found.tasks.keys() - target.inputs.keys())
+    if missing or more:
+        which = [f"has nothing of {_tasks(missing)}"] if missing else []
+        which += [f"has also {_tasks(more)}"] if more else []
+        raise IncompatibleError(
+            f"the job has {counted(target.task_count, 'task')}, 0 to {target.task_count - 1}; the file "
+            f"{' and '.join(which)}. "
+            "Keys would move away from their state"
+        )
+
+
+def _tasks(numbers: list[int]) -> str:
+    return f"task{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
+def _refuse_unknown(number: int, task: TaskCheckpoint, target: Target) -> None:
+    known = target.inputs[number]
+    for ssp, offset in sorted(task.offsets.items()):
+        if ssp in known:
+            continue
+        hint = ""
+        if _is_changelog_position(offset):
+            hint = (
+                f". `{offset}` is the position of a changelog: set `stores.<name>.changelog` to `{ssp.system_stream}`"
+            )
+        raise IncompatibleError(
+            f"task {number} of the file reads `{ssp}`; the job's task reads {inputs_text(dict.fromkeys(known))}{hint}"
+        )
+    for backend, stores in task.markers.items():
+        for store in stores:
+            if store not in target.stores:
+                has = ", ".join(f"`{name}`" for name in sorted(target.stores)) or "no stores"
+                raise IncompatibleError(
+                    f"task {number} of the file has a marker of store `{store}` (by {backend}), which would be lost: "
+                    f"the job has {has}"
+                )
+
+
+def _refuse_bare_store(
+    number: int, markers: Mapping[str, Mapping[str, str]], target: Target, left_out: Mapping[str, str]
+) -> None:
+    for store in sorted(target.stores):
+        if not any(store in own for own in markers.values()):
+            why = "".join(f"; {name} is left out: {reason}" for name, reason in sorted(left_out.items()))
+            raise IncompatibleError(
+                f"the file has no marker that store `{store}` of task {number} could be restored from, so its state "
+                f"would be lost{why}"
+            )
+
+
+def _next(ssp: SystemStreamPartition, last: str) -> int:
+    if not (_NUMBER.fullmatch(last) and int(last) < MAX_OFFSET):
+        raise IncompatibleError(
+            f"`{ssp}`: the last processed offset `{last}` is not a Penstock offset: offsets are integers"
+        )
+    return int(last) + 1
+
+
+def _oldest(ssp: SystemStreamPartition, ends: Mapping[SystemStreamPartition, PartitionOffsets]) -> int:
+    if ssp not in ends:
+        raise IncompatibleError(
+            f"the file has no offset of `{ssp}`, and its oldest message cannot be looked up, so there is no offset "
+            f"to begin at. Give the configuration of its system with {argument('file')}"
+        )
+    return ends[ssp].oldest
+
+
+def _is_changelog_position(offset: str | None) -> bool:
+    try:
+        ChangelogOffset.parse(offset or "")
+    except CorruptError:
+        return False
+    return True

@@ -1,0 +1,90 @@
+"""The markers of a task: which a checkpoint has, in one of its versions or in all of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.versions.changelog_marker import BACKEND, UNKNOWN_STREAM, ChangelogStreamMarker
+from penstock.checkpoint.versions.table import FORMATS, format_of
+from penstock.checkpoint.versions.v1 import VERSION as V1
+from penstock.checkpoint.versions.v2 import VERSION as V2
+from penstock.checkpoint.versions.value import Markers, StoresOfChangelogs, TaskCheckpoint
+
+_NO_CHANGELOGS: StoresOfChangelogs = MappingProxyType({})
+
+
+def read_task(record: CheckpointRecord, task: int, version: int, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
+    """What a checkpoint says of a task in one of its versions; nothing for a task it does not have.
+
+    `changelogs` maps each changelog partition of the task's stores to its store: a V1 value mixes their positions
+    among the offsets of inputs, and has no other markers. It cannot say which stream they are of, if one was deleted
+    and created again; the rest of the checkpoint says it.
+
+    Raises:
+        CorruptError: the value does not decode.
+    """
+    value = record.tasks.get(task, {}).get(str(version))
+    if value is None:
+        return TaskCheckpoint({}, {})
+    read = format_of(version).read(value, changelogs)
+    processed = {ssp: offset for ssp, offset in read.offsets.items() if offset is not None}
+    markers = _with_streams(record, task, read.markers) if version == V1 else read.markers
+    return TaskCheckpoint(processed, markers, read.id)
+
+
+def _with_streams(record: CheckpointRecord, task: int, markers: Markers) -> Markers:
+    """Markers of version 1, with the identities of their streams: those of version 2, else those of the record."""
+    second = record.tasks.get(task, {}).get(str(V2))
+    beside = {} if second is None else format_of(V2).read(second, {}).markers.get(BACKEND, {})
+    known = {each.ssp: each.stream_identity for each in map(ChangelogStreamMarker.deserialize, beside.values())}
+    found = {}
+    for store, text in markers.get(BACKEND, {}).items():
+        marker = ChangelogStreamMarker.deserialize(text)
+        stream = record.identities.get(marker.ssp.system_stream, UNKNOWN_STREAM)
+        found[store] = replace(marker, stream_identity=known.get(marker.ssp, stream)).serialize()
+    return {**markers, BACKEND: found} if found else markers
+
+
+def changelog_identities(markers: Mapping[Any, Markers]) -> dict[SystemStream, str]:
+    """What the markers of all tasks say of their streams. Records have it, because version 1 cannot."""
+    found = (
+        ChangelogStreamMarker.deserialize(text) for own in markers.values() for text in own.get(BACKEND, {}).values()
+    )
+    return {marker.ssp.system_stream: marker.stream_identity for marker in found if marker.stream_identity}
+
+
+def markers_of(record: CheckpointRecord, task: int, changelogs: StoresOfChangelogs = _NO_CHANGELOGS) -> Markers:
+    """The markers of one task, in the best version that is there; none for a task that is not.
+
+    Args:
+        record: the checkpoint.
+        task: the task's number.
+        changelogs: as for `read_task`. Without them there are no markers in version 1.
+
+    Raises:
+        CorruptError: the value does not decode.
+    """
+    version = next((each for each in FORMATS if str(each) in record.tasks.get(task, {})), next(iter(FORMATS)))
+    return read_task(record, task, version, changelogs).markers
+
+
+def needed_markers(
+    record: CheckpointRecord, task: int, changelogs: StoresOfChangelogs
+) -> dict[str, dict[str, tuple[str, ...]]]:
+    """Backend -> store -> every marker of one task that any version of the checkpoint holds: what must stay for it.
+
+    Raises:
+        CorruptError: a value does not decode.
+    """
+    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    for version, form in FORMATS.items():
+        value = record.tasks.get(task, {}).get(str(version))
+        for backend, store, marker in () if value is None else form.needed(value, changelogs):
+            stores = found.setdefault(backend, {})
+            stores[store] = (*stores.get(store, ()), marker)
+    return found

@@ -1,0 +1,227 @@
+"""The attempts of a container in one epoch: which run's may come, which are running, and who may touch them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.batch.batch import NO_BATCH, Batch
+from penstock.errors import ContainerLostError
+from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.sources import DiscardedAttemptError
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
+from penstock.wire.protocol import AttemptCall
+
+
+class RunningAttempt:
+    """An attempt and the right to touch it. Whoever holds the lock may; once cancelled, nobody may any more."""
+
+    def __init__(self, attempt: TaskAttempt) -> None:
+        self.attempt = attempt
+        self.lock = threading.Lock()
+        self.cancelled = False
+        self._busy_since: float | None = None
+        self._seen: object = None
+        """How far it was when somebody last looked."""
+
+    @contextmanager
+    def touch(self) -> Iterator[TaskAttempt]:
+        """Process something. Raises DiscardedAttemptError if the attempt was cancelled meanwhile."""
+        with self.lock:
+            if self.cancelled:
+                raise DiscardedAttemptError("the attempt was cancelled: a newer one of its task has begun")
+            self._busy_since = time.monotonic()
+            try:
+                yield self.attempt
+            finally:
+                self._busy_since = None
+
+    def stalled_seconds(self, now: float) -> float:
+        """How long the attempt has been processing one message, as far as calls of this from time to time tell.
+
+        Without the lock: its holder may be stuck.
+        """
+        since, step = self._busy_since, self.attempt.step
+        if since is None or (step is not None and not step.limit.is_general):
+            return 0.0
+        seen = self.attempt.progress()
+        if seen != self._seen:
+            self._seen = seen
+            self._busy_since = now
+            return 0.0
+        return now - since
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it processes something now."""
+        return self._busy_since is not None
+
+    def processing(self) -> str:
+        """Which message it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
+        if self._busy_since is None:
+            return ""
+        return f"{self.attempt.describe()} in task {self.attempt.task}, stage {self.attempt.stage}"
+
+    def overdue(self) -> str:
+        """What to say if it does something without a message that takes longer than it may; empty otherwise. Without
+        the lock, as `stalled_seconds`."""
+        step = self.attempt.step
+        late = None if step is None or self._busy_since is None else step.late(self.attempt.stage, self.attempt.task)
+        return "" if late is None else str(late)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """What the attempts of a container are doing."""
+
+    batch: int
+    processed: Mapping[int, int]
+    """By stage, the messages of the batch that were processed."""
+    stalled_ms: int = 0
+    """How long the slowest attempt has been processing one message."""
+    processing: str = ""
+    """That message, in words."""
+    overdue: str = ""
+    """What one of them does that takes longer than it may, in words."""
+
+
+class Attempts:
+    """The attempts of the tasks of one epoch. Thread-safe: calls come from Flight's threads."""
+
+    name = "attempts"
+
+    def __init__(self, epoch: int, tasks: Mapping[int, TaskInstance]) -> None:
+        self._epoch = epoch
+        self._tasks = dict(tasks)
+        self._lock = threading.Lock()
+        self._running: dict[tuple[int, int], RunningAttempt] = {}
+        """(stage, task) -> its attempt."""
+        self._batch = NO_BATCH
+        """The run whose attempts may come."""
+        self._processed = Counter[int]()
+        """By stage, messages that its attempts have processed that are finished."""
+        self._stopped = False
+
+    def start(self) -> None:
+        """Nothing to do: a run has to begin first."""
+
+    def start_run(self, batch: Batch) -> None:
+        """A run of a batch begins: drop what an earlier run of it left."""
+        with self._lock:
+            self._check()
+            self._batch = batch
+            self._processed.clear()
+            running, self._running = self._running, {}
+        for attempt in running.values():
+            self._discard(attempt)
+        for instance in self._tasks.values():
+            instance.drop_attempts()
+
+    def begin(self, call: AttemptCall, number: int) -> RunningAttempt:
+        """Begin the attempt of one of the tasks; an older one of this stage and task is cancelled first, and joined."""
+        place = (call.stage, number)
+        with self._lock:
+            task = self._check_attempt(call, number)
+            older = self._running.get(place)
+        if older is not None:
+            self._discard(older)  # it stays listed until then, so that a beat tells how long this takes
+        running = RunningAttempt(task.begin_attempt(call.stage, new_token(), call.batch))
+        with self._lock:
+            try:
+                self._check_attempt(call, number)
+                if self._running.get(place) is not older:
+                    raise ContainerLostError(f"two attempts of stage {call.stage} task {number} began at once")
+            except ContainerLostError:
+                task.discard_attempt(running.attempt)
+                raise
+            self._running[place] = running
+        return running
+
+    def process(self, running: RunningAttempt, packet: Packet) -> list[Packet]:
+        """Feed a packet to an attempt; what it has ready to send comes back."""
+        with running.touch() as attempt:
+            return list(attempt.accept(packet))
+
+    def finish(self, running: RunningAttempt) -> list[Packet]:
+        """The rest of an attempt's output; it now waits for End."""
+        with running.touch() as attempt:
+            rest = list(attempt.finish())
+            with self._lock:
+                if not self._unlist(running):
+                    raise DiscardedAttemptError("the attempt was cancelled")
+                self._processed[attempt.stage] += attempt.processed
+            running.cancelled = True  # it belongs to the task from here on
+            self._tasks[attempt.task].finish_attempt(attempt)
+        return rest
+
+    def abandon(self, running: RunningAttempt) -> None:
+        """The attempt's stream broke, or its input was not complete: discard it and all it touched."""
+        with self._lock:
+            self._unlist(running)
+        self._discard(running)
+
+    def activity(self) -> Activity:
+        """What they are doing now."""
+        now = time.monotonic()
+        with self._lock:
+            running = list(self._running.values())
+            batch, processed = self._batch.number, self._processed.copy()
+        for each in running:
+            processed[each.attempt.stage] += each.attempt.processed
+        if not running:
+            return Activity(batch, processed)
+        stalled, slowest = max(
+            ((each.stalled_seconds(now), each) for each in running), key=lambda found: (found[0], found[1].is_busy)
+        )
+        overdue = next(filter(None, (each.overdue() for each in running)), "")
+        return Activity(batch, processed, int(stalled * 1000), slowest.processing(), overdue)
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Nothing to do: what runs when a run ends is of no batch that counts."""
+
+    def stop(self) -> None:
+        """The epoch ends: cancel and join every attempt. None can begin any more."""
+        with self._lock:
+            self._stopped = True
+            running, self._running = self._running, {}
+        for attempt in running.values():
+            self._discard(attempt)
+
+    def status(self) -> str:
+        """What the slowest one does."""
+        return self.activity().processing
+
+    def _unlist(self, running: RunningAttempt) -> bool:
+        """Whether it was listed; a newer one in its place stays."""
+        place = (running.attempt.stage, running.attempt.task)
+        listed = self._running.get(place) is running
+        if listed:
+            del self._running[place]
+        return listed
+
+    def _discard(self, running: RunningAttempt) -> None:
+        with running.lock:
+            if running.cancelled:
+                return
+            running.cancelled = True
+            self._tasks[running.attempt.task].discard_attempt(running.attempt)
+
+    def _check(self) -> None:
+        if self._stopped:
+            raise ContainerLostError(f"this container has left epoch {self._epoch}")
+
+    def _check_attempt(self, call: AttemptCall, number: int) -> TaskInstance:
+        self._check()
+        if call.batch != self._batch:
+            raise ContainerLostError(f"an attempt of {call.batch} came during {self._batch}")
+        task = self._tasks.get(number)
+        if task is None or task.last_ended != call.batch.last_ended:
+            known = "not here" if task is None else f"at batch {task.last_ended}"
+            expected = call.batch.last_ended
+            raise ContainerLostError(f"an attempt expects task {number} at batch {expected}; it is {known}")
+        return task

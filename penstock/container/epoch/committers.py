@@ -1,0 +1,135 @@
+"""The commits of a container: every task and backend in parallel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.epoch.restorer import RestoredTask
+from penstock.container.epoch.task_commit import TaskCommitManager
+from penstock.container.shared.resources import EpochResources
+from penstock.errors import RetryableError
+from penstock.outbox.container.outboxes import OutboxUploads
+from penstock.outbox.objects import ObjectContents
+from penstock.outbox.task import Taken
+from penstock.parallel import each
+from penstock.side.container.backups import SideSource
+from penstock.side.store.engine import SideEngine
+from penstock.wire.protocol import Markers, Uploaded
+
+_COPIERS = 2
+_BASE_POLL_SECONDS = 0.2
+
+
+class Committers:
+    """Commits all tasks of a container; a service, because copies, uploads and what backends do beside them are in the
+    background."""
+
+    name = "commits"
+
+    def __init__(
+        self,
+        resources: EpochResources,
+        tasks: Mapping[int, RestoredTask],
+        side: Callable[[str, int], SideEngine],
+        hold: Callable[[Taken, Sequence[ObjectContents]], None],
+    ) -> None:
+        """`side` gives the newest content of a side store of a task. `hold` gets what is to be published."""
+        config = resources.package.config
+        self._resources = resources
+        self._commits = {
+            number: TaskCommitManager(
+                task.instance,
+                task.backups,
+                resources.folders,
+                keep_copies=config.job.keeps_copies,
+                metrics=resources.metrics.of_task(number),
+                side={store: SideSource(partial(side, store, number)) for store in resources.side_backups},
+            )
+            for number, task in tasks.items()
+        }
+        self._outboxes = OutboxUploads(
+            {number: task.instance for number, task in tasks.items()},
+            resources.objects,
+            resources.paths,
+            resources.epoch,
+            hold,
+        )
+        self._uploaders = resources.pool("commit", config.container.commit_thread_pool_size)
+        self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
+        self._doing = ""
+
+    def start(self) -> None:
+        """Nothing to do: a commit begins with its snapshot."""
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether a backend of a task waits for a commit although nothing may change."""
+        return any(commit.wants_commit for commit in self._commits.values())
+
+    def snapshot(self, checkpoint_id: CheckpointId, *, last: bool) -> None:
+        """The synchronous part of a commit, for every task. `last`: no other one is to be expected soon."""
+        for commit in self._commits.values():
+            commit.snapshot(checkpoint_id, self._copiers, last=last)
+        self._outboxes.snapshot()
+
+    def upload(self, checkpoint_id: CheckpointId) -> Uploaded:
+        """The part of a commit that runs in the background. May be called again after a RetryableError."""
+        self._doing = f"uploading checkpoint {checkpoint_id}"
+        try:
+            return self._upload(checkpoint_id)
+        finally:
+            self._doing = ""
+
+    def _upload(self, checkpoint_id: CheckpointId) -> Uploaded:
+        copies = {task: commit.await_copies() for task, commit in self._commits.items()}
+        items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
+        markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
+        outboxes = self._outboxes.waiting
+        while items or outboxes:
+            parts: list[Callable[[], dict[str, str]]] = [
+                *(partial(self._commits[task].upload, backend, checkpoint_id, copies[task]) for task, backend in items),
+                *(partial(self._outboxes.upload, task, checkpoint_id) for task in outboxes),
+            ]
+            found, outboxes = each(self._uploaders, lambda part: part(), parts), []
+            for (task, backend), own in zip(items, found[: len(items)], strict=True):
+                markers[str(task)][backend] = own
+            # A checkpoint without any marker of a store could not be restored: it waits for a base.
+            bare = {task for task in self._commits if not self._commits[task].has_all(markers[str(task)])}
+            items = [item for item in items if item[0] in bare]
+            if items and self._resources.leaving.wait(_BASE_POLL_SECONDS):
+                raise RetryableError("the container leaves the epoch")
+        for task, commit in self._commits.items():
+            commit.uploaded(checkpoint_id, markers[str(task)], copies[task])
+        return Uploaded(markers, self._outboxes.uploaded())
+
+    def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
+        """The checkpoint is in the log."""
+        each(
+            self._uploaders,
+            lambda task: self._commits[task].clean_up(checkpoint_id, markers.get(str(task), {})),
+            list(self._commits),
+        )
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Give what backends do in the background the time to end."""
+        deadline = time.monotonic() + timeout_s
+        for commit in self._commits.values():
+            commit.finish(max(0.0, deadline - time.monotonic()))
+
+    def stop(self) -> None:
+        """Stop and join what runs in the background. The tasks may be closed then."""
+        self._resources.leaving.set()
+        for pool in (self._copiers, self._uploaders):
+            pool.shutdown(wait=True, cancel_futures=True)
+        for commit in self._commits.values():
+            commit.close()
+        self._outboxes.close()
+        self._resources.stop_backends()
+
+    def status(self) -> str:
+        """Which checkpoint it uploads."""
+        return self._doing

@@ -1,0 +1,186 @@
+"""A container: which process it is, which epoch it is in, and how it passes from one epoch to the next."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+
+from penstock.batch.batch import NO_BATCH
+from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.container.epoch.attempts import Activity
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.shared.resources import EpochResources
+from penstock.errors import ContainerLostError
+from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
+from penstock.runtime.stage.task_instance import TaskInstance
+from penstock.standby.copies import StandbyCopies
+from penstock.wire.package import JobPackage
+from penstock.wire.protocol import Beat, Identity, OpenEpoch, RenewedPort
+
+logger = logging.getLogger(__name__)
+_CLOSE_SECONDS = 10.0
+
+
+class Container:
+    """The state of one container process. Thread-safe: calls come from Flight's threads."""
+
+    def __init__(self, container: str, incarnation: str, clock: Clock = SYSTEM_CLOCK) -> None:
+        self.container = container
+        self._clock = clock
+        self.incarnation = incarnation
+        self.closed = threading.Event()
+        """Set once the process should end."""
+        self.renew_port: Callable[[str], RenewedPort] = _has_no_port
+        """Serve another port, for callers with this certificate."""
+        self._lock = threading.Lock()
+        self._number = -1
+        """The newest epoch that anyone asked to enter."""
+        self._epoch: Epoch | None = None
+        self._past = Snapshot()
+        """What was counted in the epochs before."""
+        self._left: Epoch | None = None
+        """The epoch that is being left: what it counted is not in the past yet."""
+        self._cancel_restore = threading.Event()
+        self._open_lock = threading.Lock()
+        self._standbys = StandbyCopies(incarnation)
+        """They are there across epochs."""
+
+    @property
+    def tasks(self) -> Mapping[int, TaskInstance]:
+        """The tasks that it holds in the current epoch; none before the first one."""
+        with self._lock:
+            return {} if self._epoch is None else self._epoch.tasks
+
+    def open(self, identity: Identity, request: OpenEpoch, package: JobPackage, report: Callable[[int], None]) -> Epoch:
+        """Enter a new epoch: cancel and join what the older one started, then restore the tasks.
+
+        What cannot be cancelled within `task.shutdown.ms` ends the process: the driver sees a lost container.
+        """
+        with self._lock:
+            self.check_incarnation(identity)
+            if identity.epoch <= self._number:
+                raise ContainerLostError(f"epoch {identity.epoch} is not newer than {self._number}")
+            self._number = identity.epoch
+            self._cancel_restore.set()
+        shutdown_s = package.config.task.shutdown_ms / 1000
+        if not self._open_lock.acquire(timeout=shutdown_s):
+            _exit("an older restore did not stop in time")
+        try:
+            self._leave(shutdown_s)
+            self._cancel_restore = cancelled = threading.Event()
+            with self._lock:
+                self._check_newest(identity)
+            resources = EpochResources(
+                package,
+                self.container,
+                identity.epoch,
+                len(request.tasks),
+                standby_copies=self._standbys,
+                clock=self._clock,
+            )
+            try:
+                resources.check_root()
+            except BaseException:
+                resources.close()
+                raise
+            epoch = Epoch(resources, request, cancelled, report)
+            with self._lock:
+                self._epoch = epoch
+            return epoch
+        finally:
+            self._open_lock.release()
+
+    @property
+    def current(self) -> Epoch | None:
+        """The epoch that it is in; None before the first one."""
+        with self._lock:
+            return self._epoch
+
+    def epoch(self, identity: Identity) -> Epoch:
+        """The epoch that a call is meant for. Raises ContainerLostError if it is not the one this container is in."""
+        with self._lock:
+            self.check_incarnation(identity)
+            if self._epoch is None or identity.epoch != self._number:
+                raise ContainerLostError(f"the call is of epoch {identity.epoch}, this container is in {self._number}")
+            return self._epoch
+
+    def check_incarnation(self, identity: Identity) -> None:
+        """Raise ContainerLostError if a call is meant for another process."""
+        if identity.incarnation != self.incarnation:
+            raise ContainerLostError(
+                f"the call is meant for incarnation {identity.incarnation}, this process is {self.incarnation}"
+            )
+
+    def beat(self, resident_bytes: int) -> Beat:
+        """A sign of life."""
+        with self._lock:
+            epoch = self._epoch
+        activity = Activity(NO_BATCH.number, {}) if epoch is None else epoch.attempts.activity()
+        return Beat(
+            self.container,
+            self.incarnation,
+            resident_bytes,
+            activity.stalled_ms,
+            0 if epoch is None else epoch.pending_bytes,
+            activity.processing,
+            activity.batch,
+            activity.processed,
+            standbys=[] if epoch is None else epoch.standbys(),
+            overdue=activity.overdue,
+            side_failure=None if epoch is None else epoch.side_failure,
+            side_troubles=() if epoch is None else epoch.side_inputs.troubles,
+            wants_commit=epoch is not None and epoch.wants_commit,
+        )
+
+    def metrics(self) -> Snapshot:
+        """The metrics of this container and its tasks, in all of its epochs; gauges in the current one."""
+        with self._lock:
+            epoch, left, past = self._epoch, self._left, self._past
+        if left is not None:
+            past = past.merged(left.metrics().without_gauges())
+        if epoch is None:
+            return past
+        own = {MetricId(f"container {self.container}", "container", "pending-bytes"): GaugeValue(epoch.pending_bytes)}
+        return past.merged(epoch.metrics(), Snapshot(own))
+
+    def close(self) -> None:
+        """Close the tasks; the process ends afterwards."""
+        self._leave(_CLOSE_SECONDS)
+        self._standbys.close()
+
+    def _leave(self, deadline_s: float) -> None:
+        with self._lock:
+            epoch, self._epoch = self._epoch, None
+            self._left = epoch
+        if epoch is None:
+            return
+
+        def give_up() -> None:
+            left = ", ".join(f"{name} ({doing})" if doing else name for name, doing in epoch.services.status().items())
+            _exit(f"the work of epoch {epoch.number} did not end within {deadline_s:.0f} s (task.shutdown.ms): {left}")
+
+        deadline = threading.Timer(deadline_s, give_up)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            epoch.leave()
+        finally:
+            deadline.cancel()
+        with self._lock:
+            self._past, self._left = self._past.merged(epoch.metrics().without_gauges()), None
+
+    def _check_newest(self, identity: Identity) -> None:
+        if identity.epoch != self._number:
+            raise ContainerLostError(f"epoch {identity.epoch} was overtaken by {self._number}")
+
+
+def _has_no_port(callers: str) -> RenewedPort:
+    raise ContainerLostError("this container has no port")
+
+
+def _exit(reason: str) -> None:
+    logger.critical("%s; this container ends itself", reason)
+    logging.shutdown()
+    os._exit(70)

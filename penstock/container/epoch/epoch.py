@@ -1,0 +1,211 @@
+"""A container in one epoch: its tasks, and what the driver may do to them. Each method is the handler of a call."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from penstock.batch.batch import Due
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.epoch.attempts import Attempts
+from penstock.container.epoch.committers import Committers
+from penstock.container.epoch.restorer import Restorer
+from penstock.container.epoch.services import Services
+from penstock.container.shared.metrics import engine_metrics, outbox_gauge, standby_gauges
+from penstock.container.shared.resources import EpochResources
+from penstock.container.shared.store_folders import StoreFolders
+from penstock.errors import ContainerLostError
+from penstock.metrics.snapshot import Row, Snapshot
+from penstock.outbox.container.publisher import Publisher
+from penstock.runtime.stage.task_instance import HOLD_SECONDS, TaskInstance
+from penstock.side.container.inputs import SideInputService
+from penstock.side.container.stores import JoinedSideStores
+from penstock.standby.container.service import Standbys
+from penstock.tables.container.loaded import PushedTables
+from penstock.wire.package import JobPackage
+from penstock.wire.protocol import (
+    CleanUp,
+    EndBatch,
+    EpochFailure,
+    Follow,
+    LoadTable,
+    Nothing,
+    OpenEpoch,
+    StandbyState,
+    StartRun,
+    TableProgress,
+    TakeSnapshot,
+    Uploaded,
+    UploadSnapshot,
+    WindDown,
+)
+
+
+class OpenTasks:
+    """The tasks and their stores, as the first service: everything else stops before they are closed."""
+
+    name = "tasks"
+
+    def __init__(self, instances: Mapping[int, TaskInstance], folders: StoreFolders) -> None:
+        self._instances = instances
+        self._folders = folders
+
+    def start(self) -> None:
+        """Nothing to do: they are open."""
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Nothing to do: what is not in a checkpoint is processed again."""
+
+    def stop(self) -> None:
+        """Close them and remove their working copies, which are never read again."""
+        for instance in self._instances.values():
+            instance.close()
+        self._folders.remove_all_live(self._instances)
+
+    def status(self) -> str:
+        """Nothing runs in them by itself."""
+        return ""
+
+
+class Epoch:
+    """Everything a container holds in one epoch. Thread-safe: calls come from Flight's threads."""
+
+    def __init__(
+        self, resources: EpochResources, request: OpenEpoch, cancelled: threading.Event, report: Callable[[int], None]
+    ) -> None:
+        """Restore the tasks; the resources are the epoch's from here on, and closed if that fails.
+
+        Args:
+            cancelled: once it is set, the restore is given up.
+            report: called with a number of bytes that were restored.
+        """
+        self.number = resources.epoch
+        self._resources = resources
+        try:
+            self.side_inputs = SideInputService(resources, request)
+            self.tables = PushedTables(resources, request.tasks)
+            """The pushed tables, as far as they are loaded."""
+            self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
+            """What attempts read of the stores that the job does not write."""
+            restorer = Restorer(resources, request, self.side_stores)
+            restored = restorer.restore(cancelled, report)
+        except BaseException:
+            resources.close()
+            raise
+        self.notes = tuple(restorer.notes)
+        """What went wrong in the restore, though it went well in the end."""
+        self.next_due: Mapping[int, Mapping[str, Due]] = restorer.next_due
+        """By task and operator, the times of the oldest timers when the epoch was opened."""
+        self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
+        self.publisher = Publisher(resources)
+        self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
+        self.attempts = Attempts(self.number, self.tasks)
+        self.services = Services()
+        """What runs beside the calls, in the order in which it is started."""
+        self.services.add(OpenTasks(self.tasks, resources.folders))
+        self.services.add(self._commits)
+        self.services.add(self.publisher)
+        self._standbys = Standbys(resources)
+        self.services.add(self._standbys)
+        self.services.add(self.side_inputs)
+        self.services.add(self.tables)
+        self.services.add(self.attempts)
+
+    @property
+    def package(self) -> JobPackage:
+        """The job."""
+        return self._resources.package
+
+    @property
+    def pending_bytes(self) -> int:
+        """What was written to stores since the last commit's snapshot."""
+        return sum(task.pending_bytes for task in self.tasks.values())
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether a backend waits for a commit although nothing may change."""
+        return self._commits.wants_commit
+
+    @property
+    def side_failure(self) -> EpochFailure | None:
+        """Why side inputs do not fill a store any more; None if they do."""
+        failure = self.side_inputs.failure
+        return None if failure is None else EpochFailure(self.number, failure)
+
+    def metrics(self) -> Snapshot:
+        """The metrics of its tasks."""
+        engines = [
+            engine_metrics(number, store, task.engine(store))
+            for number, task in self.tasks.items()
+            for store in self._resources.stores
+        ]
+        behind = standby_gauges({each.task: each.behind_ms for each in self.standbys()})
+        others = behind, self.tables.metrics(), self.side_inputs.metrics(), self.publisher.metrics()
+        if self.package.topology.outbox is not None:
+            engines.append(outbox_gauge(self._resources.container, sum(t.outbox_bytes for t in self.tasks.values())))
+        own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
+        return Snapshot().merged(*own, *others, *engines)
+
+    def start_run(self, request: StartRun) -> None:
+        """Attempts of this run may come; those of an earlier one no longer."""
+        self.side_inputs.standbys.begin()
+        self.attempts.start_run(request.batch)
+        self.tables.start_run(request.batch)
+
+    def end(self, request: EndBatch) -> None:
+        """Apply the batch in every task of this container, exactly these attempts. Idempotent.
+
+        Raises RetryableError while stores are being copied: nothing was applied yet.
+        """
+        if self.tasks.keys() != request.tokens.keys():
+            there = sorted(self.tasks)
+            raise ContainerLostError(f"End names tasks {sorted(request.tokens)}, this container has {there}")
+        deadline = time.monotonic() + HOLD_SECONDS
+        for instance in self.tasks.values():
+            instance.await_copies(max(0.0, deadline - time.monotonic()))
+        for task, instance in self.tasks.items():
+            instance.end(request.batch.number, request.tokens[task])
+
+    def snapshot(self, request: TakeSnapshot) -> None:
+        """Take what changed since the last commit."""
+        self.side_inputs.standbys.begin()
+        self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
+
+    def upload(self, request: UploadSnapshot) -> Uploaded:
+        """Make the snapshot durable."""
+        return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
+
+    def load_table(self, request: LoadTable) -> None:
+        """Begin to load a version of a pushed table."""
+        self.tables.load(request)
+
+    def table_progress(self, request: Nothing) -> list[TableProgress]:
+        """How far the loading of pushed tables is."""
+        return self.tables.progress()
+
+    def clean_up(self, request: CleanUp) -> None:
+        """Let go of what was kept in case the checkpoint would not be in the log."""
+        self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
+
+    def follow(self, request: Follow) -> None:
+        """Bring the standbys to a checkpoint, in the background."""
+        self._standbys.follow(request)
+
+    def standbys(self) -> list[StandbyState]:
+        """How far they are. None is ready before the side stores are filled: a task that moved here would wait."""
+        states = self._standbys.states()
+        if self.side_inputs.standbys.is_ready:
+            return states
+        return [replace(each, checkpoint_id=None, doing=each.doing or "filling side stores") for each in states]
+
+    def wind_down(self, request: WindDown) -> list[Row]:
+        """Give what runs in the background the time to end. Returns the metrics, because no beat may come any more."""
+        self.services.wind_down(self.package.config.task.shutdown_ms / 1000)
+        return self.metrics().rows()
+
+    def leave(self) -> None:
+        """Stop and join everything, close the tasks, remove the working copies."""
+        self.services.stop()
+        self._resources.close()

@@ -1,0 +1,249 @@
+"""Restoring a container's tasks: each store from a local copy or a backend, and backends continued from there."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from penstock.batch.batch import Due
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.shared.resources import EpochResources
+from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
+from penstock.os_errors import explained
+from penstock.outbox.task import Outbox
+from penstock.parallel import each
+from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
+from penstock.runtime.stage.task_instance import TaskInstance
+from penstock.side.plan import BACKUP
+from penstock.standby.copies import StandbyPlace
+from penstock.standby.copy import Wanted
+from penstock.state.backends.base import RestoreProgress, TaskBackupManager
+from penstock.state.backends.registry import backend_factory
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.restore import Restored, Tried, restore_order, restore_store
+from penstock.wire.protocol import OpenEpoch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredTask:
+    """A task with its stores, and the backends that back them up."""
+
+    instance: TaskInstance
+    backups: Mapping[str, tuple[TaskBackupManager, frozenset[str]]]
+    """Backend -> its manager, and the stores that it backs up."""
+
+    def close(self) -> None:
+        """Give it up: the epoch is not entered."""
+        for name, (manager, _) in self.backups.items():
+            try:
+                manager.close()
+            except Exception:
+                logger.exception("closing backend %s of task %d failed", name, self.instance.task)
+        self.instance.close()
+
+
+class Restorer:
+    """Restores the tasks of one container, once."""
+
+    def __init__(self, resources: EpochResources, request: OpenEpoch, side: SideStores = NO_SIDE_STORES) -> None:
+        self._resources = resources
+        self._side = side
+        self._config = resources.package.config
+        self._folders = resources.folders
+        self._request = request
+        self._checkpoint_id = None if request.checkpoint_id is None else CheckpointId.parse(request.checkpoint_id)
+        self.notes: list[str] = []
+        """What went wrong on the way, though it went well in the end."""
+        self.next_due: dict[int, dict[str, Due]] = {}
+        """By task and operator, the times of the oldest timers that wait in what was restored."""
+
+    def restore(self, cancelled: threading.Event, report: Callable[[int], None]) -> dict[int, RestoredTask]:
+        """Open and fill every store of the tasks, in parallel. The first error is raised once all have stopped."""
+        progress = RestoreProgress(cancelled, report, self.notes.append)
+        restored: dict[int, RestoredTask] = {}
+
+        def one(task: int) -> None:
+            restored[task] = self._restore_task(task, progress)
+            self.next_due[task] = restored[task].instance.next_due()
+
+        try:
+            with self._resources.pool("restore", self._config.container.restore_thread_pool_size) as pool:
+                each(pool, one, self._request.tasks, on_error=cancelled.set)
+        except BaseException:
+            self._resources.leaving.set()
+            for task in restored.values():
+                task.close()
+            self._folders.remove_all_live(self._request.tasks)
+            raise
+        return restored
+
+    def _restore_task(self, task: int, progress: RestoreProgress) -> RestoredTask:
+        markers = self._request.markers.get(str(task), {})
+        engines: dict[str, Engine] = {}
+        failed: set[tuple[str, str]] = set()
+        try:
+            for store in self._resources.stores:
+                engines[store], tried = self._open_store(task, store, markers, progress)
+                failed.update((attempt.backend, store) for attempt in tried)
+            # What could not be restored from cannot be continued from: that backend begins with a base.
+            usable = {
+                name: {store: marker for store, marker in own.items() if (name, store) not in failed}
+                for name, own in markers.items()
+            }
+            backups = self._open_backups(task, usable)
+        except BaseException:
+            for engine in engines.values():
+                engine.close()
+            raise
+        behind = {store: self._behind(store, engine) for store, engine in engines.items()}
+        package = self._resources.package
+        metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
+        outbox = self._outbox(task)
+        instance = TaskInstance(
+            task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
+        )
+        return RestoredTask(instance, backups)
+
+    def _outbox(self, task: int) -> Outbox | None:
+        if self._resources.package.topology.outbox is None:
+            return None
+        folder = self._folders.base
+        with explained(f"the outbox of task {task} has no place in {folder}", "job.logged.store.base.dir"):
+            folder.mkdir(parents=True, exist_ok=True)
+        return Outbox.of_container(task, self._resources.tasks, str(folder))
+
+    def _behind(self, store: str, engine: Engine) -> Engine:
+        """Writing a batch to RocksDB takes longer than what an End may wait for; a map in memory is written at once."""
+        if not isinstance(engine, RocksDbEngine):
+            return engine
+        gather = self._config.store(store).rocksdb_write_buffer_bytes
+        return WriteBehindEngine(engine, self._resources.writers, gather)
+
+    def _open_store(
+        self, task: int, store: str, markers: Mapping[str, Mapping[str, str]], progress: RestoreProgress
+    ) -> tuple[Engine, tuple[Tried, ...]]:
+        live = self._folders.live(store, task)
+        shutil.rmtree(live, ignore_errors=True)
+        if store not in self._request.covered or self._checkpoint_id is None:
+            self._folders.copies(store, task).keep_only(None)
+            return self._folders.open(store, live), ()
+        order = restore_order(store, self._config.store(store).restore_factories, markers)
+        wanted = Wanted.of(self._checkpoint_id, store, order, markers)
+        taken = self._take_over(task, wanted, store, progress)
+        if taken is not None:
+            return taken, ()
+        copied = self._open_copy(store, task, wanted, live)
+        if copied is not None:
+            return copied, ()
+        restored = restore_store(
+            lambda name: self._resources.backend_context(name, task, (store,)),
+            task,
+            store,
+            order,
+            markers,
+            live,
+            lambda directory: self._folders.open_restored(store, directory),
+            progress,
+        )
+        self.notes.extend(_fallbacks(store, task, self._checkpoint_id, restored))
+        return restored.engine, restored.failed
+
+    def _take_over(self, task: int, wanted: Wanted, store: str, progress: RestoreProgress) -> Engine | None:
+        """The store of this process's standby, brought to the checkpoint if it is behind."""
+        place = StandbyPlace(task, store)
+        if self._resources.standby_copies.checkpoint_of(place) is None:
+            return None
+        restored_bytes = self._resources.metrics.of_task(task).new_counter("standby", "bytes-restored")
+
+        def report(size_bytes: int) -> None:
+            restored_bytes.inc(size_bytes)
+            progress.report(size_bytes)
+
+        try:
+            taken = self._resources.standby_copies.take(
+                place,
+                wanted,
+                lambda name: self._resources.backend_context(name, task, (store,)),
+                replace(progress, report=report),
+            )
+        except RetryableError as error:
+            if progress.cancelled.is_set():
+                raise
+            logger.warning("the standby of %s is not used: %s", place, error)
+            return None
+        if taken is None:
+            return None
+        engine, directory = taken
+        self._folders.adopt(store, task, directory)
+        self._resources.metrics.of_task(task).new_counter("standby", "takeovers").inc()
+        return engine
+
+    def _open_copy(self, store: str, task: int, wanted: Wanted, live: Path) -> Engine | None:
+        """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
+        if not self._config.job.keeps_copies:
+            return None
+        try:
+            if not self._folders.copies(store, task).take(wanted.checkpoint_id, wanted.markers, live):
+                return None
+            return self._folders.open(store, live)
+        except (CorruptError, IncompatibleError, RetryableError) as error:
+            logger.warning("the local copy is not used: %s", error)
+        except OSError as error:
+            logger.warning("the local copy of store `%s` of task %d is not used: %s", store, task, error)
+        shutil.rmtree(live, ignore_errors=True)
+        return None
+
+    def _open_backups(
+        self, task: int, markers: Mapping[str, Mapping[str, str]]
+    ) -> dict[str, tuple[TaskBackupManager, frozenset[str]]]:
+        """Managers of every backend, continued from the checkpoint."""
+        stores_of: dict[str, list[str]] = {}
+        for store in self._resources.stores:
+            for name in self._config.store(store).backup_factories:
+                stores_of.setdefault(name, []).append(store)
+        for store in self._resources.side_backups:
+            stores_of.setdefault(BACKUP, []).append(store)
+            self._folders.live(store, task)  # removes what an earlier epoch was about to upload
+        opened: dict[str, tuple[TaskBackupManager, frozenset[str]]] = {}
+        try:
+            for name, stores in stores_of.items():
+                context = self._resources.backend_context(name, task, tuple(stores))
+                manager = backend_factory(name).backup_manager(context)
+                opened[name] = (manager, frozenset(stores))
+                own = {store: marker for store, marker in markers.get(name, {}).items() if store in stores}
+                with context.metrics.new_timer(f"backend.{name}", "init-ns").time():
+                    manager.init(self._checkpoint_id, own)
+                if self._checkpoint_id is not None:
+                    _clean_up(manager, self._checkpoint_id, own, f"backend {name} of task {task}")
+        except BaseException:
+            for manager, _ in opened.values():
+                manager.close()
+            raise
+        return opened
+
+
+def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: Restored) -> list[str]:
+    """Why a store was not restored from the backend that is preferred."""
+    notes = [f"{tried}; {restored.backend} was used instead" for tried in restored.failed]
+    if restored.without_marker:
+        notes.append(
+            f"store `{store}` of task {task} could not be restored from {', '.join(restored.without_marker)}: "
+            f"checkpoint {checkpoint_id} has no marker of it from there; {restored.backend} was used instead"
+        )
+    return notes
+
+
+def _clean_up(manager: TaskBackupManager, checkpoint_id: CheckpointId, markers: Mapping[str, str], whose: str) -> None:
+    """After `init`. What fails here costs space, no state: the next commit does it again."""
+    try:
+        manager.clean_up(checkpoint_id, markers)
+    except PenstockError as error:
+        logger.warning("cleaning up in %s failed; the next commit tries again: %s", whose, error)

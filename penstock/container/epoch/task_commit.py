@@ -1,0 +1,195 @@
+"""One task's part of a commit: what changed, the copies that are asked for, and the uploads of all its backends."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from pathlib import Path
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.shared.store_folders import StoreFolders
+from penstock.errors import ContainerLostError
+from penstock.metrics.registry import MetricsRegistry
+from penstock.os_errors import explained
+from penstock.runtime.stage.task_instance import TaskInstance
+from penstock.side.container.backups import SideSource
+from penstock.side.store.engine import POSITIONS_KEY
+from penstock.state.backends.base import StoreCopy, TaskBackupManager
+from penstock.state.records import Changes
+
+logger = logging.getLogger(__name__)
+_CHANGED: Changes = {POSITIONS_KEY: None}
+"""What is said of the changes of a side store: there are some."""
+
+
+class TaskCommitManager:
+    """Commits one task's stores to all their backends (SEP-28's TaskStorageCommitManager).
+
+    `snapshot` is called between two batches. Copies are made after it returned, while the task's next End waits.
+    """
+
+    def __init__(
+        self,
+        task: TaskInstance,
+        backups: Mapping[str, tuple[TaskBackupManager, frozenset[str]]],
+        folders: StoreFolders,
+        *,
+        keep_copies: bool,
+        metrics: MetricsRegistry,
+        side: Mapping[str, SideSource] | None = None,
+    ) -> None:
+        """`backups`: name -> manager and the stores it backs up. `keep_copies`: one stays on this host at the last
+        checkpoint. `side`: the side stores that are backed up, which no checkpoint needs."""
+        self._task = task
+        self._backups = dict(backups)
+        self._folders = folders
+        self._side = side or {}
+        self._keep_copies = keep_copies
+        self._snapshot_ns, self._upload_ns, self._clean_up_ns = (
+            {name: metrics.new_timer(f"backend.{name}", timer) for name in backups}
+            for timer in ("snapshot-ns", "upload-ns", "cleanup-ns")
+        )
+        self._wants: dict[str, frozenset[str]] = {}
+        self._copies: Future[dict[str, StoreCopy]] | None = None
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of the backends."""
+        return tuple(self._backups)
+
+    @property
+    def wants_commit(self) -> bool:
+        """Whether a backend waits for a commit although nothing may change."""
+        return any(manager.wants_commit for manager, _ in self._backups.values())
+
+    def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor, *, last: bool) -> None:
+        """The synchronous part: take the changes; copies begin on `copiers`. `last`: no other commit is to be
+        expected soon."""
+        self._release_copies()
+        changes: dict[str, Changes] = dict(self._task.take_changes(hold=True))
+        try:
+            changes.update({name: _CHANGED if store.take_change() else {} for name, store in self._side.items()})
+            self._wants = {
+                name: frozenset(s for s in stores if manager.wants_copy(s, changed=bool(changes[s]), last=last))
+                for name, (manager, stores) in self._backups.items()
+            }
+            copied: set[str] = set().union(*self._wants.values())
+            if self._keep_copies:
+                copied.update(self._folders.stores)
+            for name, (manager, stores) in self._backups.items():
+                with self._snapshot_ns[name].time():
+                    manager.snapshot(checkpoint_id, {store: changes[store] for store in stores})
+            if copied:
+                self._copies = copiers.submit(self._make_copies, checkpoint_id, sorted(copied))
+            else:
+                self._task.release()
+        except BaseException:
+            self._task.release()
+            raise
+
+    def _make_copies(self, checkpoint_id: CheckpointId, stores: list[str]) -> dict[str, StoreCopy]:
+        made: dict[str, StoreCopy] = {}
+        try:
+            for store in stores:
+                directory = self._folders.making(store, self._task.task, checkpoint_id)
+                shutil.rmtree(directory, ignore_errors=True)
+                (self._side.get(store) or self._task.engine(store)).copy_to(directory)
+                made[store] = self._copy(store, directory)
+        except Exception as error:
+            for copy in made.values():
+                copy.release()
+            raise ContainerLostError(
+                f"store `{stores[len(made)]}` of task {self._task.task} could not be copied: {error}"
+            ) from error
+        finally:
+            self._task.release()
+        return made
+
+    def _copy(self, store: str, directory: Path) -> StoreCopy:
+        return StoreCopy(
+            directory,
+            lambda: self._folders.open(store, directory, read_only=True),
+            lambda: shutil.rmtree(directory, ignore_errors=True),
+        )
+
+    def await_copies(self) -> dict[str, StoreCopy]:
+        """The copies of the last snapshot. Raises ContainerLostError if one could not be made: the task is restored."""
+        return {} if self._copies is None else self._copies.result()
+
+    def upload(self, backend: str, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> dict[str, str]:
+        """One backend's upload; store -> marker."""
+        manager, _ = self._backups[backend]
+        own = {store: copies[store] for store in self._wants.get(backend, ())}
+        what = f"task {self._task.task} could not be uploaded to {backend}"
+        with explained(what, "job.logged.store.base.dir"), self._upload_ns[backend].time():
+            return dict(manager.upload(checkpoint_id, own))
+
+    def has_all(self, markers: Mapping[str, Mapping[str, str]]) -> bool:
+        """Whether every store has a marker of at least one backend."""
+        return all(any(store in own for own in markers.values()) for store in self._folders.stores)
+
+    def uploaded(
+        self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]], copies: Mapping[str, StoreCopy]
+    ) -> None:
+        """All uploads are done: publish the copies that stay on this host, let go of the others."""
+        if self._keep_copies:
+            for store in self._folders.stores:
+                if store in copies:
+                    self._publish(store, copies[store], checkpoint_id, _of_store(store, markers))
+        self._release_copies()
+
+    def _publish(self, store: str, copy: StoreCopy, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:
+        """Keep a copy on this host. Without it a restart takes longer, so a failure is only logged."""
+        # The published folder is a second set of links: a reader of this copy keeps its links.
+        linked = copy.directory.with_name(f"{copy.directory.name}-link")
+        try:
+            shutil.rmtree(linked, ignore_errors=True)
+            shutil.copytree(copy.directory, linked, copy_function=_link)
+            self._folders.copies(store, self._task.task).publish(checkpoint_id, markers, linked)
+        except OSError as error:
+            shutil.rmtree(linked, ignore_errors=True)
+            logger.warning(
+                "no local copy of store `%s` of task %d is kept on this host: %s", store, self._task.task, error
+            )
+
+    def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]]) -> None:
+        """The checkpoint is in the log."""
+        for name, (manager, _) in self._backups.items():
+            with self._clean_up_ns[name].time():
+                manager.clean_up(checkpoint_id, markers.get(name, {}))
+        if self._keep_copies:
+            for store in self._folders.stores:
+                self._folders.copies(store, self._task.task).keep_only(checkpoint_id)
+
+    def finish(self, timeout_s: float) -> None:
+        """Give what the backends do in the background the time to end."""
+        deadline = time.monotonic() + timeout_s
+        for manager, _ in self._backups.values():
+            manager.finish(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Stop what the backends do in the background; forget the copies. One that fails does not keep the others."""
+        for name, (manager, _) in self._backups.items():
+            try:
+                manager.close()
+            except Exception:
+                logger.exception("closing backend %s of task %d failed", name, self._task.task)
+        self._release_copies()
+
+    def _release_copies(self) -> None:
+        future, self._copies = self._copies, None
+        if future is not None and not future.cancelled() and future.exception() is None:
+            for copy in future.result().values():
+                copy.release()
+
+
+def _link(source: str, target: str) -> None:
+    Path(target).hardlink_to(source)
+
+
+def _of_store(store: str, markers: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """The markers of one store, by backend."""
+    return {backend: own[store] for backend, own in markers.items() if store in own}

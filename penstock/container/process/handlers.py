@@ -1,0 +1,176 @@
+"""The handlers of calls, one for each line of the table in `penstock.wire.calls`."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+import psutil
+
+from penstock.api.shipped import read_shipped
+from penstock.container.epoch.container import Container
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.shared.metrics import ChangedRows
+from penstock.wire.calls import (
+    BEAT,
+    BEAT_SECONDS,
+    BEATS_PER_METRICS,
+    BOOTSTRAP,
+    CLEAN_UP,
+    CLOSE,
+    END,
+    FOLLOW,
+    LOAD_TABLE,
+    OPEN,
+    PUBLISH,
+    RENEW_PORT,
+    SNAPSHOT,
+    START_RUN,
+    TABLES,
+    UPLOAD,
+    WIND_DOWN,
+    Call,
+)
+from penstock.wire.package import JobPackage
+from penstock.wire.protocol import (
+    Beat,
+    Bootstrap,
+    Bootstrapped,
+    Identity,
+    Nothing,
+    OpenEpoch,
+    Publish,
+    PublishProgress,
+    RenewedPort,
+    RenewPort,
+    Request,
+    Restored,
+    dump,
+)
+
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
+Handler = Callable[[Container, Identity, Q], Iterator[A]]
+_PROGRESS_SECONDS = 0.2
+
+
+def serve(call: Call[Q, A], container: Container, body: bytes) -> Iterator[bytes]:
+    """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
+    identity, request = call.parse(body)
+    for answer in HANDLERS[call.name](container, identity, request):
+        yield dump(answer)
+
+
+def _in_epoch(method: Callable[[Epoch, Q], A]) -> Handler[Q, A]:
+    """The handler of a call that is for one epoch and has one answer."""
+
+    def handler(container: Container, identity: Identity, request: Q) -> Iterator[A]:
+        yield method(container.epoch(identity), request)
+
+    return handler
+
+
+def _open(container: Container, identity: Identity, request: OpenEpoch) -> Iterator[Restored]:
+    """Restores in another thread, and answers how far it is meanwhile."""
+    package: JobPackage = read_shipped(request.package)  # only callers with the secret come this far
+    progress: SimpleQueue[int] = SimpleQueue()
+    failure: list[BaseException] = []
+    opened: list[Epoch] = []
+
+    def run() -> None:
+        try:
+            opened.append(container.open(identity, request, package, progress.put))
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name=f"open-{identity.epoch}", daemon=True)
+    thread.start()
+    restored = 0
+    while thread.is_alive():
+        thread.join(_PROGRESS_SECONDS if restored else 0.01)
+        restored += _drained(progress)
+        yield Restored(restored)
+    if failure:
+        raise failure[0]
+    (epoch,) = opened
+    yield Restored(restored + _drained(progress), epoch.notes, epoch.next_due)
+
+
+def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[Bootstrapped]:
+    """Answers how far the side inputs are, until they are caught up or have failed."""
+    while True:
+        side = container.epoch(identity).side_inputs
+        ended = side.await_caught_up(_PROGRESS_SECONDS)
+        yield Bootstrapped(*side.progress(), side.failure)
+        if ended:
+            return
+
+
+def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
+    """Answers how far the publication is, until it is complete."""
+    publication = container.epoch(identity).publisher.publish(request)
+    while not publication.await_end(_PROGRESS_SECONDS):
+        container.epoch(identity)  # which may have been left
+        yield publication.progress()
+    yield publication.progress()
+
+
+def _drained(queue: SimpleQueue[int]) -> int:
+    total = 0
+    try:
+        while True:
+            total += queue.get_nowait()
+    except Empty:
+        return total
+
+
+def _beat(container: Container, identity: Identity, request: Nothing) -> Iterator[Beat]:
+    """Beats until the container is closed; the driver listens as long as it wants to."""
+    container.check_incarnation(identity)
+    process = psutil.Process()
+    changed = ChangedRows()
+    for beat in itertools.count():
+        rows = changed.of(container.metrics()) if beat % BEATS_PER_METRICS == 0 else []
+        yield replace(container.beat(process.memory_info().rss), metrics=rows)
+        if container.closed.wait(BEAT_SECONDS):
+            return
+
+
+def _renew_port(container: Container, identity: Identity, request: RenewPort) -> Iterator[RenewedPort]:
+    container.check_incarnation(identity)
+    yield container.renew_port(request.callers)
+
+
+def _close(container: Container, identity: Identity, request: Nothing) -> Iterator[int]:
+    """Closes the tasks, answers with the process id, and lets the process end."""
+    container.check_incarnation(identity)
+    container.close()
+    yield os.getpid()
+    container.closed.set()
+
+
+HANDLERS: dict[str, Handler[Any, Any]] = {
+    call.name: handler
+    for call, handler in (
+        (OPEN, _open),
+        (BOOTSTRAP, _bootstrap),
+        (START_RUN, _in_epoch(Epoch.start_run)),
+        (END, _in_epoch(Epoch.end)),
+        (SNAPSHOT, _in_epoch(Epoch.snapshot)),
+        (UPLOAD, _in_epoch(Epoch.upload)),
+        (LOAD_TABLE, _in_epoch(Epoch.load_table)),
+        (TABLES, _in_epoch(Epoch.table_progress)),
+        (CLEAN_UP, _in_epoch(Epoch.clean_up)),
+        (PUBLISH, _publish),
+        (FOLLOW, _in_epoch(Epoch.follow)),
+        (WIND_DOWN, _in_epoch(Epoch.wind_down)),
+        (CLOSE, _close),
+        (BEAT, _beat),
+        (RENEW_PORT, _renew_port),
+    )
+}

@@ -1,0 +1,99 @@
+"""The port of a container. With TLS, another port with a new certificate takes its place from time to time."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.container.epoch.container import Container
+from penstock.container.process.gate import Gate
+from penstock.container.process.server import ContainerServer
+from penstock.errors import PenstockError
+from penstock.wire.auth import TokenCheck
+from penstock.wire.protocol import ContainerSpec, RenewedPort
+from penstock.wire.tls import new_identity
+
+_GRACE_SECONDS = 10.0
+"""How long a port goes on that was replaced: the driver may just have begun another call."""
+
+
+class ContainerPort:
+    """Where callers on other hosts reach a container. gRPC cannot change the certificate of a port that it serves."""
+
+    def __init__(self, spec: ContainerSpec, container: Container, check: TokenCheck, folder: Path) -> None:
+        """`folder`: where the container's socket is. Raises PenstockError if this host does not have the address."""
+        self._spec = spec
+        self._container = container
+        self._check = check
+        self._lock = threading.Lock()
+        self.gate: Gate | None = None
+        """What lets callers in without TLS."""
+        self.certificate: str | None = None
+        if spec.tls:
+            self._server, self.uri, self.certificate = self._serve(spec.callers)
+        else:
+            with _explained(spec):
+                self.gate = Gate(_host(spec), folder)
+            self.uri = _reached(spec, self.gate.port)
+
+    def renew(self, callers: str) -> RenewedPort:
+        """Serve another port for callers with this certificate. What runs on the old one goes on to its end.
+
+        Raises PenstockError if it has no certificate.
+        """
+        if self.gate is not None:
+            raise PenstockError("this container's port does not speak TLS, and has no certificate to renew")
+        with self._lock:
+            retired = threading.Timer(_GRACE_SECONDS, self._server.shutdown)
+            self._server, self.uri, self.certificate = self._serve(callers)
+            retired.daemon = True
+            retired.start()
+            return RenewedPort(self.uri, self.certificate, callers)
+
+    def shutdown(self) -> None:
+        """Serve no new calls, and wait for those that there are."""
+        (self.gate or self._server).shutdown()
+
+    def _serve(self, callers: str | None) -> tuple[ContainerServer, str, str]:
+        """A server, how others reach it, and its certificate."""
+        if callers is None:
+            raise PenstockError("nothing says which certificate the callers of the container's port have")
+        tls = new_identity("server")
+        with _explained(self._spec):
+            server = ContainerServer(
+                _uri(self._spec, _host(self._spec), 0), self._container, self._check, tls=tls, callers=callers
+            )
+        return server, _reached(self._spec, server.port), tls.certificate
+
+
+@contextmanager
+def _explained(spec: ContainerSpec) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        raise PenstockError(
+            f"the container cannot listen on {_host(spec)}, the address by which Spark knows executor "
+            f"{spec.executor_id}: {str(error).splitlines()[0]}. Set SPARK_LOCAL_IP on {socket.gethostname()} to an "
+            "address of that host which other hosts can reach (in conf/spark-env.sh), and start its Spark worker again"
+        ) from error
+
+
+def _reached(spec: ContainerSpec, port: int) -> str:
+    """How others reach this port."""
+    return _uri(spec, spec.reached_at or _host(spec), port)
+
+
+def _host(spec: ContainerSpec) -> str:
+    if spec.host is None:
+        raise PenstockError("nothing says which address the container is to listen on")
+    return spec.host
+
+
+def _uri(spec: ContainerSpec, host: str, port: int) -> str:
+    scheme = "grpc+tls" if spec.tls else "grpc"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

@@ -1,0 +1,140 @@
+"""The Flight server of a container."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.container.epoch.attempts import Attempts, RunningAttempt
+from penstock.container.epoch.container import Container
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.process.handlers import serve
+from penstock.errors import PenstockError
+from penstock.runtime.context import OperatorFailedError
+from penstock.runtime.messages.packet import PACKET_SCHEMA, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.failure import failed_attempt
+from penstock.state.engines.engine import EngineFailedError
+from penstock.wire.auth import TokenCheck
+from penstock.wire.calls import CALLS
+from penstock.wire.protocol import END_OF_INPUT, AttemptCall, load
+from penstock.wire.tls import TlsIdentity
+
+logger = logging.getLogger(__name__)
+
+
+class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
+    """Serves one container at one location. A container has two of these: a Unix socket and a port."""
+
+    def __init__(
+        self,
+        location: str,
+        container: Container,
+        check: TokenCheck,
+        admit: Callable[[str], None] | None = None,
+        tls: TlsIdentity | None = None,
+        callers: str | None = None,
+    ) -> None:
+        """`admit` gets the peer of every call. `callers`: with TLS, the certificate that they must have."""
+        middleware = {"token": check}
+        if tls is None:
+            super().__init__(location, middleware=middleware)
+        else:
+            # Mutual: nothing of a call is read before the caller has proved that it has the key of its certificate.
+            super().__init__(
+                location,
+                tls_certificates=[(tls.certificate, tls.key)],
+                verify_client=True,
+                root_certificates=callers,
+                middleware=middleware,
+            )
+        self._container = container
+        self._admit = admit
+
+    def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
+        """The driver's calls. Errors come back as their text, with the kind in front."""
+        self._note_peer(context)
+        call = CALLS.get(action.type)
+        if call is None:
+            raise flight.FlightServerError(f"a container has no action `{action.type}`")
+        try:
+            for answer in serve(call, self._container, action.body.to_pybytes()):
+                yield answer
+                if context.is_cancelled():
+                    return
+        except PenstockError as error:
+            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
+        except flight.FlightError:
+            raise
+        except Exception as error:
+            logger.exception("action %s failed", action.type)
+            raise flight.FlightServerError(f"{type(error).__name__}: {error}") from error
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """Attempts of some tasks: packets in, packets out, at the same time."""
+        self._note_peer(context)
+        writer.begin(PACKET_SCHEMA)
+        running: dict[int, RunningAttempt] = {}
+        attempts: Attempts | None = None
+        try:
+            call = load(AttemptCall, descriptor.command)
+            epoch = self._container.epoch(call.identity)
+            attempts = epoch.attempts
+            failed = _begin(epoch, call, running)
+            for chunk in reader:
+                if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT:
+                    break  # without it the worker has ended, and trailers are missing
+                _send(writer, _outputs(chunk.data, attempts, running))
+            # One stream for all: for a small batch this is one message, reports and all, however many the tasks.
+            _send(writer, chain(failed, _rest(attempts, running)))
+        except PenstockError as error:
+            raise flight.FlightServerError(str(error)) from error
+        finally:
+            if attempts is not None:
+                for attempt in running.values():
+                    attempts.abandon(attempt)
+
+    def _note_peer(self, context: Any) -> None:
+        """A call is served, so it has had the token."""
+        if self._admit is not None:
+            self._admit(context.peer())
+
+
+def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:
+    """Begin an attempt for each task. Packets of those whose `init` or store failed come back: they run no further."""
+    failed: list[Packet] = []
+    for task in call.tasks:
+        try:
+            running[task] = epoch.attempts.begin(call, task)
+        except (OperatorFailedError, EngineFailedError) as error:
+            package = epoch.package
+            failed.extend(failed_attempt(package.topology, package.settings, call.stage, task, new_token(), error))
+    return failed
+
+
+def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, RunningAttempt]) -> Iterator[Packet]:
+    """Feed packets to their attempts, one by one: what comes out of one is sent before there is too much of it."""
+    for packet in from_batch(batch):
+        if packet.dest in running:
+            yield from attempts.process(running[packet.dest], packet)
+
+
+def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Packet]:
+    """Finish every attempt; what each still has to send, its report last.
+
+    An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
+    dropped with the run.
+    """
+    for task in list(running):
+        yield from attempts.finish(running[task])
+        del running[task]
+
+
+def _send(writer: Any, packets: Iterable[Packet]) -> None:
+    for group in split_by_size(packets):
+        writer.write_batch(to_batch(group))

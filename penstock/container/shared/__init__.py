@@ -1,0 +1,1 @@
+"""What the tasks of a container share in one epoch: object stores, folders, threads, metrics."""

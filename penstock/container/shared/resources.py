@@ -1,0 +1,137 @@
+"""What all tasks of a container share in one epoch: object stores, folders, and threads."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from penstock.api.state.side_inputs import SideInputs
+from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.container.shared.metrics import EpochMetrics
+from penstock.container.shared.store_folders import StoreFolders, stores_directory
+from penstock.errors import NotFoundError
+from penstock.job.identity import known_uid
+from penstock.job.paths import JobPaths
+from penstock.objects.metered import MeteredObjectStore
+from penstock.objects.open import open_job_root
+from penstock.objects.store import ObjectStore
+from penstock.side.fill.homes import SideHomes
+from penstock.side.plan import backed_up_side_stores
+from penstock.standby.copies import StandbyCopies
+from penstock.state.backends.base import BackendContext
+from penstock.state.backends.pools import BackendPools
+from penstock.state.backends.roots import BackendRoots
+from penstock.wire.package import JobPackage
+
+_WRITERS = 2
+_MAX_POOL = 64
+
+
+class EpochResources:
+    """Opened when a container enters an epoch, closed last when it leaves it."""
+
+    def __init__(
+        self,
+        package: JobPackage,
+        container: str,
+        epoch: int,
+        tasks: int,
+        objects: ObjectStore | None = None,
+        standby_copies: StandbyCopies | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open.
+        `standby_copies`: those of the process. `clock`: for what backends do by time."""
+        config = package.config
+        self.package = package
+        self.container = container
+        self._clock = clock
+        self.epoch = epoch
+        self.tasks = tasks
+        graph, base = package.topology.graph, stores_directory(config, package.job_uid)
+        self.stores = tuple(spec.name for spec in graph.written_stores)
+        self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
+        """The stores that side inputs fill."""
+        self.side_backups = backed_up_side_stores(graph, config)
+        """Those of them that commits back up."""
+        self.side_homes = SideHomes(config, base, container, epoch, package.side_fingerprints)
+        self.metrics = EpochMetrics()
+        self.standby_metrics = EpochMetrics("Standby")
+        self.standby_copies = standby_copies or StandbyCopies(container)
+        self.leaving = threading.Event()
+        """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
+        self.paths = JobPaths(config.job.name, config.job.id)
+        self.objects = objects or open_job_root(config.job)
+        self._roots = BackendRoots(config, self.objects)
+        self.folders = StoreFolders(config, self.stores, base, container, epoch)
+        self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
+        """For what engines write behind."""
+        self._backends = BackendPools.for_tasks(tasks, str(epoch))
+        self._damaged: dict[str, set[str]] = defaultdict(set)
+        """By backend: what restores have found to be damaged."""
+
+    def pool(self, name: str, least: int) -> ThreadPoolExecutor:
+        """A pool for work on all tasks; whoever asks for it shuts it down."""
+        size = min(max(2 * self.tasks, least), _MAX_POOL)
+        return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self.epoch}")
+
+    def check_root(self) -> None:
+        """Raise NotFoundError unless this host reads what the driver has written under job.root, and under the roots of
+        backends."""
+        try:
+            self.objects.get(self.package.probe)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"host `{socket.gethostname()}` does not see what the driver wrote under job.root "
+                f"`{self.package.config.job.root}`: a job root must be shared by all hosts, for example an object "
+                "store"
+            ) from error
+        for url, objects in self._roots.separate():
+            if known_uid(objects, self.paths) != self.package.job_uid:
+                raise NotFoundError(
+                    f"host `{socket.gethostname()}` does not see what the driver wrote under {url} "
+                    "(state.backends.<name>.root): a root must be shared by all hosts, for example an object store"
+                )
+
+    def backend_context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:
+        """What a backend is given for stores of a task."""
+        metrics = self.metrics.of_task(task)
+        return BackendContext(
+            MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}"),
+            self.paths,
+            task,
+            stores,
+            self.epoch,
+            self.package.config,
+            self.package.systems,
+            self._backends,
+            self.leaving,
+            metrics,
+            self._clock,
+            damaged=self._damaged[backend],
+            container=self.container,
+            partitions=self.package.partitions.get(task, ()),
+            uid=self.package.job_uid,
+        )
+
+    def standby_context(self, backend: str, task: int, store: str) -> BackendContext:
+        """What a backend is given for a standby, which counts apart, and damages nobody else's trust in an object."""
+        context = self.backend_context(backend, task, (store,))
+        metrics = self.standby_metrics.of_task(task)
+        objects = MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}")
+        return replace(context, objects=objects, metrics=metrics, damaged=set())
+
+    def stop_backends(self) -> None:
+        """Wait for what backends run in the background; what has not begun is cancelled."""
+        self._backends.close()
+
+    def close(self) -> None:
+        """Release everything. Nothing uses it any more."""
+        self.leaving.set()
+        self._backends.close()
+        self.writers.shutdown()
+        self._roots.close()
+        self.objects.close()

@@ -1,0 +1,240 @@
+"""The drain of a run, as the run loop sees it: whether it is asked for, whether that was taken back, and its end."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+from penstock.api.drain import DrainNotification
+from penstock.drain.driver.report import DrainReport
+from penstock.drain.monitor import DrainMonitor
+from penstock.drain.requests import DrainRequests
+from penstock.driver.feed.boundary import Boundary
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.show.progress import ProgressBoard
+from penstock.errors import PenstockError
+from penstock.runtime.reports import Report
+from penstock.wording import listed
+
+logger = logging.getLogger(__name__)
+
+
+class Drain:
+    """Used by the run loop's thread, but for `ask`.
+
+    Whether the run is to drain is looked up at the first boundary of every epoch; from then on the monitor looks.
+    """
+
+    def __init__(
+        self,
+        requests: DrainRequests,
+        run_id: str,
+        poll_ms: int | None,
+        stop: StopRequest,
+        board: ProgressBoard,
+        report: DrainReport,
+    ) -> None:
+        """`poll_ms` is how often the monitor looks, in milliseconds; None: the run drains only if it is asked by its
+        own handle."""
+        self._requests = requests
+        self._run_id = run_id
+        self._poll_ms = poll_ms
+        self._stop = stop
+        self._board = board
+        self._report = report
+        self._boundary = Boundary({})
+        """Where the run stands."""
+        self._asked = threading.Event()
+        self._monitor: DrainMonitor | None = None
+        self._looked = False
+        self._looked_before = False
+        """Whether the run has looked at all."""
+        self._drains_at_start = False
+        self._is_recorded = False
+        """Whether the log says that nothing of the run is in flight any more."""
+        self._woken: Callable[[], None] = _nothing
+        self.notifications: tuple[DrainNotification, ...] = ()
+        """Those that the drain answers."""
+
+    def ask(self) -> None:
+        """A notification has been written. May be called from any thread."""
+        self._stop.drains = True
+        self._asked.set()
+        self._woken()
+
+    def ask_at_start(self) -> None:
+        """Have the run drain before it reads anything. Its request is written once the run has its start checkpoint:
+        from then on any start continues the run, and finds the request."""
+        self._drains_at_start = True
+        self.ask()
+
+    def watch(self, woken: Callable[[], None]) -> None:
+        """Have the monitor look from now on: the next batch of a query may be long in coming.
+
+        Args:
+            woken: called when the run is asked, from any thread.
+        """
+        self._woken = woken
+        self._watch()
+
+    @property
+    def asked(self) -> bool:
+        """Whether there is a request that the next look will find."""
+        return self._asked.is_set()
+
+    @property
+    def active(self) -> bool:
+        """Whether the run drains."""
+        return bool(self.notifications)
+
+    def begin(self, boundary: Boundary) -> None:
+        """An epoch was opened at this boundary: whether the run is to drain is found out before its first batch.
+
+        If the boundary is that of the run's last record, the run has drained already: that cannot be taken back.
+        """
+        self._looked = False
+        self._is_recorded = boundary.closed
+        self._boundary = boundary
+        self._report.rewind(boundary)
+
+    def look(self) -> bool:
+        """Whether the run drains. Raises RetryableError if the store does not say."""
+        if not self._looked or (self._asked.is_set() and not self.active):
+            self._find()
+            self._looked = True
+        return self.active
+
+    def look_before_the_end(self, boundary: Boundary) -> bool:
+        """Whether the run drains before it ends at this boundary. A request may be younger than the monitor's last
+        look, and no later run follows it. Raises RetryableError if the store does not say."""
+        if boundary.closed:
+            return False
+        self._looked = False
+        if not self.look():
+            return False
+        self._stop.drains_first()
+        return True
+
+    def taken_back(self) -> bool:
+        """Whether every request of the drain was cancelled, or deleted. They are gone then, and the run drains no more.
+        Raises RetryableError if the store does not say; some of them may have been deleted."""
+        if self._is_recorded:
+            return False
+        own = self._requests.find().of_run(self._run_id)
+        cancelled = {each: who for each in own if (who := self._requests.cancelled_by(each)) is not None}
+        if len(cancelled) < len(own):
+            self.notifications = own
+            return False
+        self._requests.delete(cancelled)
+        who = listed(sorted(set(cancelled.values()))) or "somebody who deleted the requests"
+        logger.warning("%s cancelled the drain: the run continues from its last checkpoint", who)
+        self.notifications = ()
+        self._report.cancelled()
+        self._stop.drain_is_over()
+        self._watch()
+        return True
+
+    def count(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
+        """A batch has ended at this boundary. Counted is what is processed from the request on.
+
+        Args:
+            committed: the batch of the last checkpoint.
+        """
+        self._boundary = boundary
+        if self.active or self._asked.is_set():
+            self._report.count(boundary.batch, reports, committed)
+            self._report.reached(boundary)
+
+    def closes(self, boundary: Boundary) -> tuple[str, ...]:
+        """The last commit of the run begins. Returns the uuids of the requests that it answers."""
+        answered = self.answered(boundary)
+        if answered:
+            self._report.committing(answered)
+        return answered
+
+    def answered(self, boundary: Boundary) -> tuple[str, ...]:
+        """The uuids of the requests that a run answers which ends at this boundary. The end of a stream answers them as
+        well, if they were seen before its record: nothing is in flight, and everything that waited for time has fired.
+        """
+        return tuple(str(each.uuid) for each in self.notifications) if boundary.closed else ()
+
+    def close(self) -> None:
+        """Look for nothing any more."""
+        if self._monitor is not None:
+            self._monitor.stop()
+
+    def finish(self, answered: Collection[str]) -> None:
+        """The run's last record is in the log, so its notifications are answered. An error is logged: no other run
+        follows them, and the next start deletes them.
+
+        Args:
+            answered: the uuids in the record.
+        """
+        if answered:
+            self._report.finished()
+        try:
+            own = self._requests.find().of_run(self._run_id)
+            if late := [str(each.uuid) for each in own if str(each.uuid) not in answered]:
+                logger.warning("the run ended before it saw the request to drain it (%s): nothing drains", listed(late))
+            self._requests.delete(own)
+        except PenstockError as error:
+            logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
+
+    def _find_own(self) -> tuple[DrainNotification, ...]:
+        """Those that this run obeys. Those that no run obeys any more are deleted."""
+        found = self._requests.obey(self._requests.find(), self._run_id)
+        if self._drains_at_start:
+            request = self._requests.ask(self._run_id)
+            self._drains_at_start = False
+            found = replace(found, notifications=(*found.notifications, request))
+        over: tuple[DrainNotification, ...] = ()
+        if found.notifications and not self._is_recorded:  # otherwise its own record answers them
+            over = self._requests.delete_over(found)
+        for each in over:
+            own = each.run_id == self._run_id
+            why = "a checkpoint answers it" if own else f"the job belongs to run {self._run_id} now"
+            logger.warning("the request %s to drain run %s is deleted: %s", each.uuid, each.run_id, why)
+        self._requests.delete_remains()
+        return tuple(each for each in found.of_run(self._run_id) if each not in over)
+
+    def _find(self) -> None:
+        if self._poll_ms is None and not self._asked.is_set():
+            return
+        asked = self._asked.is_set()
+        self._asked.clear()  # before the store is read: who asks from here on is not overlooked
+        try:
+            own = self._find_own()
+        except PenstockError:
+            if asked:
+                self._asked.set()
+            raise
+        inherited, self._looked_before = not (asked or self._looked_before), True
+        if not own:
+            if not (self.active or self._asked.is_set()):
+                self._report.cancelled()
+                self._stop.drain_is_over()
+            self._watch()
+            return
+        if not self.active:
+            uuids = listed([str(each.uuid) for each in own])
+            level = logging.WARNING if inherited else logging.INFO
+            begun = "was asked to drain before this start" if inherited else "drains"
+            logger.log(level, "the run %s (request %s): nothing more is read from its inputs", begun, uuids)
+        self.notifications = own
+        self._stop.drains = True
+        self._board.update(phase="draining")
+        self._report.begin([str(each.uuid) for each in own], self._boundary)
+
+    def _watch(self) -> None:
+        """Have a monitor look, unless one does."""
+        if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
+            return
+        self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)
+        self._monitor.register_drain_callback(self.ask)
+        self._monitor.start()
+
+
+def _nothing() -> None:
+    """Nobody waits for a request."""

@@ -1,0 +1,102 @@
+"""What a drain says of itself: in the log, on the progress board, and in the job's folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+from penstock.clock import Clock
+from penstock.drain.driver.tally import DrainTally
+from penstock.drain.progress import DrainPhase, DrainProgress
+from penstock.drain.shown import ShownDrain
+from penstock.driver.feed.boundary import Boundary
+from penstock.driver.show.progress import ProgressBoard
+from penstock.errors import PenstockError
+from penstock.runtime.reports import Report
+
+logger = logging.getLogger(__name__)
+_SHOW_SECONDS = 1.0
+
+
+class DrainReport:
+    """Used by the run loop's thread. Nothing of it changes the outcome of a drain: an error is logged."""
+
+    def __init__(self, run_id: str, tally: DrainTally, shown: ShownDrain, board: ProgressBoard, clock: Clock) -> None:
+        self._run_id = run_id
+        self._tally = tally
+        self._shown = shown
+        self._board = board
+        self._clock = clock
+        self._began = self._shown_at = clock.monotonic()
+        self._logged: set[int] = set()
+        """The stages whose end was logged."""
+
+    def begin(self, requests: Sequence[str], boundary: Boundary) -> None:
+        """The run drains, from this boundary on. Called again when more requests were found."""
+        if self._board.drain is None:
+            self._began = self._clock.monotonic()
+        self._update("draining", requests, boundary)
+        self._show()
+
+    def rewind(self, boundary: Boundary) -> None:
+        """An epoch was opened at this boundary: the batches behind it are dropped."""
+        self._tally.rewind(boundary.batch)
+        self._logged.clear()
+        if (drain := self._board.drain) is not None:
+            self._update("draining", drain.requests, boundary)
+
+    def count(self, batch: int, reports: Sequence[Report], committed: int) -> None:
+        """A batch has ended since the request. The last checkpoint is of the batch `committed`."""
+        self._tally.add(batch, reports)
+        self._tally.settle(committed)
+
+    def reached(self, boundary: Boundary) -> None:
+        """A batch of the drain has ended."""
+        if (drain := self._board.drain) is None:
+            return
+        for stage in self._update("draining", drain.requests, boundary).stages:
+            if stage.ended and stage.stage not in self._logged:
+                self._logged.add(stage.stage)
+                logger.info("%s; it has drained", stage)
+        if self._clock.monotonic() - self._shown_at >= _SHOW_SECONDS:
+            self._show()
+
+    def committing(self, requests: Sequence[str]) -> None:
+        """The last commit begins, which answers these requests. What is shown is the summary from here on."""
+        if self._board.drain is not None:
+            self._board.update(drain=replace(self._board.drain, requests=tuple(requests)))
+        self._phase("committing")
+
+    def finished(self) -> None:
+        """The drained record is in the log."""
+        self._phase("drained")
+        if self._board.drain is not None:
+            took_s = self._clock.monotonic() - self._began
+            logger.info("the run has drained in %.1f s. Since the request: %s", took_s, self._board.drain)
+
+    def cancelled(self) -> None:
+        """The drain was taken back: its requests are gone, so commands show it no more."""
+        self._tally.clear()
+        self._logged.clear()
+        self._board.update(drain=None)
+
+    def _phase(self, phase: DrainPhase) -> None:
+        if self._board.drain is not None:
+            self._board.update(drain=replace(self._board.drain, phase=phase))
+            self._show()
+
+    def _update(self, phase: DrainPhase, requests: Sequence[str], boundary: Boundary) -> DrainProgress:
+        stages = self._tally.stages(boundary)
+        drain = DrainProgress(self._run_id, tuple(requests), phase, stages)
+        self._board.update(drain=drain)
+        return drain
+
+    def _show(self) -> None:
+        self._shown_at = self._clock.monotonic()
+        drain = self._board.drain
+        try:
+            if drain is not None:
+                self._shown.put(drain)
+        except PenstockError as error:
+            logger.info("the progress of the drain was not written to the job's folder: %s", error)

@@ -1,0 +1,1 @@
+"""Commits, from the containers' changes to a record in the checkpoint log, and the garbage behind them."""

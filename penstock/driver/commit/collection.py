@@ -1,0 +1,95 @@
+"""Garbage collection after commits, on a separate thread: it may take long, and no commit waits for it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.driver.commit.truncation import Truncation
+from penstock.errors import CorruptError, FencedError, NotFoundError, PenstockError
+from penstock.outbox.driver.garbage import OutboxGarbage
+from penstock.state.admins import BackendAdmins
+
+logger = logging.getLogger(__name__)
+
+
+class Collection:
+    """Deletes what no checkpoint needs any more, one collection at a time."""
+
+    def __init__(
+        self,
+        log: CheckpointLog,
+        admins: BackendAdmins,
+        outbox: OutboxGarbage | None = None,
+        truncation: Truncation | None = None,
+    ) -> None:
+        """Without `outbox` nothing is published after its record; without `truncation` there are no durable
+        intermediate streams."""
+        self._log = log
+        self._admins = admins
+        self._outbox = outbox
+        self._truncation = truncation
+        self._swept_epoch: int | None = None
+        self._incomplete = ""
+        """The problem for which the last collection deleted nothing of a backend."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="collect")
+        self._running: Future[None] | None = None
+
+    def behind(self, record: CheckpointRecord) -> None:
+        """Collect behind this checkpoint, unless a collection runs: the next one finds what it leaves."""
+        if self._outbox is not None:
+            self._outbox.note(record)
+        if self._running is None or self._running.done():
+            self._running = self._thread.submit(self._collect, record)
+
+    def close(self, *, wait: bool) -> None:
+        """No call follows."""
+        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _collect(self, record: CheckpointRecord) -> None:
+        """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
+        before left behind, too. The records go last: until then it is known what they needed."""
+        view = self._log.known()
+        if self._outbox is not None:
+            self._outbox.collect(record)
+        if self._truncation is not None:
+            self._truncate(self._truncation, record, view.restorable)
+        left, sweep = self._log.uncollected(), self._swept_epoch != record.epoch
+        if not left and not sweep:
+            return
+        try:
+            try:
+                self._admins.collect(record.epoch, view.restorable, list(left.values()), sweep=sweep)
+            except (NotFoundError, CorruptError) as error:
+                self._log.check_owner()  # a newer owner may have deleted what the marker names
+                self._warn_incomplete(record, error)
+                return
+            self._log.prune(left)
+        except FencedError as error:
+            logger.info("the collection after checkpoint %s has ended: %s", record.id, error)
+        except Exception as error:
+            logger.warning("collecting after checkpoint %s failed; the next commit tries again: %s", record.id, error)
+        else:
+            self._swept_epoch, self._incomplete = record.epoch, ""
+
+    def _warn_incomplete(self, record: CheckpointRecord, error: PenstockError) -> None:
+        """Once for each problem, because the next collections find the same one."""
+        if str(error) != self._incomplete:
+            self._incomplete = str(error)
+            logger.warning("the collection after checkpoint %s is incomplete: %s", record.id, error)
+
+    def _truncate(
+        self, truncation: Truncation, record: CheckpointRecord, restorable: Sequence[CheckpointRecord]
+    ) -> None:
+        """Delete what no checkpoint reads any more of the durable intermediate streams."""
+        try:
+            truncation.behind(record.epoch, restorable)
+        except Exception as error:
+            logger.warning(
+                "truncating the intermediate streams after checkpoint %s failed; the next commit tries again: %s",
+                record.id,
+                error,
+            )

@@ -1,0 +1,292 @@
+"""Commits: from the containers' changes to one record in the checkpoint log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from penstock.batch.positions import Positions
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.clock import Clock
+from penstock.driver.commit.collection import Collection
+from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.outbox.driver.publishing import Publishing
+from penstock.retry import Retry, retry
+from penstock.standby.driver.followers import follow
+from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
+from penstock.wire.ports import Fleet
+from penstock.wire.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
+
+logger = logging.getLogger(__name__)
+_APPEND = Retry(pause_s=0.2, tries=5)
+_LOOK_SECONDS = 0.05
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A commit whose snapshot is taken."""
+
+    checkpoint_id: CheckpointId
+    began: float
+    snapshot_ms: int
+    abandoned: threading.Event
+    record: Future[CheckpointRecord]
+    published: Future[None]
+    """Done once readers see its exactly-once output."""
+    noted: bool = False
+    """Somebody knows that its record is in the log."""
+    total_ms: int = 0
+    """Until its record was in the log."""
+
+    def age_ms(self, clock: Clock) -> float:
+        """Since its snapshot began."""
+        return (clock.monotonic() - self.began) * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """A commit that is in the log, and what it took: the part processing waited for, and all of it."""
+
+    record: CheckpointRecord
+    snapshot_ms: int
+    total_ms: int
+
+
+class CommitCoordinator:
+    """Makes the checkpoints of one run, in one epoch after the other; one at a time is in flight.
+
+    Used by the run loop's thread. Uploads, the record and the clean-up are a thread's own.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        fleet: Fleet,
+        collection: Collection,
+        on_failed: Callable[[], None],
+        clock: Clock,
+        *,
+        standbys: bool = False,
+        publishing: Publishing | None = None,
+        confirm: Callable[[Positions], None] = lambda _: None,
+    ) -> None:
+        """`on_failed` is called, from another thread, when a commit in flight has failed. `standbys`: there are some,
+        which follow. Without `publishing` nothing is published after its record. `confirm` is called, from another
+        thread, before a record of these positions is written, and raises PenstockError if none may be."""
+        self._log = recorder.log
+        self._recorder = recorder
+        self._fleet = fleet
+        self._timeout_ms = recorder.settings.commit_timeout_ms
+        self._collection = collection
+        self._publishing = publishing
+        self._on_failed = on_failed
+        self._clock = clock
+        self._standbys = standbys
+        self._confirm = confirm
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
+        self._append_lock = threading.Lock()
+        self.in_flight: InFlight | None = None
+        self.last: CheckpointRecord | None = None
+        """The last complete checkpoint of the job, which the next one is made on top of."""
+
+    def begin(self, claim: Claim, request: CommitRequest) -> None:
+        """The synchronous part: every container takes what changed. The rest goes on by itself.
+
+        Once a snapshot is taken its changes are in no later one: from here on the commit succeeds, or its epoch ends.
+
+        Raises:
+            ContainerLostError: a container is gone.
+            PenstockError: a snapshot failed. Others may have been taken, so the run never continues from here.
+        """
+        if self.in_flight is not None:
+            raise AssertionError("one commit is in flight at a time")
+        began = self._clock.monotonic()
+        parent = self.last.id if self.last else None
+        checkpoint_id = self._log.known().next_id(self._clock.now_ms(), round(began * 1e9))
+        snapshot = TakeSnapshot(str(checkpoint_id), last=request.ended is not None or request.idle)
+        try:
+            self._fleet.ask(SNAPSHOT, claim.epoch, snapshot)
+        except PenstockError as error:
+            raise _final(error, checkpoint_id) from error
+        abandoned = threading.Event()
+        record: Future[CheckpointRecord] = Future()
+        took_ms = round((self._clock.monotonic() - began) * 1000)
+        self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
+        self._thread.submit(self._complete, self.in_flight, claim, request, parent)
+
+    def poll(self) -> Completed | None:
+        """The commit in flight, if its record came into the log since the last look. It is in flight until its output
+        is published.
+
+        Raises:
+            FencedError: another driver owns the log; nothing was made visible.
+            ContainerLostError: a container is gone; the commit is not complete, or not published.
+            PenstockError: it failed for good.
+        """
+        flight = self.in_flight
+        if flight is None or not flight.record.done():
+            return None
+        is_noted, flight.noted = flight.noted, True
+        self.in_flight = None
+        self.last = flight.record.result()
+        if not flight.published.done():
+            self.in_flight = flight
+        elif is_noted:
+            flight.published.result()
+        elif flight.published.exception() is not None:
+            self.in_flight = flight  # the next look raises it
+        return None if is_noted else Completed(self.last, flight.snapshot_ms, flight.total_ms)
+
+    def wait(self, timeout_s: float, stop: threading.Event) -> Completed | None:
+        """Wait until the record of the commit in flight is in the log or, if that is known, until its output is
+        published; None once nothing is in flight.
+
+        Raises:
+            PenstockTimeoutError: it took longer. It may still complete: the next start finds out.
+            ContainerLostError: a container is gone, whatever the others still do; or `stop` was set meanwhile.
+            What `poll` raises.
+        """
+        deadline = self._clock.monotonic() + timeout_s
+        while (flight := self.in_flight) is not None:
+            if (done := self.poll()) is not None or self.in_flight is None:
+                return done
+            if stop.is_set():
+                raise ContainerLostError("the run was asked to end at once")
+            if self._fleet.any_lost:
+                raise ContainerLostError(self._fleet.loss())
+            if self._clock.monotonic() > deadline:
+                raise self._too_late(flight)
+            _settled(flight.published if flight.record.done() else flight.record, _LOOK_SECONDS)
+        return None
+
+    def abandon(self) -> None:
+        """The epoch ends: what is in flight will not be in the log, unless it is already."""
+        flight, self.in_flight = self.in_flight, None
+        if flight is not None:
+            with self._append_lock:  # its record is either there, or never will be
+                flight.abandoned.set()
+
+    def close(self) -> None:
+        """Abandon what is in flight, let a clean-up come to its end; no call follows."""
+        idle = self.in_flight is None
+        self.abandon()
+        self._thread.shutdown(wait=idle, cancel_futures=not idle)
+        if self._publishing is not None:
+            self._publishing.close(wait=idle)
+        self._collection.close(wait=idle)
+
+    # On the commit thread.
+
+    def _complete(self, flight: InFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None) -> None:
+        try:
+            upload = UploadSnapshot(str(flight.checkpoint_id))
+            answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
+            found = {task: markers for answer in answers for task, markers in answer.markers.items()}
+            outbox = [each for answer in answers for each in answer.outbox]
+            record = self._recorder.record(flight.checkpoint_id, parent, claim, request, found, outbox)
+            self._confirm_inputs(flight, request.boundary.positions)
+            self._append(record, flight.abandoned)
+        except BaseException as error:
+            failure = error if isinstance(error, PenstockError) else PenstockError(f"a commit failed: {error!r}")
+            if isinstance(failure, ContainerLostError) and self._is_too_late(flight):
+                failure = self._too_late(flight)
+            flight.record.set_exception(_final(failure, flight.checkpoint_id))
+            if not flight.abandoned.is_set():
+                self._on_failed()
+            return
+        flight.total_ms = round(flight.age_ms(self._clock))
+        self._publish(flight, record)
+        self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
+        flight.record.set_result(record)
+        if self._standbys and not flight.abandoned.is_set():
+            follow(self._fleet, record.epoch, str(record.id), found)
+        self._collection.behind(record)
+
+    def _publish(self, flight: InFlight, record: CheckpointRecord) -> None:
+        if self._publishing is None:
+            flight.published.set_result(None)
+            return
+        publication = self._publishing.begin(record.epoch, flight.abandoned)
+        publication.add_done_callback(lambda done: self._note_published(flight, done))
+
+    def _note_published(self, flight: InFlight, publication: Future[None]) -> None:
+        """Its output is published, or cannot be."""
+        error = None if publication.cancelled() else publication.exception()
+        if error is None and not publication.cancelled():
+            flight.published.set_result(None)
+            return
+        what = f"publishing after checkpoint {flight.checkpoint_id} failed: {error!r}"
+        flight.published.set_exception(error if isinstance(error, PenstockError) else PenstockError(what))
+        if not flight.abandoned.is_set():
+            self._on_failed()
+
+    def _is_too_late(self, flight: InFlight) -> bool:
+        """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
+        return flight.age_ms(self._clock) >= self._timeout_ms and not self._fleet.any_lost
+
+    def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
+        if flight.noted:
+            waits_for = "" if self._publishing is None else self._publishing.waits_for
+            why = f"It waits for {waits_for}" if waits_for else "Find out whether the system of the output answers"
+            return PenstockTimeoutError(
+                f"the output of checkpoint {flight.checkpoint_id} is still not published "
+                f"{flight.age_ms(self._clock) / 1000:.0f} s after its commit began (task.commit.timeout.ms). Nothing "
+                f"is lost: the next start publishes it first. {why}"
+            )
+        return PenstockTimeoutError(
+            f"checkpoint {flight.checkpoint_id} is still not complete {flight.age_ms(self._clock) / 1000:.0f} s after "
+            "it began (task.commit.timeout.ms). The last complete checkpoint counts. Find out whether the store of the "
+            "backups is slow, or raise task.commit.timeout.ms"
+        )
+
+    def _confirm_inputs(self, flight: InFlight, positions: Positions) -> None:
+        """A system of an input that does not answer delays the commit, as long as it may take."""
+        within = Retry(pause_s=0.2, within_s=self._timeout_ms / 1000)
+        retry(lambda: self._confirm(positions), within, interrupt=flight.abandoned, clock=self._clock)
+
+    def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
+        """Append, retrying what may pass; the same record twice is one record."""
+
+        def append() -> None:
+            with self._append_lock:
+                if abandoned.is_set():
+                    raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch")
+                self._log.append(record)
+
+        try:
+            retry(append, _APPEND, interrupt=abandoned, clock=self._clock)
+        except ContainerLostError:
+            raise
+        except RetryableError as error:
+            if abandoned.is_set():
+                raise ContainerLostError(f"checkpoint {record.id} was abandoned with its epoch") from error
+            raise PenstockError(
+                f"checkpoint {record.id} could not be written in {_APPEND.tries} tries, so the run ends: {error}. "
+                "The next start finds out whether the log has it; nothing is lost"
+            ) from error
+
+    def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
+        """What fails here costs space, no state: it is tried again after the next commit."""
+        try:
+            self._fleet.ask(CLEAN_UP, record.epoch, CleanUp(str(record.id), found))
+        except Exception as error:
+            logger.warning("cleaning up after checkpoint %s failed; the next commit tries again: %s", record.id, error)
+
+
+def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
+    """What the run loop sees: nothing that it would merely try again, since the changes are in no later commit."""
+    if isinstance(error, ContainerLostError | FencedError) or not isinstance(error, RetryableError):
+        return error
+    return PenstockError(f"checkpoint {checkpoint_id} failed, so the run ends: {error}")
+
+
+def _settled(future: Future[CheckpointRecord] | Future[None], timeout_s: float) -> None:
+    try:
+        future.exception(timeout_s)
+    except TimeoutError:
+        return

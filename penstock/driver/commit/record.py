@@ -1,0 +1,127 @@
+"""The record of a commit, from its boundary and the markers of all tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from penstock.api.ssp import SystemStream
+from penstock.api.state.store import OPERATOR_STORES
+from penstock.batch.positions import by_task, to_next_offsets
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
+from penstock.checkpoint.versions.markers import changelog_identities
+from penstock.checkpoint.versions.table import build_versions
+from penstock.config.model import TaskSettings
+from penstock.driver.feed.boundary import Boundary
+from penstock.outbox.unpublished import OutboxObject, Owed
+from penstock.wire.protocol import Markers
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """A commit that is to be made: of everything up to a boundary."""
+
+    boundary: Boundary
+    detail: Detail = "commit"
+    ended: Ended | None = None
+    consumed_startpoints: tuple[str, ...] = ()
+    """The uuids of the requests that a start takes."""
+    reset_operators: tuple[str, ...] = ()
+    """The operators that a start cleared."""
+    drains: tuple[str, ...] = ()
+    """The uuids of the requests that a drain answers."""
+    idle: bool = False
+    """Nothing has happened since the last commit: this one is for what backends have to do by time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorder:
+    """Makes the records of one run."""
+
+    log: CheckpointLog
+    layout: Mapping[str, str]
+    """What is recorded of each store."""
+    tasks: int
+    settings: TaskSettings
+    intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
+    """What is recorded of each durable intermediate stream beside what is to be read of it."""
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
+    """What distinguishes each input from earlier and later streams of its name."""
+    owed: Callable[[], Owed] = Owed
+    """What earlier records name and is not published."""
+    publisher: str = ""
+    """Who publishes."""
+
+    def record(
+        self,
+        checkpoint_id: CheckpointId,
+        parent: CheckpointId | None,
+        claim: Claim,
+        request: CommitRequest,
+        found: Markers,
+        outbox: Sequence[OutboxObject] = (),
+    ) -> CheckpointRecord:
+        """The record of a commit whose backends have `found` these markers, and which is to publish `outbox`."""
+        boundary, owed = request.boundary, self.owed()
+        keepers = {*owed.keepers, *(ssp.system for each in outbox for ssp in each.parts)}
+        stores, found = self._remembered(boundary, found)
+        next_offsets = to_next_offsets(boundary.positions, self.tasks)
+        record = CheckpointRecord(
+            id=checkpoint_id,
+            parent=parent,
+            epoch=claim.epoch,
+            run_id=claim.run_id,
+            writer=claim.writer,
+            task_count=self.tasks,
+            batch=boundary.batch,
+            batch_time_ms=boundary.batch_time_ms,
+            stores=stores,
+            next_offsets=next_offsets,
+            tasks={
+                task: build_versions(
+                    checkpoint_id,
+                    {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0},  # Samza's: the last one
+                    found.get(str(task), {}),
+                    self.settings.checkpoint_write_versions,
+                )
+                for task, offsets in next_offsets.items()
+            },
+            kind_detail=request.detail,
+            ended=boundary.closing or request.ended,
+            consumed_startpoints=request.consumed_startpoints,
+            event_times={} if boundary.closed else by_task(boundary.event_times),
+            watermarks={} if boundary.closed else boundary.watermarks,
+            ended_inputs=tuple(sorted(boundary.ended_inputs)),
+            reset_operators=request.reset_operators,
+            drains=request.drains,
+            intermediate={
+                # The next run reads nothing of what a run that has ended was to read.
+                stream: own.next_generation() if boundary.closed else own
+                for stream, own in boundary.intermediate.items()
+            },
+            intermediate_layout={stream: self.intermediate_layout[stream] for stream in boundary.intermediate},
+            lost=boundary.lost,
+            identities={**self.identities, **changelog_identities(found)},
+            outbox=tuple(outbox),
+            unpublished=owed.unpublished,
+            keepers=tuple(sorted(keepers)),
+            publisher=self.publisher if keepers else "",
+            offered=boundary.offered,
+        )
+        return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
+
+    def _remembered(self, boundary: Boundary, found: Markers) -> tuple[Mapping[str, str], Markers]:
+        """The stores that the record covers, with their markers. Once everything that waits for time has fired, nothing
+        needs what operators keep: the next run begins without it, however it is defined."""
+        if not boundary.closed:
+            return self.layout, found
+        stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
+        return stores, {
+            task: {
+                backend: {store: marker for store, marker in markers.items() if store in stores}
+                for backend, markers in own.items()
+            }
+            for task, own in found.items()
+        }

@@ -1,0 +1,244 @@
+"""Where a job stands between two batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.batch.batch import Batch, Control, Due
+from penstock.batch.losses import Loss, Lost, after_losses, with_losses
+from penstock.batch.portions import PortionRead
+from penstock.batch.positions import Positions, TaskSsp, to_positions
+from penstock.batch.ranges import BatchRanges
+from penstock.batch.watermarks import Watermarks, later_event_times
+from penstock.checkpoint.intermediate import Intermediate, Ranges, Written
+from penstock.checkpoint.record import CheckpointRecord, Closing, Offered
+from penstock.graph.specs import IntermediateSpec
+
+_CLOSINGS: Mapping[Control, Closing] = {"end-of-stream": "end-of-stream", "drain": "drained"}
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The time of a batch: chosen when it is planned, and the same in every run of it."""
+
+    time_ms: int
+    """The batch time, in epoch milliseconds."""
+    watermarks: Watermarks = field(default_factory=Watermarks)
+    ended_inputs: frozenset[SystemStreamPartition] = frozenset()
+    """The partitions that have ended, and have been read to their end."""
+    idle: frozenset[TaskSsp] = frozenset()
+    """The partitions that do not hold the watermark back, because there has been nothing new for long."""
+    coming: Mapping[str, int] = field(default_factory=dict)
+    """By operator, the watermark that batches without messages would raise it to, through durable intermediate streams;
+    empty if there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """Everything up to the end of a batch: what a commit is of, and what the next batch continues from."""
+
+    positions: Positions
+    batch: int = 0
+    """The last batch that has ended."""
+    batch_time_ms: int = 0
+    """The largest batch time so far, in epoch milliseconds; 0: there was no batch."""
+    event_times: Mapping[TaskSsp, int] = field(default_factory=dict)
+    """The highest event time that was read of each partition; empty if the application does not use event time."""
+    watermarks: Mapping[str, int] = field(default_factory=dict)
+    """By operator, the firing watermark of the last batch."""
+    ended_inputs: frozenset[SystemStreamPartition] = frozenset()
+    next_due: Mapping[str, Due] = field(default_factory=dict)
+    """By operator, the times of its oldest timers. No record holds them, because the stores do: containers report them
+    when an epoch is opened."""
+    closing: Closing | None = None
+    """How the last batch ended what was in flight, if it did: everything that waited for time has fired."""
+    intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    """The durable intermediate streams: what ended batches wrote to them, and what of it is still to be read."""
+    closed_operators: frozenset[str] = frozenset()
+    """Those that were brought to their end, while others behind an intermediate stream were not yet."""
+    closing_with: Control = "none"
+    """The control of the batches that bring operators to their end, while some of them are left."""
+    lost: Lost = field(default_factory=dict)
+    """What of each input partition was deleted before it was read, and is missing from the state."""
+    offered: Offered | None = None
+    """The last batch of the query that the job runs inside."""
+
+    @classmethod
+    def of(cls, record: CheckpointRecord) -> Boundary:
+        """Where the run that wrote a checkpoint stood. What was due is in its stores."""
+        return cls(
+            to_positions(record.next_offsets),
+            record.batch,
+            record.batch_time_ms,
+            to_positions(record.event_times),
+            record.watermarks,
+            frozenset(record.ended_inputs),
+            closing=record.closing,
+            intermediate=record.intermediate,
+            lost=record.lost,
+            offered=record.offered,
+        )
+
+    def without(self, losses: Collection[Loss]) -> Boundary:
+        """The same place, behind messages that were deleted before they were read."""
+        return replace(self, positions=after_losses(self.positions, losses), lost=with_losses(self.lost, losses))
+
+    def time_at(self, now_ms: int) -> int:
+        """The time of a batch that is planned now: never before that of an older batch.
+
+        Args:
+            now_ms: the wall clock, in epoch milliseconds.
+        """
+        return max(self.batch_time_ms, now_ms)
+
+    def next_batch(
+        self,
+        moment: Moment,
+        runs: int,
+        control: Control = "none",
+        closes: frozenset[str] | None = None,
+        tables: Mapping[str, int] | None = None,
+    ) -> Batch:
+        """The next batch.
+
+        Args:
+            runs: how many runs of a batch with this number have begun in this epoch.
+            closes: the operators that the control is for; None: all that are left.
+            tables: by pushed table, the version that it reads.
+        """
+        marks = moment.watermarks
+        time_ms = self.time_at(moment.time_ms)
+        before_ms = self.batch_time_ms or None
+        return Batch(
+            self.batch + 1,
+            runs + 1,
+            time_ms,
+            control,
+            marks.late,
+            marks.firing,
+            marks.held,
+            before_ms,
+            None if closes is None else tuple(sorted(closes)),
+            tuple(sorted(self.closed_operators)),
+            tables or {},
+        )
+
+    def after(
+        self,
+        batch: Batch,
+        planned: BatchRanges,
+        read: Mapping[TaskSsp, PortionRead],
+        next_due: Mapping[str, Due],
+        ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
+        written: Mapping[SystemStream, Written] | None = None,
+        offered: Offered | None = None,
+    ) -> Boundary:
+        """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this.
+
+        Args:
+            written: what the batch wrote to each durable intermediate stream.
+            offered: the batch of the query that it is of; None: of none.
+        """
+        positions = planned.advance(self.positions, read)
+        closing = _CLOSINGS.get(batch.control) if batch.closes is None else None
+        times = ((at, each.event_time_ms) for at, each in read.items() if at in positions)
+        closed = frozenset(batch.closed + (batch.closes or ()))
+        return Boundary(
+            positions,
+            batch.number,
+            batch.time_ms,
+            later_event_times(self.event_times, times),
+            batch.firing,
+            frozenset(at.ssp for at in positions) if closing == "end-of-stream" else ended_inputs,
+            {op: due for op, due in next_due.items() if op not in closed},
+            closing,
+            _read_and_written(self.intermediate, read, written or {}),
+            frozenset() if closing else closed,
+            "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
+            self.lost,
+            self.offered if offered is None else offered,
+        )
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is in flight, and nothing waits for time, because the last batch saw to it."""
+        return self.closing is not None
+
+    @property
+    def partly_closed(self) -> bool:
+        """Whether some operators were brought to their end, and others not yet. No checkpoint is of such a boundary."""
+        return bool(self.closed_operators)
+
+    @property
+    def left(self) -> int:
+        """How many messages wait in durable intermediate streams. Stage 0 reads them."""
+        return sum(each.left() for each in self.intermediate.values())
+
+    @property
+    def unread(self) -> dict[SystemStreamPartition, tuple[int, int]]:
+        """The first range of each partition of an intermediate stream that has something left to read."""
+        return {
+            SystemStreamPartition(stream.system, stream.stream, partition): offsets
+            for stream, each in self.intermediate.items()
+            for partition, offsets in each.next_ranges().items()
+        }
+
+    def due(self, moment: Moment) -> bool:
+        """Whether a timer or a window is to fire, in the next batch or once watermarks have come to it."""
+        firing, coming = moment.watermarks.firing, moment.coming
+        return any(
+            (event is not None and event <= max(firing.get(operator, event - 1), coming.get(operator, event - 1)))
+            or (processing is not None and processing <= moment.time_ms)
+            for operator, (event, processing) in self.next_due.items()
+        )
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the last batch left timers that were due in it. They fire before new messages are read: otherwise
+        what waits could grow faster than it fires."""
+        return any(
+            event is not None and event <= self.watermarks.get(operator, event - 1)
+            for operator, (event, _) in self.next_due.items()
+        )
+
+    def next_processing_ms(self) -> int | None:
+        """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
+        return min((at for _, at in self.next_due.values() if at is not None), default=None)
+
+
+def written_in(
+    batch: Batch, appended: Mapping[str, Mapping[int, Ranges]], readers: Iterable[IntermediateSpec]
+) -> dict[SystemStream, Written]:
+    """What a batch wrote to each durable intermediate stream, with the time up to which it is complete. While the job
+    is being closed, event time stands still behind a stream, until its readers have their own closing batch.
+
+    Args:
+        appended: the ranges of offsets, by stream and partition.
+        readers: the operators that read these streams.
+    """
+    return {
+        op.stream: Written(
+            batch.number,
+            # What closes behind the stream still emits messages of the time that it has reached.
+            NO_WATERMARK if batch.ends(op.writer) else batch.output_watermark(op.writer),
+            appended.get(str(op.stream), {}),
+        )
+        for op in readers
+    }
+
+
+def _read_and_written(
+    before: Mapping[SystemStream, Intermediate],
+    read: Mapping[TaskSsp, PortionRead],
+    written: Mapping[SystemStream, Written],
+) -> dict[SystemStream, Intermediate]:
+    by_stream: dict[SystemStream, dict[int, int]] = {}
+    for at, part in read.items():
+        by_stream.setdefault(at.ssp.system_stream, {})[at.ssp.partition] = part.next_offset
+    return {
+        stream: before.get(stream, Intermediate()).after(by_stream.get(stream, {}), written.get(stream))
+        for stream in {**before, **written}
+    }

@@ -1,0 +1,57 @@
+"""How a run brings its application to its end: part by part, where durable intermediate streams part it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import Control
+from penstock.batch.pace import Pace
+from penstock.batch.ranges import NOTHING, BatchRanges, Unread, plan_ranges
+from penstock.clock import Clock
+from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.planned import End, Planned
+from penstock.graph.specs import ApplicationGraph
+
+
+class Closing:
+    """Plans the batches of a run that reads nothing more from its inputs.
+
+    They read the messages that wait in intermediate streams. Then each part of the application has a batch without
+    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a batch.
+    """
+
+    def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:
+        self._parts = graph.parts()
+        self._sources = tuple(op.stream for op in graph.sources)
+        self._event_time = event_time
+        self._clock = clock
+
+    def next(
+        self, boundary: Boundary, control: Control, pace: Pace, latest: Mapping[SystemStreamPartition, int]
+    ) -> Planned | End:
+        """The next batch; the end, if the last one closed the job.
+
+        Args:
+            control: what closes the job, unless something else has begun to: all operators end in the same way.
+            latest: the ends of the inputs when they were last looked at.
+        """
+        if boundary.closed:
+            return End()
+        if boundary.partly_closed:
+            control = boundary.closing_with
+        moment = self._event_time.look(boundary, None, self._clock.now_ms())
+        known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
+        unread = Unread.of(boundary.unread, boundary.left)
+        if portions := plan_ranges(unread.positions, unread.ends, pace, None):
+            return Planned(BatchRanges.group(portions, self._sources), known, moment)
+        return self.close(boundary, control, moment, known)
+
+    def close(
+        self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
+    ) -> Planned:
+        """The batch that closes the next part."""
+        *before_last, _ = self._parts
+        closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
+        return Planned(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)

@@ -1,0 +1,191 @@
+"""The event time of one run: the watermarks at each boundary, and which partitions have had nothing new for long."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from functools import partial
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.batch.batch import is_new_period
+from penstock.batch.positions import Ends, TaskSsp
+from penstock.batch.watermarks import (
+    GivenWatermark,
+    TimeFlow,
+    Waiting,
+    Watermarks,
+    at_the_end,
+    closing_watermarks,
+    ended_partitions,
+    holding_back,
+    holds_back_text,
+    idle_partitions,
+    next_watermarks,
+)
+from penstock.config.model import JobConfig
+from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.graph.specs import ApplicationGraph
+
+logger = logging.getLogger(__name__)
+
+
+class EventTime:
+    """Used by the run loop's thread. Of what it knows, only how long partitions have been idle is not in a boundary:
+    that begins again with each epoch."""
+
+    def __init__(
+        self,
+        flow: TimeFlow | None,
+        idle_ms: Mapping[SystemStream, int],
+        *,
+        period_ms: int = -1,
+        has_end: bool = False,
+    ) -> None:
+        """
+        Args:
+            flow: the operators of the application; None: it does not use event time, and has no watermarks.
+            idle_ms: for each input, how long a partition without new messages holds the watermark back.
+            period_ms: the periods of batch time whose begin is a reason for a batch; below 1: none.
+            has_end: whether the end of the stream matters although the application does not use event time.
+        """
+        self._flow = flow
+        self._idle_ms = idle_ms
+        self._period_ms = period_ms
+        self.has_end = has_end or flow is not None
+        """Whether the end of the stream is a reason for a last batch."""
+        self._waiting: dict[TaskSsp, Waiting] = {}
+        self._named: set[TaskSsp] = set()
+        """The partitions that `tell` has named."""
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
+        """The event time of an application."""
+        flow = TimeFlow.of(graph) if graph.uses_time else None
+        idle_ms = {op.stream: config.idle_ms(op.stream) for op in graph.inputs}
+        return cls(flow, idle_ms, period_ms=config.task.window_ms, has_end=graph.has_end)
+
+    @property
+    def used(self) -> bool:
+        """Whether the application uses event time."""
+        return self._flow is not None
+
+    def begin(self) -> None:
+        """An epoch was opened: no partition has been idle in it yet."""
+        self._waiting = {}
+
+    def idle_since(self, quiet: Mapping[SystemStream, int]) -> dict[SystemStream, int]:
+        """When these inputs are idle, if they stay without messages. By input, since when it has had none."""
+        if self._flow is None:
+            return {}
+        return {stream: since_ms + self._idle_ms[stream] for stream, since_ms in quiet.items()}
+
+    def look(
+        self,
+        boundary: Boundary,
+        ends: Ends | None,
+        now_ms: int,
+        *,
+        idle: Mapping[TaskSsp, int] | None = None,
+        given: Mapping[SystemStream, GivenWatermark] | None = None,
+    ) -> Moment:
+        """The moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
+
+        Args:
+            ends: the ends of every input partition, now; None: the inputs are not looked at.
+            now_ms: the wall clock, in epoch milliseconds.
+            idle: the partitions that are idle, each with the batch time when it became idle; None: as their ends say.
+            given: the inputs whose watermark does not follow from what was read of them.
+        """
+        time_ms = boundary.time_at(now_ms)
+        ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
+        if self._flow is None:
+            return Moment(time_ms, ended_inputs=ended)
+        if ends is not None:
+            self._waiting = at_the_end(self._waiting, boundary.positions, ends, time_ms)
+        if idle is None:
+            idle = idle_partitions(self._waiting, self._idle_ms, time_ms)
+        find = partial(self._finder(boundary, ended), given=given)
+        coming = find(idle=idle, carried=True).firing if self._flow.intermediates else {}
+        return Moment(time_ms, find(idle=idle), ended, frozenset(idle), coming)
+
+    def _finder(self, boundary: Boundary, ended: Collection[SystemStreamPartition]) -> Callable[..., Watermarks]:
+        assert self._flow is not None  # noqa: S101 - asked before
+        return partial(
+            next_watermarks,
+            self._flow,
+            boundary.positions,
+            boundary.event_times,
+            boundary.watermarks,
+            ended=ended,
+            oldest=_oldest_due(boundary),
+            intermediate=boundary.intermediate,
+        )
+
+    def tell(self, boundary: Boundary, moment: Moment, quiet_ms: int = 0) -> None:
+        """There is nothing to read. Log, once for each, the partitions that keep something due from firing although
+        they have had nothing new for `quiet_ms`, and are not idle yet."""
+        if self._flow is None or not (due := _oldest_due(boundary)):
+            return
+        quiet = {
+            at
+            for at, each in self._waiting.items()
+            if at not in moment.idle and at not in self._named and moment.time_ms - each.since_ms >= quiet_ms
+        }
+        if not quiet:
+            return
+        find = self._finder(boundary, moment.ended_inputs)
+
+        def fires(idle: Collection[TaskSsp]) -> bool:
+            firing = find(idle=dict.fromkeys(idle, moment.time_ms)).firing
+            return any(event <= firing.get(op, NO_WATERMARK) for op, event in due.items())
+
+        found = holding_back(
+            self._flow,
+            boundary.positions,
+            boundary.event_times,
+            quiet=quiet,
+            idle=moment.idle,
+            ended=moment.ended_inputs,
+            fires=fires,
+        )
+        for at in found:
+            self._named.add(at)
+            stream = at.ssp.system_stream
+            logger.warning(
+                "%s. Windows and timers that wait for it fire once the partition has later messages, or is idle: after "
+                "%s without messages (streams.%s.idle.ms)",
+                holds_back_text(stream, at.ssp.partition, boundary.event_times.get(at)),
+                f"{self._idle_ms[stream] / 1000:g} s",
+                stream,
+            )
+
+    def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
+        """Whether a batch is to run although there may be nothing to read: something is due, or a period begins.
+
+        Args:
+            periods: whether the begin of a period counts. If batches take longer than a period, one begins in each.
+        """
+        if periods and is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
+            return True
+        return self.used and boundary.due(moment)
+
+    def next_ms(self, boundary: Boundary) -> int | None:
+        """When a batch is due at the latest because of time alone, in epoch milliseconds; None: never."""
+        times = [boundary.next_processing_ms()]
+        if self._period_ms > 0 and boundary.batch_time_ms:
+            times.append((boundary.batch_time_ms // self._period_ms + 1) * self._period_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    def close(self, boundary: Boundary, moment: Moment, closes: Collection[str] | None = None) -> Moment:
+        """The moment of a batch that brings these operators to their end; None: all."""
+        if self._flow is None:
+            return moment
+        marks = closing_watermarks(self._flow, boundary.watermarks, closes, boundary.closed_operators)
+        return replace(moment, watermarks=marks)
+
+
+def _oldest_due(boundary: Boundary) -> dict[str, int]:
+    """By operator, the time of its oldest event-time timer."""
+    return {op: event for op, (event, _) in boundary.next_due.items() if event is not None}

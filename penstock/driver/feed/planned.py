@@ -1,0 +1,51 @@
+"""What the run loop may do next. Values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import Control
+from penstock.batch.losses import Loss
+from penstock.batch.ranges import BatchRanges
+from penstock.checkpoint.record import Offered
+from penstock.driver.feed.boundary import Moment
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch is to run."""
+
+    ranges: BatchRanges
+    latest: Mapping[SystemStreamPartition, int]
+    """The next offset that every input partition will assign, when the batch was planned."""
+    moment: Moment
+    control: Control = "none"
+    closes: frozenset[str] | None = None
+    """The operators that the control is for; None: all that are left."""
+    offered: Offered | None = None
+    """The batch of the query that it is of; None: of none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """There is nothing to do before `until`, on the run's monotonic clock, in seconds."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """Messages were deleted before they were read, and the run continues behind them (`streams.<id>.on.data.loss`)."""
+
+    losses: tuple[Loss, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """There is nothing left to do: the run ends with its last commit."""
+
+
+Next: TypeAlias = Planned | Idle | Skip | End

@@ -1,0 +1,72 @@
+"""Failures since the last checkpoint: each is retried, until there are too many."""
+
+from __future__ import annotations
+
+import logging
+from typing import TypeVar
+
+from penstock.driver.guards.outages import Outages
+from penstock.driver.show.progress import ProgressBoard
+from penstock.errors import ContainerLostError, PenstockError, SystemAwayError
+from penstock.wire.ports import BatchRunner, Fleet
+
+logger = logging.getLogger(__name__)
+E = TypeVar("E", bound=Exception)
+
+
+class Failures:
+    """Counts failures against `job.retry.max`, and explains them. A system that is away is waited for instead, once the
+    run has a checkpoint; a run that starts without it ends soon, and says so."""
+
+    def __init__(self, limit: int, fleet: Fleet, runner: BatchRunner, board: ProgressBoard, outages: Outages) -> None:
+        self._outages = outages
+        self._has_checkpoint = False
+        self._limit = limit
+        self._fleet = fleet
+        self._runner = runner
+        self._board = board
+        self._count = 0
+
+    def reset(self) -> None:
+        """A checkpoint is complete."""
+        self._has_checkpoint = True
+        self._count = 0
+
+    def none(self) -> None:
+        """Everything that was asked has answered."""
+        self._outages.over()
+
+    def count(self, error: Exception, *, then: str = "") -> None:
+        """One more failure. `then` says what follows, if it is retried. Where a system is away, this waits for a while,
+        and counts nothing.
+
+        Raises PenstockError if it is one too many, or if nothing can be tried again.
+        """
+        error = self._explained(error)
+        if isinstance(error, SystemAwayError) and self._has_checkpoint:
+            self._outages.wait(error)
+            return
+        self._count += 1
+        self._board.metrics.retries.inc()
+        if self._count <= self._limit:
+            text = "failure %d since the last checkpoint, at most %d are retried%s: %s"
+            logger.warning(text, self._count, self._limit, then, error)
+            return
+        times = "A failure" if self._limit == 0 else f"{self._count} failures"
+        raise PenstockError(
+            f"{times} since the last checkpoint; job.retry.max is {self._limit}. The last one: {error}. The state is "
+            f"as of checkpoint {self._board.last_checkpoint}; start the job again once the cause is gone"
+        ) from error
+
+    def _explained(self, error: E) -> E | ContainerLostError:
+        """The error; where a container died, how it did, in place of what a call to it met.
+
+        Raises PenstockError if the runner is dead, because then nothing can be tried again.
+        """
+        if (died := self._runner.death(error, self._board.last_checkpoint)) is not None:
+            raise died from error
+        if not isinstance(error, ContainerLostError):
+            return error
+        explained = ContainerLostError(self._fleet.loss(otherwise=str(error)))
+        explained.__cause__ = error
+        return explained

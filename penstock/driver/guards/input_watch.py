@@ -1,0 +1,155 @@
+"""Whether the streams of a run are still those that it began with: looked at now and then, and before each record."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.positions import Ends, Positions, TaskSsp, partitions_changed
+from penstock.clock import Clock
+from penstock.errors import IncompatibleError, NotFoundError
+from penstock.start.identities import Identities, continue_in
+from penstock.start.streams import JobStreams
+from penstock.system.base import OpenTransaction
+from penstock.wording import counted
+
+logger = logging.getLogger(__name__)
+LOOK_SECONDS = 5.0
+"""Between two looks: each costs a few requests for every stream."""
+STANDSTILL_SECONDS = 30.0
+"""For how long a transaction may be open before the log says so."""
+
+
+class InputWatch:
+    """Knows what the streams of a run were when it began. `ends` is for the thread of the run loop, `confirm` for the
+    one that writes records."""
+
+    def __init__(
+        self,
+        streams: JobStreams,
+        identities: Identities,
+        partitions: Collection[SystemStreamPartition],
+        output_partitions: Mapping[str, int],
+        clock: Clock,
+    ) -> None:
+        """
+        Args:
+            identities: those of the inputs.
+            partitions: every partition of the inputs.
+            output_partitions: how many the run writes to, by output.
+        """
+        self._streams = streams
+        self._identities = identities
+        self._partitions = frozenset(partitions)
+        self._counts = {stream: _count(self._partitions, stream) for stream in streams.inputs}
+        self._outputs = {stream: output_partitions[str(stream)] for stream in streams.outputs}
+        self._clock = clock
+        self._next_look = clock.monotonic() + LOOK_SECONDS
+        self._standing: dict[SystemStreamPartition, tuple[OpenTransaction, float]] = {}
+        """The transaction that is open in a partition, and when it was first seen."""
+        self._told: dict[SystemStreamPartition, int] = {}
+        self._confirmed: dict[SystemStream, Mapping[TaskSsp, int]] = {}
+        """By input, the positions up to which everything is known to come from the stream that the run began with."""
+
+    def ends(self) -> Ends:
+        """The ends of every partition of every input; at most every few seconds after a look at the streams.
+
+        Raises:
+            IncompatibleError: an input has another number of partitions, or was deleted and created again.
+            NotFoundError: an input does not exist.
+        """
+        if self._clock.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = self._clock.monotonic() + LOOK_SECONDS
+        ends = self._streams.ends()
+        if ends.keys() != self._partitions:
+            for stream, count in self._counts.items():
+                self._check_count(stream, count, _count(ends, stream))
+        return ends
+
+    def confirm(self, positions: Positions) -> None:
+        """Everything before these positions came from the streams that the run began with: an input whose identity is
+        that of the start was never deleted since, because identities do not come back.
+
+        Raises:
+            IncompatibleError: an input was deleted and created again.
+            RetryableError: its system does not answer.
+        """
+        for stream in self._identities:
+            own = {at: offset for at, offset in positions.items() if at.ssp.system_stream == stream}
+            if own != self._confirmed.get(stream):
+                try:
+                    self._check_identity(stream)
+                except NotFoundError:
+                    logger.warning("the input `%s` was deleted; what the job has read of it is committed", stream)
+                self._confirmed[stream] = own
+
+    def _look(self) -> None:
+        for stream, count in self._counts.items():
+            if stream in self._identities:
+                self._check_identity(stream)
+            admin = self._streams.admins[stream.system]
+            self._check_count(stream, count, admin.partition_count(stream.stream))
+            self._look_at_transactions(stream, admin.open_transactions(stream.stream))
+        for stream, count in self._outputs.items():
+            self._look_at_output(stream, count)
+
+    def _check_identity(self, stream: SystemStream) -> None:
+        found = self._streams.admins[stream.system].stream_identity(stream.stream)
+        if found is not None and found != self._identities[stream]:
+            raise IncompatibleError(
+                f"the input `{stream}` was deleted and created again while the job ran: its positions belong to the "
+                f"earlier stream, and no checkpoint has anything of the new one. {continue_in(stream)}"
+            )
+
+    def _check_count(self, stream: SystemStream, before: int, now: int) -> None:
+        if now != before:
+            raise partitions_changed(stream, before, now, "when this run began")
+
+    def _look_at_output(self, stream: SystemStream, count: int) -> None:
+        try:
+            now = self._streams.admins[stream.system].partition_count(stream.stream)
+        except NotFoundError:
+            return  # who writes to it says so
+        if now < count:
+            raise IncompatibleError(
+                f"the output `{stream}` had {counted(count, 'partition')} when this run began and has {now} now: it "
+                "was deleted and created again. Nothing is lost. Start the job again: it processes and sends "
+                "everything after the last checkpoint again, to the partitions that the stream has then"
+            )
+        if now > count:
+            self._outputs[stream] = now
+            logger.warning(
+                "the output `%s` has %s now. This run writes to the %d that it had; the next start writes to all of "
+                "them. Most keys then move to another partition: their messages before and after that start are in two "
+                "partitions, without an order between them",
+                stream,
+                counted(now, "partition"),
+                count,
+            )
+
+    def _look_at_transactions(self, stream: SystemStream, found: Mapping[int, OpenTransaction]) -> None:
+        now = self._clock.monotonic()
+        for partition in range(self._counts[stream]):
+            ssp = SystemStreamPartition(stream.system, stream.stream, partition)
+            transaction = found.get(partition)
+            if transaction is None:
+                self._standing.pop(ssp, None)
+                continue
+            before, since = self._standing.get(ssp, (transaction, now))
+            if before.offset != transaction.offset:
+                since = now
+            self._standing[ssp] = transaction, since
+            if now - since >= STANDSTILL_SECONDS and self._told.get(ssp) != transaction.offset:
+                self._told[ssp] = transaction.offset
+                logger.warning(
+                    "stream `%s` partition %d: %s. They are read once its writer or the system ends it",
+                    stream,
+                    partition,
+                    transaction,
+                )
+
+
+def _count(partitions: Collection[SystemStreamPartition], stream: SystemStream) -> int:
+    return sum(ssp.system_stream == stream for ssp in partitions)

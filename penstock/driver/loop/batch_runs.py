@@ -1,0 +1,118 @@
+"""Runs of one batch, until one of them is good."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+from penstock.batch.batch import Batch
+from penstock.clock import Clock
+from penstock.driver.feed.planned import Planned
+from penstock.driver.guards.failures import Failures
+from penstock.driver.loop.commits import Commits
+from penstock.errors import (
+    KINDS,
+    ContainerLostError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+    UserCodeError,
+)
+from penstock.graph.topology import Topology
+from penstock.runtime.reports import Report
+from penstock.runtime.stage.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+from penstock.wire.calls import START_RUN
+from penstock.wire.ports import BatchRunner, Fleet, RunBrokenError
+from penstock.wire.protocol import StartRun
+
+_LOSS_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class GoodRun:
+    """A run whose attempts End may apply."""
+
+    batch: Batch
+    outcome: Succeeded
+    reports: tuple[Report, ...]
+    began: float
+    """On the run's monotonic clock, in seconds."""
+
+
+class BatchRuns:
+    """Runs a batch, again and again if it breaks off, until it has succeeded once."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        tasks: int,
+        fleet: Fleet,
+        runner: BatchRunner,
+        commits: Commits,
+        failures: Failures,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        """Once `stop` is set, nothing is run again."""
+        self._topology = topology
+        self._tasks = tasks
+        self._fleet = fleet
+        self._runner = runner
+        self._commits = commits
+        self._failures = failures
+        self._stop = stop
+        self._clock = clock
+        self.begun = 0
+        """How many runs of the next batch have begun in this epoch. No two may have the same number: a late attempt of
+        one must not pass for an attempt of the other."""
+
+    def until_good(self, epoch: int, batch: Batch, planned: Planned) -> GoodRun | None:
+        """None if the job was told to stop at once.
+
+        Raises:
+            UserCodeError: the application failed.
+            PenstockTimeoutError: something that fires, drains or is written takes longer than it may.
+            ContainerLostError: a container was lost, or a store has to be restored.
+            RetryableError: a system or store failed; planned again, the batch may succeed.
+            PenstockError: something failed for good, or there were too many failures.
+        """
+        while not self._stop.is_set():
+            began, self.begun = self._clock.monotonic(), batch.run
+            self._fleet.ask(START_RUN, epoch, StartRun(batch))
+            try:
+                reports = self._runner.run(epoch, batch, planned.ranges)
+                outcome = self._decide(reports)
+            except RunBrokenError as error:
+                self._broken(error)
+                outcome = None
+            if outcome is not None:
+                return GoodRun(batch, outcome, tuple(reports), began)
+            batch = batch.next_run()
+        return None
+
+    def _decide(self, reports: list[Report]) -> Succeeded | None:
+        """None if the batch has to be run again."""
+        match decide_outcome(reports, self._topology, self._tasks):
+            case Succeeded() as outcome:
+                return outcome
+            case Inconsistent(reason):
+                self._failures.count(RetryableError(reason))
+                return None
+            case UserCodeFailed(failed):
+                raise UserCodeError(failed)
+            case JobFailed(kind, text):
+                raise KINDS.get(kind, PenstockError)(text)
+
+    def _broken(self, error: RunBrokenError) -> None:
+        """A run broke off: a lost container means a new epoch, anything else another run of the batch."""
+        if self._stop.is_set():
+            return
+        # A container that was killed and the run that broke on it fail at about the same time.
+        self._clock.wait(self._stop, _LOSS_SECONDS)
+        self._commits.look()  # one that failed has cancelled the run
+        if (overdue := self._fleet.overdue) is not None:
+            raise PenstockTimeoutError(overdue) from error
+        if self._fleet.any_lost:
+            raise ContainerLostError(self._fleet.loss()) from error
+        self._failures.count(error)
+        self._runner.await_quiet()

@@ -1,0 +1,132 @@
+"""The commits of a run, as the run loop's thread sees them: when one begins, waiting for it, what came of it."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.clock import Clock
+from penstock.driver.commit.commit import CommitCoordinator, Completed
+from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
+from penstock.driver.commit.record import CommitRequest
+from penstock.driver.feed.boundary import Boundary
+from penstock.driver.guards.failures import Failures
+from penstock.driver.guards.lease_gate import LeaseGate
+from penstock.driver.show.metrics import NS_PER_MS
+from penstock.driver.show.progress import ProgressBoard, Stopwatch
+from penstock.wire.ports import Fleet
+
+
+class Commits:
+    """Begins a commit when the policy says so, and takes note of those that are complete."""
+
+    def __init__(
+        self,
+        coordinator: CommitCoordinator,
+        policy: CommitPolicy,
+        timeout_ms: int,
+        fleet: Fleet,
+        gate: LeaseGate,
+        failures: Failures,
+        board: ProgressBoard,
+        stop: threading.Event,
+        clock: Clock,
+    ) -> None:
+        """`timeout_ms` is how long to wait for a commit; once `stop` is set, no wait continues."""
+        self._coordinator = coordinator
+        self._policy = policy
+        self._timeout_s = timeout_ms / 1000
+        self._fleet = fleet
+        self._gate = gate
+        self._failures = failures
+        self._board = board
+        self._stop = stop
+        self._clock = clock
+        self._claim: Claim | None = None
+        self._requested = False
+        self._began_at = clock.monotonic()
+        self._last_batch = -1
+        """The batch of the last commit that began in this epoch."""
+        self.last_ms: dict[str, int] = {}
+        """Of the last complete commit of this run: `snapshot`, which processing waited for, and `total`."""
+
+    def enter(self, claim: Claim, record: CheckpointRecord | None) -> None:
+        """Another epoch begins. Its first checkpoint is made on top of `record`; None: there is none yet."""
+        self._claim = claim
+        self._coordinator.last = record
+        if record is not None:
+            self._last_batch = record.batch
+
+    @property
+    def last_batch(self) -> int:
+        """The batch of the last complete checkpoint; 0 before the first."""
+        last = self._coordinator.last
+        return 0 if last is None else last.batch
+
+    def request(self) -> None:
+        """The application asks for a commit."""
+        self._requested = True
+
+    def if_due(self, boundary: Boundary, watch: Stopwatch) -> None:
+        """At a batch boundary: begin a commit if the policy says so. Raises what a commit that failed raised."""
+        self.look()
+        decision = self._policy.decide(self._facts(boundary))
+        if decision is CommitDecision.SKIP:
+            self._board.metrics.commits_skipped.inc()
+        if decision in {CommitDecision.BEGIN, CommitDecision.WAIT}:
+            watch.lap("other")
+            self.wait()
+            watch.lap("commitWait")
+            self._begin(CommitRequest(boundary, idle=not (self._requested or self._last_batch != boundary.batch)))
+            watch.lap("walCommit")
+
+    def make(self, request: CommitRequest) -> None:
+        """A commit, awaited; before it the one in flight."""
+        self.wait()
+        self._begin(request)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until the commit in flight is complete, and then until its output is published; each at most the timeout."""
+        while (done := self._coordinator.wait(self._timeout_s, self._stop)) is not None:
+            self._note(done)
+
+    def look(self) -> None:
+        """Take note of a commit that has completed meanwhile. Raises what one that failed raised."""
+        self._note(self._coordinator.poll())
+
+    def abandon(self) -> None:
+        """The epoch ends: what is in flight will not be in the log, unless it is already."""
+        self._coordinator.abandon()
+
+    def close(self) -> None:
+        """Abandon what is in flight; no call follows."""
+        self._coordinator.close()
+
+    def _facts(self, boundary: Boundary) -> CommitFacts:
+        flight, new_batches = self._coordinator.in_flight, self._last_batch != boundary.batch
+        return CommitFacts(
+            requested=self._requested,
+            since_last_ms=(self._clock.monotonic() - self._began_at) * 1000,
+            new_batches=new_batches,
+            in_flight_ms=None if flight is None else flight.age_ms(self._clock),
+            pending_bytes=0 if flight is None else self._fleet.pending_bytes(),
+            wanted=not new_batches and self._fleet.wants_commit(),
+        )
+
+    def _begin(self, request: CommitRequest) -> None:
+        if self._claim is None:
+            raise AssertionError("a commit belongs to an epoch")
+        self._gate.check_commit()
+        self._requested = False
+        self._began_at, self._last_batch = self._clock.monotonic(), request.boundary.batch
+        self._board.metrics.commit_calls.inc()
+        self._coordinator.begin(self._claim, request)
+
+    def _note(self, done: Completed | None) -> None:
+        if done is not None:
+            self._failures.reset()
+            self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}
+            self._board.metrics.snapshot_ns.update(done.snapshot_ms * NS_PER_MS)
+            self._board.metrics.commit_ns.update(done.total_ms * NS_PER_MS)
+            self._board.update(last_checkpoint=str(done.record.id))

@@ -1,0 +1,207 @@
+"""Epochs: claim the log, decide what the state begins with, open the epoch everywhere.
+
+A start and a rewind are the same steps. They differ in the origin: the first epoch of a run begins with what the start
+plan chose, until the run's own start checkpoint is in the log; every other one with the last checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import replace
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.origin import FromRecord, Nothing, Origin, record_of
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.driver.commit.record import CommitRequest
+from penstock.driver.feed.boundary import Boundary
+from penstock.driver.guards.failures import Failures
+from penstock.driver.loop.commits import Commits
+from penstock.driver.show.progress import ProgressBoard
+from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
+from penstock.outbox.driver.publishing import Publishing
+from penstock.runtime.stage.outcome import earliest
+from penstock.side.driver.bootstrap import SideBootstrap
+from penstock.standby.driver.followers import follow
+from penstock.start.prepare import PreparedJob
+from penstock.tables.driver.run import Tables
+from penstock.wire.calls import WIND_DOWN
+from penstock.wire.ports import BatchRunner, Fleet, Opening
+from penstock.wire.protocol import WindDown
+
+logger = logging.getLogger(__name__)
+
+
+class Epochs:
+    """The epochs of one run, one after the other."""
+
+    def __init__(
+        self,
+        job: PreparedJob,
+        log: CheckpointLog,
+        fleet: Fleet,
+        runner: BatchRunner,
+        commits: Commits,
+        failures: Failures,
+        board: ProgressBoard,
+        tables: Tables,
+        stop: threading.Event,
+        bootstrap: SideBootstrap,
+        publishing: Publishing,
+    ) -> None:
+        """Once `stop` is set, no epoch is tried again."""
+        self._job = job
+        self._log = log
+        self._fleet = fleet
+        self._runner = runner
+        self._commits = commits
+        self._failures = failures
+        self._board = board
+        self._tables = tables
+        self._stop = stop
+        self._bootstrap = bootstrap
+        self._publishing = publishing
+        self.claim: Claim = job.claim
+        self._started = False
+        """The run's start checkpoint is in the log, and the startpoints that it took are deleted."""
+
+    def start(self) -> Boundary:
+        """Open the first epoch under the claim that was made when the job was prepared. Returns where to begin."""
+        self._board.update(phase="restoring" if self._job.start.restore_from else "starting")
+        return self._enter(self.claim, None)
+
+    def rewind(self, cause: RetryableError | None = None) -> Boundary:
+        """Go back to the last checkpoint in a new epoch. Returns where to continue.
+
+        Args:
+            cause: the failure that leads to it; None if it is none, as when tasks move to a new container.
+
+        Raises:
+            FencedError: another driver has claimed the log.
+            PenstockError: there were too many failures, or one that cannot be tried again.
+        """
+        self._board.update(phase="restoring")
+        self._board.metrics.rewinds.inc()
+        return self._enter(None, cause)
+
+    def wind_down(self) -> None:
+        """The last checkpoint is in the log: containers end what they do in the background. An error is logged: all of
+        it would only have made the next start quicker."""
+        try:
+            self._fleet.ask(WIND_DOWN, self.claim.epoch, WindDown())
+        except PenstockError as error:
+            logger.warning("a container did not end its work in the background: %s", error)
+
+    def _enter(self, claim: Claim | None, failure: RetryableError | None) -> Boundary:
+        """Try until an epoch is open. `claim` is one that is made already, under which nothing is in the log."""
+        boundary = self._start_boundary()
+        while not self._stop.is_set():
+            if claim is None:
+                self._commits.abandon()
+            if failure is not None:
+                then = f"; going back to checkpoint {self._board.last_checkpoint}" if self._started else ""
+                self._failures.count(failure, then=then)
+            try:
+                own = None
+                if claim is None:
+                    self.claim = self._log.claim(self.claim.run_id)
+                    own = self._own_checkpoint()
+                boundary = self._start_boundary() if own is None else Boundary.of(own)
+                origin = self._job.start.origin if own is None else FromRecord(own)
+                self._commits.enter(self.claim, record_of(origin))
+                if own is not None:
+                    self._board.update(last_checkpoint=str(own.id))
+                boundary = self._open(origin, boundary)
+                self._bootstrap.run(self.claim.epoch)
+                self._tables.enter(self.claim.epoch)
+                self._publishing.settle(self.claim.epoch)
+                if not self._started:
+                    self._write_start(boundary, written=own is not None)
+                break
+            except RetryableError as error:
+                claim, failure = None, error
+        self._board.update(phase="running")
+        return boundary
+
+    def _own_checkpoint(self) -> CheckpointRecord | None:
+        """The last checkpoint, if this run wrote it; None before its start checkpoint is in the log."""
+        latest = self._log.latest_before(self.claim)
+        if latest is not None and latest.epoch >= self._job.claim.epoch:
+            return latest
+        if self._started:
+            raise PenstockError("the log has no checkpoint although this run wrote one")
+        return None
+
+    def _start_boundary(self) -> Boundary:
+        """Where the start plan begins: its positions, and the batch and the times of the checkpoint that it chose."""
+        start = self._job.start
+        record, times = start.restore_from, start.times
+        if record is None:
+            return Boundary(start.positions, intermediate=start.intermediate)
+        return Boundary(
+            start.positions,
+            record.batch,
+            record.batch_time_ms,
+            times.event_times,
+            times.watermarks,
+            times.ended_inputs,
+            intermediate=start.intermediate,
+            lost={} if start.clears_state else record.lost,
+            offered=start.offered,
+        )
+
+    def _open(self, origin: Origin, boundary: Boundary) -> Boundary:
+        """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
+        with what is due in the stores."""
+        job, epoch = self._job, self.claim.epoch
+        job.check_keepers(self._log.known().owed)
+        job.fence_outputs(epoch)
+        job.admins.prepare(epoch)
+        self._runner.cancel_rest()
+        self._fleet.drop_lost()
+        self._runner.await_quiet()
+        self._fleet.ensure()
+        job.put_probe(epoch)
+        opening = self._opening(origin, boundary)
+        try:
+            with self._board.metrics.restore_ns.time():
+                next_due = self._fleet.open(
+                    opening,
+                    job.container_package(epoch),
+                    lambda done: self._board.update(restored_bytes=done),
+                )
+        except CorruptError as error:
+            if isinstance(origin, FromRecord) and (other := job.other_markers(origin.record)):
+                raise CorruptError(f"{error}{other}") from error
+            raise
+        if silent := set(range(job.settings.tasks)) - next_due.keys():
+            raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
+        job.remove_probe(epoch)
+        if job.config.job.standbys and opening.checkpoint_id is not None and opening.markers:
+            follow(self._fleet, epoch, opening.checkpoint_id, opening.markers)
+        return replace(boundary, next_due=earliest(next_due.values()))
+
+    def _opening(self, origin: Origin, boundary: Boundary) -> Opening:
+        epoch, last_ended = self.claim.epoch, boundary.batch
+        if isinstance(origin, Nothing):
+            return Opening(epoch, last_ended, None, {}, ())
+        record = origin.record
+        if isinstance(origin, FromRecord):
+            return Opening(epoch, last_ended, str(record.id), self._job.markers_of(origin), origin.restored)
+        return Opening(epoch, last_ended, str(record.id), {}, ())
+
+    def _write_start(self, boundary: Boundary, *, written: bool) -> None:
+        """The start checkpoint, then the startpoints that it took are deleted.
+
+        The record says where the run begins: before it the requests are untouched, after it they are done, whichever
+        driver deletes them. No batch runs before they are gone: once the record is pruned, nothing says that it took
+        them.
+        """
+        start = self._job.start
+        if not written:
+            request = CommitRequest(
+                boundary, "start", consumed_startpoints=start.consumed, reset_operators=start.reset.operators
+            )
+            self._commits.make(request)
+        self._job.startpoints.delete(start.requests)
+        self._started = True

@@ -1,0 +1,186 @@
+"""Puts every batch that ended on the progress board."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.batch.watermarks import TimeFlow, slowest_partitions
+from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.feed import Feed
+from penstock.driver.feed.planned import Planned
+from penstock.driver.loop.batch_runs import GoodRun
+from penstock.driver.loop.commits import Commits
+from penstock.driver.show.dead_letters import DeadLetterLog
+from penstock.driver.show.progress import (
+    JobProgress,
+    ProgressBoard,
+    SinkProgress,
+    SourceTime,
+    Stopwatch,
+    now_text,
+    source_progress,
+)
+from penstock.driver.show.state_progress import StateProgress
+from penstock.start.prepare import PreparedJob
+from penstock.wire.ports import Fleet
+from penstock.wording import counted, utc_text
+
+logger = logging.getLogger(__name__)
+
+LIKE_SECONDS = range(100_000_000, 100_000_000_000)
+"""Times that are in the first years after 1970 as milliseconds, and later than 1973 as seconds."""
+YEAR_2000_MS = 946_684_800_000
+
+
+class ProgressReporter:
+    """Makes a `JobProgress` of each batch."""
+
+    def __init__(self, job: PreparedJob, feed: Feed, fleet: Fleet, commits: Commits, board: ProgressBoard) -> None:
+        self._job = job
+        self._feed = feed
+        self._fleet = fleet
+        self._commits = commits
+        self._board = board
+        self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None
+        self._warned: set[SystemStreamPartition | SystemStream] = set()
+        self._total_rows = 0
+        graph, tasks = job.topology.graph, job.settings.tasks
+        self._state = StateProgress(graph, tasks, lambda: board.metrics.containers(), job.clock)
+        self._outputs = ", ".join(str(output.stream) for output in graph.outputs)
+        self._began: float | None = None
+        """When the batch before began, on the run's monotonic clock."""
+        self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
+
+    def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
+        """A batch has ended, and a commit has begun if one was due."""
+        rows: Counter[SystemStream] = Counter()
+        highest: dict[SystemStream, int] = {}
+        inputs = {at: read for at, read in good.outcome.inputs.items() if at in before.positions}
+        for at, read in good.outcome.inputs.items():
+            if read.foreign:
+                self._warn_of_foreign(at.ssp, read.foreign)
+        for at, read in inputs.items():
+            rows[at.ssp.system_stream] += read.messages
+            if read.ahead:
+                self._warn_of(at.ssp, read.ahead)
+            if (time_ms := read.event_time_ms) is not None:
+                stream = at.ssp.system_stream
+                highest[stream] = max(time_ms, highest.get(stream, time_ms))
+        self._dead_letters.count(good.outcome.dead_letters, good.outcome.dead_letter, self._job.clock.monotonic())
+        for stream, time_ms in highest.items():
+            self._warn_of_seconds(stream, time_ms, after.batch_time_ms)
+        messages, total_ms = rows.total(), watch.total_ms()
+        times = {} if self._flow is None else _source_times(self._flow, planned.moment, after)
+        self._total_rows += messages
+        since_s = None if self._began is None else max(good.began - self._began, 0.001)
+        self._began = good.began
+        progress = JobProgress(
+            id=self._job.uid,
+            run_id=self._job.claim.run_id,
+            name=self._job.paths.root,
+            timestamp=now_text(),
+            batch_id=after.batch,
+            num_input_rows=messages,
+            num_output_rows=good.outcome.messages_out,
+            dead_letters=good.outcome.dead_letters,
+            processed_rows_per_second=messages / max(total_ms, 1) * 1000,
+            duration_ms={"triggerExecution": total_ms, **watch.parts},
+            sources=tuple(
+                replace(
+                    source,
+                    input_rows_per_second=None if since_s is None else source.num_input_rows / since_s,
+                    processed_rows_per_second=source.num_input_rows / max(total_ms, 1) * 1000,
+                )
+                for source in source_progress(
+                    before.positions, after.positions, planned.latest, rows, times, self._job.streams.systems
+                )
+            ),
+            batch_duration=total_ms,
+            input_rows_per_second=None if since_s is None else messages / since_s,
+            event_time=_event_time(highest, [source.watermark for source in times.values()]),
+            state_operators=self._state.of_batch(good.reports),
+            sink=SinkProgress(self._outputs, good.outcome.messages_out),
+            total_input_rows=self._total_rows,
+            total_dead_letters=self._dead_letters.total,
+            last_checkpoint=self._board.last_checkpoint,
+            container_bytes=self._fleet.resident_bytes(),
+            commit_ms=self._commits.last_ms,
+        )
+        self._board.metrics.took(watch.parts, total_ms)
+        now = self._job.clock.monotonic()
+        again = self._board.replay.ended(inputs, planned.latest, before.positions, after.positions, good.began, now)
+        self._board.metrics.replayed(again)
+        marks = {source.description: source.watermark for source in progress.sources if source.watermark is not None}
+        self._board.metrics.event_time(marks, after.batch_time_ms)
+        self._board.metrics.lag(
+            {source.description: source.lag for source in progress.sources if source.lag_unit == "message"}
+            | {str(stream): between.left() for stream, between in after.intermediate.items()}
+        )
+        counted = all(source.lag_unit == "message" for source in progress.sources)
+        self._board.update(last=progress, remaining=self._feed.remaining(after) if counted else None)
+
+    def close(self) -> None:
+        """The run ends: say what was not said yet."""
+        self._dead_letters.say()
+
+    def _warn_of(self, ssp: SystemStreamPartition, ahead: int) -> None:
+        """Say once for each partition that messages are too far ahead; the metrics count them."""
+        if ssp not in self._warned:
+            self._warned.add(ssp)
+            logger.warning(
+                "%s of `%s` had an event time that is further ahead of the clock than job.watermark.max.ahead.ms: such "
+                "messages are processed, and do not move the watermark. The metric messages-too-far-ahead counts them. "
+                "Are the times in microseconds? Event times are in milliseconds",
+                counted(ahead, "message"),
+                ssp,
+            )
+
+    def _warn_of_foreign(self, ssp: SystemStreamPartition, foreign: int) -> None:
+        """Say once for each partition that somebody else writes to it; the metrics count."""
+        if ssp not in self._warned:
+            self._warned.add(ssp)
+            logger.warning(
+                "`%s` has messages that Penstock has not written, %s in this batch: they are left out, and the metric "
+                "messages-foreign counts them. Only this job should have the right to write to the stream: such a "
+                "message may also look like one of the application's",
+                ssp,
+                counted(foreign, "message"),
+            )
+
+    def _warn_of_seconds(self, stream: SystemStream, highest_ms: int, batch_time_ms: int) -> None:
+        """Say once for each input that its event times look like seconds."""
+        if highest_ms in LIKE_SECONDS and batch_time_ms > YEAR_2000_MS and stream not in self._warned:
+            self._warned.add(stream)
+            logger.warning(
+                "the highest event time that a batch read of `%s` is %d, which is %s: are the times in seconds instead "
+                "of milliseconds? Event times are in milliseconds since 1970",
+                stream,
+                highest_ms,
+                utc_text(highest_ms),
+            )
+
+
+def _event_time(highest_ms: Mapping[SystemStream, int], watermarks: Sequence[int | None]) -> dict[str, str]:
+    """The highest event time of the batch, and the watermark of all inputs, as far as there are any."""
+    found = {"max": utc_text(max(highest_ms.values()))} if highest_ms else {}
+    known = [each for each in watermarks if each is not None]
+    return {**found, "watermark": utc_text(min(known))} if known and len(known) == len(watermarks) else found
+
+
+def _source_times(flow: TimeFlow, moment: Moment, after: Boundary) -> dict[SystemStream, SourceTime]:
+    """The event time of each input after a batch. One that has ended has none."""
+    ended = after.ended_inputs
+    slowest = slowest_partitions(flow, after.positions, after.event_times, idle=moment.idle, ended=ended)
+    found = {}
+    for op, source in flow.inputs.items():
+        at = slowest.get(source.stream)
+        now = NO_WATERMARK if at is None else source.watermark_of(after.event_times.get(at))
+        reached = max(after.watermarks.get(op, NO_WATERMARK), now)
+        known = reached if NO_WATERMARK < reached < END_OF_TIME else None
+        found[source.stream] = SourceTime(known, None if at is None else str(at.ssp.partition))
+    return found

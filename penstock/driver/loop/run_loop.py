@@ -1,0 +1,286 @@
+"""The run loop: ask the feed what to do, run the batch, apply it, commit when it is due.
+
+One thread. Everything that may fail is answered here: run the batch again, go back to the last checkpoint in a new
+epoch, or end the run with the cause. The parts are in separate files: the choice of batches (`feed`), epochs
+(`epochs`), commits (`commits`, `commit_policy`), and behind two ports (`ports`) containers and Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from penstock.driver.commit.record import CommitRequest
+from penstock.driver.feed.boundary import Boundary, written_in
+from penstock.driver.feed.planned import End, Idle, Planned, Skip
+from penstock.driver.loop.parts import RunParts
+from penstock.driver.show.progress import Stopwatch
+from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
+from penstock.retry import interruptible
+from penstock.side.driver.troubles import SideTroubles
+from penstock.wire.calls import END
+from penstock.wire.protocol import EndBatch
+
+logger = logging.getLogger(__name__)
+_RETRY_SECONDS = 0.5
+
+
+class RunLoop:
+    """Runs one prepared job until it is stopped, finished, or cannot go on."""
+
+    def __init__(self, parts: RunParts) -> None:
+        self._parts = parts
+        self.boundary = Boundary({})
+        """Where the job stands: everything up to it has ended."""
+        self._side_troubles = SideTroubles()
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+        return self._parts.epochs.claim.epoch
+
+    def run(self) -> None:
+        """From the start checkpoint to the last commit. Raises the error that ended the run."""
+        try:
+            self.start()
+            while not self._run_to_the_end():
+                pass
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Abandon the commit in flight; no call follows."""
+        self._parts.reporter.close()
+        self._parts.drain.close()
+        self._parts.commits.close()
+
+    def start(self) -> None:
+        """Open the first epoch, with its start checkpoint."""
+        self._enter(self._parts.epochs.start())
+
+    def _run_to_the_end(self) -> bool:
+        """Batches until there is a reason to end, then the last commit. False if a container was lost during that
+        commit: what was not committed has to be processed again first."""
+        parts = self._parts
+        while not parts.stop.immediate.is_set():
+            ended = self._stop.is_set() or self.step()
+            if ended and not self.boundary.partly_closed and not self._drains_first():
+                break
+        if parts.stop.immediate.is_set():
+            logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
+            return True
+        return self.try_finish()
+
+    def try_finish(self) -> bool:
+        """As `finish`. False if a container was lost meanwhile: the job is back at its last checkpoint, and what was
+        not committed is to be processed again."""
+        try:
+            self.finish()
+        except ContainerLostError as error:
+            self._rewind(error)
+            return False
+        return True
+
+    def finish(self) -> None:
+        """The last commit, and what may follow only after it. Raises ContainerLostError if it has to be made again."""
+        parts = self._parts
+        parts.board.update(phase="stopping")
+        drains = parts.drain.closes(self.boundary)
+        parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
+        parts.drain.finish(drains)
+        parts.board.update(drained=self.boundary.closing == "drained")
+        parts.epochs.wind_down()
+
+    @property
+    def _stop(self) -> threading.Event:
+        """What ends the run here. Nothing can be committed while the job is partly closed: that is done first."""
+        return self._parts.stop.immediate if self.boundary.partly_closed else self._parts.stop.graceful
+
+    def _drains_first(self) -> bool:
+        """Whether the run was asked to drain before it came to its end, and does so now. A store that fails delays the
+        end, because no later run would follow the request."""
+        parts = self._parts
+        while not parts.stop.immediate.is_set():
+            try:
+                return parts.drain.look_before_the_end(self.boundary)
+            except RetryableError as error:
+                logger.warning("the run does not end yet, because it cannot find out whether it is to drain: %s", error)
+                parts.clock.wait(parts.stop.immediate, _RETRY_SECONDS)
+                parts.gate.await_batch(parts.stop.immediate, lambda: None)  # a store cannot be away forever
+        return False
+
+    def _rewind(self, cause: RetryableError | None) -> None:
+        self._enter(self._parts.epochs.rewind(cause))
+
+    def ask_to_drain(self) -> None:
+        """A notification for this run has been written. May be called from any thread."""
+        self._parts.drain.ask()
+
+    def watch_for_drains(self, woken: Callable[[], None]) -> None:
+        """Look for requests to drain from now on, before the first batch too. To be called once the run has its start
+        checkpoint.
+
+        Args:
+            woken: called when there is one, from any thread.
+        """
+        self._parts.drain.watch(woken)
+
+    @property
+    def drain_waits(self) -> bool:
+        """Whether there is a request to drain that waits for the next batch. May be called from any thread."""
+        return self._parts.drain.asked
+
+    @property
+    def drains(self) -> bool:
+        """Whether the run drains, and has not come to its end."""
+        return not self.boundary.closed and self._parts.drain.active
+
+    def drain_at_start(self) -> None:
+        """Have the run drain before it reads anything. To be called before it starts."""
+        self._parts.drain.ask_at_start()
+
+    def commit(self) -> None:
+        """Commit what has ended, and wait until the checkpoint is complete."""
+        self._parts.commits.make(CommitRequest(self.boundary))
+
+    def try_commit(self) -> bool:
+        """As `commit`. False if a container was lost meanwhile: the job is back at its last checkpoint, and what was
+        not committed is to be processed again."""
+        try:
+            self.commit()
+        except ContainerLostError as error:
+            if not self._parts.stop.immediate.is_set():
+                self._rewind(error)
+            return False
+        return True
+
+    def await_commit(self) -> None:
+        """Wait until the commit in flight is complete, if there is one."""
+        self._parts.commits.wait()
+
+    def await_tables(self) -> None:
+        """Wait until the next batch reads the version of every pushed table that is the one to use now."""
+        self._parts.tables.settle()
+
+    def needed_versions(self, table: str) -> frozenset[int]:
+        """The versions of a pushed table that containers read or load. May be called from any thread."""
+        return self._parts.tables.needed(table)
+
+    def step(self) -> bool:
+        """Do what the feed says, with the answer to what may fail in it. True when there is nothing more to do."""
+        parts = self._parts
+        try:
+            parts.commits.look()
+            if parts.fleet.any_lost:
+                raise ContainerLostError(parts.fleet.loss())
+            failed = parts.fleet.side_failure
+            if failed is not None and failed.epoch == self.epoch:
+                raise failed.failure.error()
+            self._side_troubles.look(parts.fleet.side_troubles, parts.clock.monotonic())
+            closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
+            if not closes and (newcomers := parts.fleet.newcomers()):
+                self._welcome(newcomers)
+            return self._step()
+        except (FencedError, UserCodeError):
+            raise
+        except ContainerLostError as error:
+            if parts.stop.immediate.is_set():
+                return True
+            self._rewind(error)
+        except RetryableError as error:  # a system or store that may answer the next time
+            if self._stop.is_set():
+                return False
+            parts.failures.count(error)
+            parts.clock.wait(self._stop, _RETRY_SECONDS)
+        return False
+
+    def _welcome(self, newcomers: list[str]) -> None:
+        """Executors or containers have come, or standbys in those that did are ready: commit, and restore in a new
+        epoch in which they have their share."""
+        logger.warning("%s came up: the job commits, and begins a new epoch with them", ", ".join(newcomers))
+        self.commit()
+        self._rewind(None)
+
+    def _step(self) -> bool:
+        parts = self._parts
+        if not parts.gate.await_batch(self._stop, parts.commits.look):
+            return True
+        if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
+            parts.tables.look()
+        try:
+            taken_back = parts.drain.look() and parts.drain.taken_back()
+        except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
+            logger.warning("no batch begins yet, because the run cannot find out whether it is to drain: %s", error)
+            parts.clock.wait(self._stop, _RETRY_SECONDS)
+            return False
+        if taken_back:
+            self._rewind(None)
+            return False
+        with interruptible(self._stop):
+            following = self._next()
+        match following:
+            case End():
+                return True
+            case Idle(until):
+                parts.failures.none()
+                parts.commits.if_due(self.boundary, Stopwatch())
+                parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
+                return False
+            case Planned() as planned:
+                return self._run_batch(planned)
+
+    def _next(self) -> Planned | Idle | End:
+        """What to do at this boundary, or at the one behind messages that were lost."""
+        parts = self._parts
+        while True:
+            found = parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary)
+            if not isinstance(found, Skip):
+                return found
+            self.boundary = self.boundary.without(found.losses)
+            parts.losses.skipped(found.losses, self.boundary.lost)
+
+    def _run_batch(self, planned: Planned) -> bool:
+        """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
+        parts, before, watch = self._parts, self.boundary, Stopwatch()
+        versions = parts.tables.versions
+        batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
+        try:
+            with parts.board.batch(batch.number, planned.ranges.messages):
+                good = parts.runs.until_good(self.epoch, batch, planned)
+        except NotFoundError:
+            if not parts.feed.has_lost(planned.ranges):
+                raise
+            return False  # the batch is planned again, from what is there; its next run has another number
+        if good is None:
+            return True
+        parts.failures.none()
+        watch.lap("addBatch")
+        outcome, ended = good.outcome, planned.moment.ended_inputs
+        written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)
+        after = before.after(
+            good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written, planned.offered
+        )
+        parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
+        watch.lap("end")
+        parts.board.metrics.ended(good.reports, parts.topology)
+        parts.drain.count(good.reports, after, parts.commits.last_batch)
+        parts.feed.ended((parts.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
+        self._reach(after)
+        if good.outcome.commit:
+            parts.commits.request()
+        if not (after.closed or after.partly_closed):  # otherwise the last commit follows
+            parts.commits.if_due(self.boundary, watch)
+        parts.reporter.ended(planned, good, before, self.boundary, watch)
+        return good.outcome.shutdown
+
+    def _enter(self, boundary: Boundary) -> None:
+        """An epoch was opened."""
+        self._parts.drain.begin(boundary)
+        self._parts.feed.begin()
+        self._parts.losses.begin(boundary.lost)
+        self._reach(boundary)
+
+    def _reach(self, boundary: Boundary) -> None:
+        self.boundary = boundary
+        self._parts.runs.begun = 0

@@ -1,0 +1,333 @@
+"""What a job tells of itself while it runs. Fields are named as in Spark's StreamingQueryProgress."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.positions import Positions
+from penstock.drain.progress import DrainProgress
+from penstock.driver.show.metrics import JobMetrics
+from penstock.driver.show.replay import Replay
+from penstock.driver.show.state_progress import StateOperatorProgress
+from penstock.job.shown_outage import Outage
+from penstock.standby.shown import StandbyFacts
+from penstock.system.contract.definition import System
+from penstock.wording import counted, lag_text
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProgress:
+    """One input stream. Offsets are the next to read, by partition, before and after the batch: of a partition that
+    several tasks read the smallest one. Its messages count once for each of them."""
+
+    description: str
+    start_offset: Mapping[str, int]
+    end_offset: Mapping[str, int]
+    latest_offset: Mapping[str, int]
+    num_input_rows: int
+    watermark: int | None = None
+    """Up to which event time the input is complete, in epoch milliseconds; None if the application does not use event
+    time, and before every partition has had a message or is idle."""
+    held_back_by: str | None = None
+    """The partition that holds the watermark back."""
+    input_rows_per_second: float | None = None
+    """As in `JobProgress`."""
+    processed_rows_per_second: float = 0.0
+    metrics: Mapping[str, str] = field(default_factory=dict)
+    lag: int = 0
+    """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that the
+    slowest one has not read. Where offsets have gaps there are fewer: it is a difference of offsets."""
+    lag_unit: str = "message"
+    """What `lag` counts: `file` for a folder. How many rows a file has is known when it is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatus:
+    """Which version of a pushed table is in use, and what happens with others."""
+
+    table: str
+    in_use: int | None
+    """None before the first version is loaded."""
+    loading: int | None = None
+    done_bytes: int = 0
+    total_bytes: int = 0
+    failure: str = ""
+    """Why the version was not loaded; it is tried again."""
+    note: str = ""
+    """What else should be said, for example that a version was refused."""
+
+    @property
+    def percent(self) -> int:
+        """How much of the version that is loading has been loaded."""
+        return 100 * self.done_bytes // self.total_bytes if self.total_bytes else 0
+
+    def __str__(self) -> str:
+        found = "no version yet" if self.in_use is None else f"version {self.in_use}"
+        if self.loading is not None:
+            share = f" ({self.percent} %)" if self.total_bytes else ""
+            failed = f", which failed and is tried again: {self.failure}" if self.failure else ""
+            found = f"{found}, loading version {self.loading}{share}{failed}"
+        return f"{found}; {self.note}" if self.note else found
+
+
+@dataclass(frozen=True, slots=True)
+class SinkProgress:
+    """All outputs together."""
+
+    description: str = ""
+    """Their names."""
+    num_output_rows: int = 0
+    metrics: Mapping[str, str] = field(default_factory=dict)
+
+
+class SourceTime(NamedTuple):
+    """The event time of an input: see `SourceProgress`."""
+
+    watermark: int | None = None
+    held_back_by: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """The last batch that ended.
+
+    Durations are milliseconds: `triggerExecution` of the whole batch, `addBatch` of the Spark job, `end` of applying
+    it, `walCommit` of the synchronous part of the commit after it, if there was one, and `commitWait` of
+    waiting for the one before.
+    """
+
+    id: str
+    run_id: str
+    name: str
+    timestamp: str
+    batch_id: int
+    num_input_rows: int
+    num_output_rows: int
+    dead_letters: int
+    processed_rows_per_second: float
+    duration_ms: Mapping[str, int]
+    sources: tuple[SourceProgress, ...]
+    total_input_rows: int
+    """Since this run began."""
+    last_checkpoint: str | None
+    container_bytes: int
+    total_dead_letters: int = 0
+    """Since this run began."""
+    commit_ms: Mapping[str, int] = field(default_factory=dict)
+    """Of the last complete commit: `snapshot`, which processing waited for, and `total`."""
+    batch_duration: int = 0
+    """`triggerExecution`."""
+    input_rows_per_second: float | None = None
+    """Since the batch before began; None for the first one of a run."""
+    event_time: Mapping[str, str] = field(default_factory=dict)
+    """`max` of the batch, and `watermark`, the lowest one of the inputs; without what there is not."""
+    state_operators: tuple[StateOperatorProgress, ...] = ()
+    sink: SinkProgress = SinkProgress()
+    observed_metrics: Mapping[str, Any] = field(default_factory=dict)
+    """Empty: `observe` is a DataFrame's."""
+
+    @property
+    def lag(self) -> int:
+        """The `lag` of all sources that count messages."""
+        return sum(source.lag for source in self.sources if source.lag_unit == "message")
+
+    @property
+    def behind(self) -> str:
+        """The `lag` of all sources, for people; empty if there is none."""
+        return lag_text([(source.lag, source.lag_unit) for source in self.sources])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""
+        fields: dict[str, Any] = _camel(asdict(self))
+        return fields
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """The batch that runs: how many messages it reads, and how many its containers have processed."""
+
+    batch: int
+    messages: int
+    processed: Mapping[int, int]
+    """By stage. A stage may send more messages to the next one than it gets, or fewer."""
+
+    def __str__(self) -> str:
+        where = " in stage {}" if len(self.processed) > 1 else ""
+        done = [f"{count:,} processed" + where.format(stage) for stage, count in self.processed.items()]
+        return ", ".join([f"batch {self.batch} of {counted(self.messages, 'message')}", *(done or ["0 processed"])])
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapProgress:
+    """How far the side inputs are caught up, all containers together."""
+
+    stores: Mapping[str, tuple[int, int]]
+    """By store, the messages that were read, and those that are to be read."""
+    done: int
+    total: int
+    left_s: float | None = None
+    """How long it will take yet, in seconds, if it goes on as before; None while that is not known."""
+
+    def __str__(self) -> str:
+        if not self.total:
+            return "looking at what the side inputs hold"
+        left = "" if self.left_s is None else f", about {self.left_s:,.0f} s left"
+        return f"{self.done:,} of {counted(self.total, 'message')}{left}"
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingProgress:
+    """How far the publication of exactly-once output is: what checkpoints have, and readers do not see yet."""
+
+    messages: int
+    done: int
+    """How many of them are published."""
+    outputs: tuple[str, ...]
+    began: float
+    """On the run's monotonic clock, in seconds."""
+    waits_for: str = ""
+    """What keeps it from going on, in words; empty if nothing does."""
+
+    @property
+    def left(self) -> int:
+        """How many messages readers do not see yet."""
+        return self.messages - self.done
+
+    def __str__(self) -> str:
+        waits = f", waits for {self.waits_for}" if self.waits_for else ""
+        return f"{self.done:,} of {counted(self.messages, 'message')} to {', '.join(self.outputs)}{waits}"
+
+
+@dataclass(slots=True)
+class ProgressBoard:
+    """Shared by the run loop, which writes, and everybody who looks."""
+
+    last: JobProgress | None = None
+    restored_bytes: int = 0
+    last_checkpoint: str | None = None
+    phase: str = "starting"
+    drained: bool = False
+    """Whether the run has ended with a drain."""
+    drain: DrainProgress | None = None
+    """The drain of the run as of the last batch that ended; None if it does not drain."""
+    bootstrap: BootstrapProgress | None = None
+    """How far the side inputs are, while they are caught up."""
+    waits_for: Callable[[], str] = lambda: ""
+    """What keeps the running batch from ending, in words; empty if that is not known."""
+    publishing: PublishingProgress | None = None
+    """The publication that is under way; None if readers see all output of the last checkpoint."""
+    outage: Outage | None = None
+    """The system that the run waits for; None if it waits for none."""
+    remaining: int | None = None
+    """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
+    running: tuple[int, int] | None = None
+    """The batch that runs, and its messages."""
+    processed: Callable[[int], Mapping[int, int]] = lambda _: {}
+    """How many messages of a batch each stage with state has processed, as of the containers' last beats."""
+    tables: tuple[TableStatus, ...] = ()
+    """The pushed tables."""
+    standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()
+    """How far the standbys are, as of the containers' last beats."""
+    metrics: JobMetrics = field(default_factory=JobMetrics)
+    replay: Replay = field(default_factory=Replay)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def update(self, **values: Any) -> None:
+        """Set fields and wake who waits."""
+        with self.changed:
+            for name, value in values.items():
+                setattr(self, name, value)
+            self.changed.notify_all()
+
+    def drain_now(self) -> DrainProgress | None:
+        """The drain of the run, and what it waits for at this moment; None if it does not drain."""
+        drain, runs = self.drain, self.running is not None
+        return replace(drain, waits_for=self.waits_for()) if drain is not None and runs else drain
+
+    @contextmanager
+    def batch(self, number: int, messages: int) -> Iterator[None]:
+        """While a batch of so many messages runs."""
+        self.update(running=(number, messages))
+        try:
+            yield
+        finally:
+            self.update(running=None)
+
+
+class Stopwatch:
+    """Measures named parts of a batch in milliseconds."""
+
+    def __init__(self) -> None:
+        self._start = self._mark = time.monotonic()
+        self.parts: dict[str, int] = {}
+
+    def lap(self, name: str) -> None:
+        """The time since the last lap was spent on `name`."""
+        now = time.monotonic()
+        self.parts[name] = self.parts.get(name, 0) + round((now - self._mark) * 1000)
+        self._mark = now
+
+    def total_ms(self) -> int:
+        """Since the start."""
+        return round((time.monotonic() - self._start) * 1000)
+
+
+def source_progress(
+    before: Positions,
+    after: Positions,
+    latest: Mapping[SystemStreamPartition, int],
+    rows: Mapping[SystemStream, int],
+    times: Mapping[SystemStream, SourceTime],
+    systems: Mapping[str, System],
+) -> tuple[SourceProgress, ...]:
+    """Progress of every input stream over one batch; `rows` are the messages that were read."""
+    began, stands = _smallest(before), _smallest(after)
+    found = []
+    for stream in sorted({ssp.system_stream for ssp in began}):
+        own, system = sorted(ssp for ssp in began if ssp.system_stream == stream), systems[stream.system]
+        found.append(
+            SourceProgress(
+                str(stream),
+                {str(s.partition): began[s] for s in own},
+                {str(s.partition): stands[s] for s in own},
+                {str(s.partition): latest[s] for s in own},
+                rows.get(stream, 0),
+                *times.get(stream, SourceTime()),
+                lag=sum(system.lag(stands[s], latest[s]) for s in own),
+                lag_unit=system.lag_unit,
+            )
+        )
+    return tuple(found)
+
+
+def _smallest(positions: Positions) -> dict[SystemStreamPartition, int]:
+    found: dict[SystemStreamPartition, int] = {}
+    for at, offset in positions.items():
+        found[at.ssp] = min(offset, found.get(at.ssp, offset))
+    return found
+
+
+def now_text() -> str:
+    """The wall clock, for people."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _camel(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {camel(key): _camel(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_camel(item) for item in value]
+    return value
+
+
+def camel(name: str) -> str:
+    """A field's name in Spark's spelling."""
+    head, *rest = name.split("_")
+    return head + "".join(part.capitalize() for part in rest)

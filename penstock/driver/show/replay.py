@@ -1,0 +1,90 @@
+"""Counts the messages that a job reads again after a start or a rewind, until it is back where it was."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.portions import PortionRead
+from penstock.batch.positions import Positions, TaskSsp
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAgain:
+    """What a batch read again."""
+
+    messages: Mapping[TaskSsp, int] = field(default_factory=dict)
+    took_ns: int | None = None
+    """If this batch came to where the job was before: how long that took since the first one that read again."""
+
+
+class Replay:
+    """Knows how far the job has come. One thread tells it; any thread may ask what was reached."""
+
+    def __init__(self) -> None:
+        self._at: Positions = {}
+        self._target: Positions = {}
+        """Where the job was before it went back; empty while nothing is read again."""
+        self._began: float | None = None
+
+    @property
+    def reached(self) -> Positions:
+        """The next offsets of all tasks, the furthest so far."""
+        target = self._target
+        return _furthest(target, self._at) if target else self._at
+
+    def continues(self, reached: Positions) -> None:
+        """An earlier run reached this. Called before the first batch."""
+        self._at = reached
+
+    def ended(
+        self,
+        read: Mapping[TaskSsp, PortionRead],
+        latest: Mapping[SystemStreamPartition, int],
+        before: Positions,
+        after: Positions,
+        began: float,
+        ended: float,
+    ) -> ReadAgain:
+        """A batch has ended.
+
+        Args:
+            read: what every task read of each partition.
+            latest: the next offset that every input partition will assign. A stream that ends before what was reached
+                is not the one that was read before.
+            before: where the job was before the batch.
+            after: where it is now.
+            began: when the batch began, on the run's monotonic clock, in seconds.
+            ended: when it ended.
+        """
+        if self._at and before is not self._at and before != self._at:
+            self._target = _furthest(self._target, self._at)
+        self._at = after
+        if not self._target:
+            return ReadAgain()
+        target = {at: min(end, latest.get(at.ssp, 0)) for at, end in self._target.items()}
+        messages = read_again(read, before, target)
+        if messages and self._began is None:
+            self._began = began
+        if any(after.get(at, end) < end for at, end in target.items()):
+            self._target = target
+            return ReadAgain(messages)
+        since, self._began, self._target = self._began, None, {}
+        return ReadAgain(messages, None if since is None else round((ended - since) * 1e9))
+
+
+def read_again(read: Mapping[TaskSsp, PortionRead], before: Positions, target: Positions) -> dict[TaskSsp, int]:
+    """How many messages of a batch are before the target. Where a portion goes beyond it and offsets have gaps, that is
+    the offsets' share of the messages. Pure."""
+    found: dict[TaskSsp, int] = {}
+    for at, part in read.items():
+        start = before[at]
+        again = min(part.next_offset, target.get(at, start)) - start
+        if again > 0:
+            found[at] = round(part.messages * again / (part.next_offset - start))
+    return found
+
+
+def _furthest(some: Positions, others: Positions) -> dict[TaskSsp, int]:
+    return {at: max(some.get(at, 0), others.get(at, 0)) for at in {**some, **others}}

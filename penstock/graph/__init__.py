@@ -1,0 +1,1 @@
+"""An application as a graph of operators: their specs, the checks of declarations, and the cut into stages."""

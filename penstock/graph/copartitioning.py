@@ -1,0 +1,200 @@
+"""Whether the streams that meet in a table or a join bring the messages of one key to one task. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.state.side_inputs import PushedTable
+from penstock.api.state.store import StoreSpec
+from penstock.config.values.broadcast import PartitionRange
+from penstock.errors import ConfigError
+from penstock.graph.specs import (
+    ApplicationGraph,
+    InputSpec,
+    IntermediateSpec,
+    JoinSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    SendToTableSpec,
+    TableJoinSpec,
+    TemporalJoinSpec,
+)
+from penstock.wording import counted, listed
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A stream that meets others."""
+
+    stream: str
+    """The id of the operator that emits it; of what fills a table from the outside, a name that no operator has."""
+    does: str
+    """What is done with it, as in "`join-1` reads"."""
+    copies: bool = False
+    """Whether it fits all others if every task gets all of its messages. That holds for what is stored in a table."""
+    keys: str | None = None
+    """The serde of its keys, where no operator emits it; None if the operator has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Streams whose messages of one key must come to the same task."""
+
+    what: str
+    """Where they meet, as in "table `airlines`"."""
+    members: tuple[Member, ...]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Spread:
+    """How the keys of some messages are assigned to tasks: by their hash, over so many partitions."""
+
+    partitions: int
+    """0: every task gets every message. -1: every task gets some partitions, and one of the others."""
+    source: str
+    keys: str
+    """The name of the serde whose bytes decided it."""
+
+
+def check_copartitioning(
+    graph: ApplicationGraph,
+    partitions: Collection[SystemStreamPartition],
+    tasks: int,
+    broadcast: Sequence[PartitionRange] = (),
+) -> None:
+    """Refuse streams that meet although equal keys of them may be in different tasks.
+
+    Args:
+        partitions: every partition of every input.
+        tasks: how many tasks the job has.
+        broadcast: `task.broadcast.inputs`.
+
+    Raises:
+        ConfigError: the streams have keys of different serdes, or are partitioned differently. It says how each of them
+            is partitioned, and what to do.
+    """
+    found = list(meetings(graph))
+    if not found:
+        return
+    specs = {op.id: op for op in graph.operators}
+    spreads = _spreads(graph, partitions, tasks, broadcast) | _of_side_tables(graph, tasks)
+    for meeting in found:
+        _check_keys(meeting, specs, spreads)
+        _check_spreads(meeting, spreads, tasks)
+
+
+def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
+    """Which streams of an application meet."""
+    tables: dict[str, list[Member]] = {}
+    for op in graph.operators:
+        if isinstance(op, SendToTableSpec):
+            tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` writes", copies=True))
+        elif isinstance(op, TableJoinSpec | TemporalJoinSpec):
+            tables.setdefault(op.table, []).append(Member(op.upstream[0], f"`{op.id}` joins"))
+        elif isinstance(op, JoinSpec):
+            sides = Member(op.left.source, "its left side has"), Member(op.right.source, "its right side has")
+            yield Meeting(f"join `{op.id}`", sides)
+    for spec in graph.side_stores:
+        if spec.name in tables:
+            tables[spec.name] += [Member(name, does, copies=True, keys=s.keys) for name, does, s in _fillers(spec, 1)]
+    for table, members in tables.items():
+        yield Meeting(f"table `{table}`", tuple(members))
+
+
+def _check_keys(meeting: Meeting, specs: Mapping[str, OperatorSpec], spreads: Mapping[str, frozenset[_Spread]]) -> None:
+    by_member = {
+        member: sorted({_keys_of(member, specs), *(each.keys for each in spreads[member.stream])})
+        for member in meeting.members
+    }
+    if len({name for names in by_member.values() for name in names}) > 1:
+        keys = listed([f"{each.does} {listed([f'`{n}`' for n in names])} keys" for each, names in by_member.items()])
+        raise ConfigError(
+            f"{meeting.what}: {keys}. Equal keys have equal bytes only with one serde: declare the same one for all, "
+            "with key= of app.input(...) or .partition_by(...)"
+        )
+
+
+def _keys_of(member: Member, specs: Mapping[str, OperatorSpec]) -> str:
+    return specs[member.stream].key_serde.name if member.keys is None else member.keys
+
+
+def _check_spreads(meeting: Meeting, spreads: Mapping[str, frozenset[_Spread]], tasks: int) -> None:
+    everywhere = [all(not each.partitions for each in spreads[member.stream]) for member in meeting.members]
+    members = [
+        member for member, copied in zip(meeting.members, everywhere, strict=True) if not (copied and member.copies)
+    ]
+    if len(members) < len(meeting.members) and not any(member.copies for member in members):
+        return  # every task has the whole table
+    found = {each.partitions for member in members for each in spreads[member.stream]}
+    if len(found) < 2:
+        return
+    how = "; ".join(f"{each.does} {_described(spreads[each.stream])}" for each in members)
+    raise ConfigError(
+        f"{meeting.what}: messages of one key would be in different tasks: {how}. Put .partition_by(...) with the same "
+        f"keys before each of these that reads an input directly: then all keys are spread over the job's "
+        f"{counted(tasks, 'task')}"
+    )
+
+
+def _described(spreads: frozenset[_Spread]) -> str:
+    return listed([each.source for each in sorted(spreads)])
+
+
+def _spreads(
+    graph: ApplicationGraph,
+    partitions: Collection[SystemStreamPartition],
+    tasks: int,
+    broadcast: Sequence[PartitionRange],
+) -> dict[str, frozenset[_Spread]]:
+    """By operator, how the messages that it emits came to their tasks; several ways where streams are merged. A task of
+    the application is taken to keep the keys of its messages."""
+    found: dict[str, frozenset[_Spread]] = {}
+    for op in graph.operators:
+        if isinstance(op, InputSpec):
+            found[op.id] = frozenset({_of_input(op, partitions, broadcast)})
+        elif isinstance(op, PartitionBySpec):
+            what = f"the keys of `{op.id}` ({counted(tasks, 'task')})"
+            found[op.id] = frozenset({_Spread(tasks, what, op.key_serde.name)})
+        elif isinstance(op, IntermediateSpec):
+            found[op.id] = found[op.writer]
+        else:
+            found[op.id] = frozenset().union(*(found[up] for up in op.upstream))
+    return found
+
+
+def _of_side_tables(graph: ApplicationGraph, tasks: int) -> dict[str, frozenset[_Spread]]:
+    """By name, how what fills tables from the outside came to its tasks."""
+    return {name: frozenset({how}) for spec in graph.side_stores for name, _, how in _fillers(spec, tasks)}
+
+
+def _fillers(spec: StoreSpec, tasks: int) -> Iterator[tuple[str, str, _Spread]]:
+    """What fills a store from the outside: each stream, or the pushed table. A name of it, what is done with it, and
+    how its keys are assigned to tasks. A stream is spread over all tasks, whatever its number of partitions, and a
+    processor is taken to keep the keys of messages."""
+    own = spec.key_serde.for_keys().name
+    if isinstance(spec.side, PushedTable):
+        how = _Spread(0, "all rows to every task", own) if spec.side.broadcast else None
+        does = f"the pushed table `{spec.side.path}` brings"
+        yield f"{spec.name}=>pushed", does, how or _Spread(tasks, f"its keys ({counted(tasks, 'task')})", own)
+    elif spec.side is not None:
+        for each in spec.side.streams:
+            keys = own if spec.side.processor is not None else each.key_serde.name
+            how = _Spread(0, "all messages to every task", keys) if spec.side.broadcast else None
+            brings = how or _Spread(tasks, f"its keys ({counted(tasks, 'task')})", keys)
+            yield f"{spec.name}=>{each.stream}", f"the side input `{each.stream}` brings", brings
+
+
+def _of_input(
+    op: InputSpec, partitions: Collection[SystemStreamPartition], broadcast: Sequence[PartitionRange]
+) -> _Spread:
+    stream, keys = op.stream, op.key_serde.name
+    own = [ssp for ssp in partitions if ssp.system_stream == stream]
+    shared = sum(any(ssp in each for each in broadcast) for ssp in own)
+    if shared == len(own):
+        return _Spread(0, f"the broadcast input `{stream}` (all messages in every task)", keys)
+    what = f"input `{stream}` ({counted(len(own), 'partition')}"
+    if shared:
+        return _Spread(-1, f"{what}, {shared} of them in every task)", keys)
+    return _Spread(len(own), f"{what})", keys)

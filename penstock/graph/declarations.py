@@ -1,0 +1,383 @@
+"""What an application has declared so far: its operators, stores and outputs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from penstock.api.callbacks import check_all
+from penstock.api.serdes import Bytes, Json, Serde, String, Tuple
+from penstock.api.serdes.failures import (
+    Place,
+    declared,
+    input_place,
+    output_place,
+    process_place,
+    store_place,
+    table_place,
+    timers_place,
+)
+from penstock.api.serdes.versions import VersionKey, VersionValue
+from penstock.api.ssp import SystemStream
+from penstock.api.state.key_state import list_keys
+from penstock.api.state.store import (
+    OPERATOR_STORES,
+    OperatorBytes,
+    OperatorKind,
+    StoreSpec,
+    TimeToLive,
+    TtlFrom,
+    with_layout,
+)
+from penstock.api.state.tables import Table, TableSpec
+from penstock.api.task import StreamTask
+from penstock.api.time.timers import AtDrain, discards, timers_store
+from penstock.api.time.watermarks import WatermarkPolicy
+from penstock.errors import ConfigError
+from penstock.graph.side_declarations import SideDeclaration, check_side_store, read_only
+from penstock.graph.specs import (
+    ApplicationGraph,
+    InputSpec,
+    IntermediateSpec,
+    OperatorSpec,
+    OutputSpec,
+    PartitionThroughSpec,
+    ProcessSpec,
+)
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+_Spec = TypeVar("_Spec", bound=OperatorSpec)
+
+
+def _check_name(kind: str, name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ConfigError(f"{kind} `{name}`: a name begins with a letter, digit or `_`, and may also hold `-` and `.`")
+    return name
+
+
+_LONGEST_TTL_MS = 10**15
+
+
+def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | None:
+    """The time to live that was declared. Raises ConfigError, naming `what`, if it is none."""
+    if since not in ("write", "access"):
+        raise ConfigError(f'{what}: ttl_from is "write" or "access", not {since!r}')
+    if ttl_ms is None:
+        if since != "write":
+            raise ConfigError(f'{what}: ttl_from="{since}" needs ttl_ms, the time to live in milliseconds')
+        return None
+    if type(ttl_ms) is not int or not 0 < ttl_ms <= _LONGEST_TTL_MS:
+        raise ConfigError(
+            f"{what}: ttl_ms is a whole number of milliseconds from 1 to {_LONGEST_TTL_MS:,}, not {ttl_ms!r}"
+        )
+    return TimeToLive(ttl_ms, since)
+
+
+def may_end(task: Callable[[], StreamTask]) -> bool:
+    """Whether the tasks that it makes may define `on_end`. A function does not say."""
+    while isinstance(task, partial):
+        task = task.func
+    return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
+
+
+@contextmanager
+def _blaming(what: str) -> Iterator[None]:
+    """A ConfigError says what it is about."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{what}: {error}") from error
+
+
+class Declarations:
+    """Checks each declaration when it is made. The methods of an application and of its streams add to it."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is the application's. Raises ConfigError if it is malformed."""
+        self.name = _check_name("application", name)
+        self._operators: dict[str, OperatorSpec] = {}
+        self._counters: Counter[str] = Counter()
+        self._stores: dict[str, StoreSpec] = {}
+        self._outputs: dict[SystemStream, OutputSpec] = {}
+        self._tables: dict[str, Table] = {}
+
+    def __str__(self) -> str:
+        inputs = [str(op.stream) for op in self._operators.values() if isinstance(op, InputSpec)]
+        parts = {"inputs": inputs, "stores": self._stores, "outputs": map(str, self._outputs)}
+        named = "; ".join(f"{kind} {', '.join(names)}" for kind, found in parts.items() if (names := list(found)))
+        return f"{self.name}: {named or 'empty'}"
+
+    @property
+    def stores(self) -> tuple[str, ...]:
+        """The names of the stores."""
+        return tuple(self._stores)
+
+    def store(
+        self,
+        name: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        ttl: TimeToLive | None = None,
+        side: SideDeclaration | None = None,
+    ) -> None:
+        """Add a store. Raises ConfigError as `Application.store`."""
+        self._check_new_store("store", name)
+        place = store_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        filled = None if side is None else side.checked(place.name, key.for_keys(), value)
+        spec = StoreSpec(name, key.for_store_keys(), value, ttl, filled)
+        check_side_store(spec)
+        self._stores[name] = spec
+
+    def list_state(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None) -> None:
+        """Add the store of a list state. Raises ConfigError as `Application.list_state`."""
+        with _blaming(f"list state `{name}`"):
+            keys = list_keys(store_place(name).serde("key", key, String()))
+        self.store(name, keys, value, ttl)
+
+    def map_state(
+        self,
+        name: str,
+        key: Serde[Any] | None,
+        map_key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        ttl: TimeToLive | None,
+    ) -> None:
+        """Add the store of a map state. Raises ConfigError as `Application.map_state`."""
+        place = store_place(name)
+        with _blaming(f"map state `{name}`"):
+            keys = Tuple(place.serde("key", key, String()), place.serde("key", map_key, String()))
+        self.store(name, keys, value, ttl)
+
+    def _check_new_store(self, kind: str, name: str) -> None:
+        _check_name(kind, name)
+        if name.endswith(OPERATOR_STORES):
+            raise ConfigError(f"{kind} `{name}`: this ending is for the stores of operators; choose another name")
+        if name in self._stores:
+            twice = "is declared twice" if (name in self._tables) == (kind == "table") else "is the name of a store"
+            raise ConfigError(f"{kind} `{name}` {twice} in application `{self.name}`")
+
+    def table(
+        self,
+        name: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        ttl: TimeToLive | None,
+        history_ms: int | None,
+        side: SideDeclaration | None = None,
+    ) -> Table:
+        """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
+        self._check_new_store("table", name)
+        place = table_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        stored = key.for_store_keys()
+        if history_ms is not None:
+            if type(history_ms) is not int or history_ms < 0:
+                raise ConfigError(f"table `{name}`: history_ms is a number of milliseconds, not {history_ms!r}")
+            if ttl is not None:
+                raise ConfigError(
+                    f"table `{name}`: ttl_ms and history_ms exclude each other. A table with history keeps what is "
+                    "valid; send None to it to delete a value"
+                )
+            stored, value = VersionKey(stored), VersionValue(value)
+        filled = None if side is None else side.checked(place.name, key.for_keys(), value)
+        spec = TableSpec(name, stored, value, ttl, filled, history_ms=history_ms)
+        check_side_store(spec)
+        self._stores[name] = spec
+        self._tables[name] = table = Table(name, key.for_keys(), history_ms)
+        return table
+
+    def check_table(self, table: Table, stream: OperatorSpec, what: str) -> None:
+        """Raise ConfigError unless the table is of this application, and its keys are those of the stream. `what` is
+        the method that is called."""
+        if not isinstance(table, Table):
+            raise ConfigError(f"{what} takes a table, which `app.table(...)` returns, not {table!r}")
+        if self._tables.get(table.name) is not table:
+            raise ConfigError(f"{what}: table `{table.name}` is of another application: use `app.table(...)`")
+        if stream.key_serde.name != table.key_serde.name:
+            raise ConfigError(
+                f"{what}: the keys of `{stream.id}` are {declared(stream.key_serde)}, those of table `{table.name}` "
+                f"{declared(table.key_serde)}. Equal keys must have equal bytes: declare the same serde with key= of "
+                "app.table(...) and of app.input(...), .partition_by(...) or .process(...)"
+            )
+
+    def check_written(self, table: Table, what: str = "") -> None:
+        """Raise ConfigError, which begins with `what`, if the job does not write the table, because something else
+        fills it."""
+        spec = self._stores[table.name]
+        if spec.side is not None:
+            raise ConfigError(f"{what}{read_only(spec)}")
+
+    def own_store(self, name: str, kind: OperatorKind, definition: str) -> str:
+        """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
+        text without spaces, with the number of the kind's layout: an operator that is defined otherwise, or writes
+        another layout, is refused the bytes."""
+        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)))
+        return name
+
+    def timers(self, op_id: str, place: Place, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
+        """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store.
+
+        Raises:
+            ConfigError: what was given is no serde.
+        """
+        if serde is None:
+            return None, ()
+        keys = place.serde("key", serde, String()).for_store_keys()
+        return keys, (self.own_store(timers_store(op_id), "timers", f"timers({keys.name})".replace(" ", "")),)
+
+    def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
+        """Add an output. Raises ConfigError as `Application.output`."""
+        name = SystemStream.parse(stream)
+        if name in self._outputs:
+            raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
+        place = output_place(name)
+        key, value = place.serde("key", key, String()), place.serde("value", value, Json())
+        self._outputs[name] = OutputSpec(name, key.for_keys(), value)
+        return name
+
+    def check_output(self, output: SystemStream) -> None:
+        """Raise ConfigError unless the output is declared."""
+        if output not in self._outputs:
+            raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
+
+    def graph(self) -> ApplicationGraph:
+        """All of it as plain values. Raises ConfigError if there is no input, a temporal join waits for itself, or a
+        durable intermediate stream is an input or an output as well."""
+        graph = ApplicationGraph(
+            self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
+        )
+        if not graph.inputs:
+            raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
+        taken = {op.stream: f"the input `{op.id}`" for op in graph.inputs} | dict.fromkeys(self._outputs, "an output")
+        for op in graph.intermediates:
+            if op.stream in taken:
+                raise ConfigError(
+                    f"the intermediate stream `{op.stream}` of `{op.writer}` is {taken[op.stream]} of the application "
+                    "as well: choose a stream that nothing else uses"
+                )
+            taken[op.stream] = f"the intermediate stream of `{op.writer}`"
+        return graph.in_order_of_time()
+
+    def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
+        """Add the operator that `make` makes of its id: the given one, or one that is numbered by kind. Raises
+        ConfigError if the id is taken or malformed."""
+        if op_id is None:
+            self._counters[kind] += 1
+            op_id = f"{kind}-{self._counters[kind]}"
+        _check_name("operator id", op_id)
+        if op_id in self._operators:
+            numbered = re.fullmatch(rf"{kind}-[0-9]+", op_id)
+            advice = ". Operators without an id are numbered: give the other one an id as well" if numbered else ""
+            raise ConfigError(
+                f"operator id `{op_id}` is used twice in application `{self.name}`: ids are unique{advice}"
+            )
+        spec = make(op_id)
+        check_all(spec.callbacks(), f"operator `{op_id}`")
+        self._operators[op_id] = spec
+        return spec
+
+    def reader_of(self, writer: PartitionThroughSpec) -> IntermediateSpec:
+        """Add the operator that reads the stream that `writer` writes."""
+
+        def make(i: str) -> IntermediateSpec:
+            return IntermediateSpec(
+                id=i,
+                upstream=(),
+                key_serde=writer.key_serde,
+                value_serde=writer.value_serde,
+                stream=writer.through,
+                writer=writer.id,
+            )
+
+        return self.add(make, "through", f"{writer.id}.through")
+
+    def input(
+        self,
+        stream: str,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        timestamp: Callable[[Any], int] | None,
+        watermark: WatermarkPolicy | None,
+        op_id: str | None,
+    ) -> InputSpec:
+        """Add an input. Raises ConfigError if it is declared already, or an argument is not what it should be."""
+        name = SystemStream.parse(stream)
+        if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
+            raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
+        place = input_place(name)
+        key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
+        if timestamp is not None and not callable(timestamp):
+            raise ConfigError(f"input `{name}`: timestamp is a function of the value, not {timestamp!r}")
+        is_class = isinstance(watermark, type)
+        if watermark is not None and (is_class or not callable(getattr(watermark, "watermark", None))):
+            raise ConfigError(
+                f"input `{name}`: watermark is a policy such as BoundedOutOfOrderness(5_000), not {watermark!r}"
+            )
+
+        def make(i: str) -> InputSpec:
+            return InputSpec(
+                id=i,
+                upstream=(),
+                key_serde=key,
+                value_serde=value,
+                stream=name,
+                timestamp=timestamp,
+                watermark=watermark,
+            )
+
+        return self.add(make, "input", op_id)
+
+    def process(
+        self,
+        upstream: Sequence[OperatorSpec],
+        task: Callable[[], StreamTask],
+        stores: Iterable[str],
+        op_id: str | None,
+        key: Serde[Any] | None,
+        value: Serde[Any] | None,
+        timers: Serde[Any] | None = None,
+        timers_at_drain: AtDrain = "fire",
+    ) -> ProcessSpec:
+        """Add a StreamTask. Raises ConfigError for a store that is not declared, what is not a serde, and what timers
+        cannot do at a drain."""
+        if isinstance(stores, str):
+            raise ConfigError(
+                f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
+            )
+        names = tuple(stores)
+        for name in names:
+            if name not in self._stores:
+                known = ", ".join(f"`{s}`" for s in self._stores) or "none"
+                raise ConfigError(
+                    f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first"
+                )
+            if name in self._tables and self._tables[name].history_ms is not None:
+                raise ConfigError(
+                    f"table `{name}` has history (history_ms): its store holds versions by event time, which a task "
+                    "cannot keep in order. Write it with .send_to(table), read it with .join_table(table, ..., "
+                    "as_of=True), or declare a second table without history for the task"
+                )
+        if not callable(task):
+            raise ConfigError(f"process() takes a StreamTask class or a function that makes one, not {task!r}")
+
+        def make(i: str) -> ProcessSpec:
+            place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
+            of_timers, own = self.timers(i, timers_place(i), timers)
+            return ProcessSpec(
+                id=i,
+                upstream=tuple(u.id for u in upstream),
+                task=task,
+                stores=names + own,
+                timers=of_timers,
+                discards_timers=discards(timers_at_drain, timers, f"operator `{i}`"),
+                ends=may_end(task),
+                key_serde=default if key is None else place.serde("key", key, default).for_keys(),
+                value_serde=place.serde("value", value, Json()),
+            )
+
+        return self.add(make, "process", op_id)

@@ -1,0 +1,429 @@
+"""The operators of an application, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, TypeAlias
+
+from penstock.api.batch_task import BatchTask
+from penstock.api.callbacks import Callback, maker, methods
+from penstock.api.joins import Join, JoinFunction, JoinSide
+from penstock.api.serdes import Serde
+from penstock.api.ssp import SystemStream
+from penstock.api.state.store import StoreSpec
+from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
+from penstock.api.time.timers import timers_store
+from penstock.api.time.watermarks import Ascending, WatermarkPolicy
+from penstock.api.time.windows import Window
+from penstock.errors import ConfigError
+
+SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
+TableJoinKind: TypeAlias = Literal["inner", "left"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSpec:
+    """An output stream and its serdes."""
+
+    stream: SystemStream
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSpec:
+    """An operator: its stable id, the operators it reads, the serdes of what it emits, and the stores it uses."""
+
+    needs_task: ClassVar[bool] = False
+    """Whether it runs in a task's container, which has stores and tasks of the application."""
+    changes_key: ClassVar[bool] = False
+    """Whether a message that it emits belongs to the task that owns its new key. It then leaves the stage."""
+    sends: ClassVar[bool] = False
+    """Whether its code may send to any output."""
+    is_input: ClassVar[bool] = False
+    """Whether its messages come from a stream, as bytes that another stage may decode."""
+
+    id: str
+    upstream: tuple[str, ...]
+    key_serde: Serde[Any]
+    value_serde: Serde[Any]
+    stores: tuple[str, ...] = ()
+
+    @property
+    def sent_to(self) -> SystemStream | None:
+        """The output that every one of its messages goes to."""
+        return None
+
+    @property
+    def uses_time(self) -> bool:
+        """Whether event times, watermarks and the end of stream matter to it."""
+        return False
+
+    def callbacks(self) -> Iterator[Callback]:
+        """The application's functions that it calls."""
+        yield from ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputSpec(OperatorSpec):
+    """Reads a stream."""
+
+    is_input = True
+
+    stream: SystemStream
+    timestamp: Callable[[Any], int] | None = None
+    """The event time of a value, in epoch milliseconds; None: the message's own timestamp."""
+    watermark: WatermarkPolicy | None = None
+    """None: the event times of a partition never fall."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.timestamp is not None or self.watermark is not None
+
+    @property
+    def watermark_policy(self) -> WatermarkPolicy:
+        """The policy that holds."""
+        return Ascending() if self.watermark is None else self.watermark
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("timestamp", self.timestamp)
+        yield from methods(self.watermark_policy, ("watermark",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FunctionSpec(OperatorSpec):
+    """A function of each message, without state."""
+
+    function: Callable[[Any], Any]
+    envelope: bool = False
+    """Whether the function gets the whole message, not the value alone."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapSpec(FunctionSpec):
+    """value -> value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlatMapSpec(FunctionSpec):
+    """value -> any number of values."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function, may_yield=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterSpec(FunctionSpec):
+    """Keeps a message if the function of its value is true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSpec(OperatorSpec):
+    """Everything of several streams."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionBySpec(FunctionSpec):
+    """Sends each message to the task that owns its new key."""
+
+    changes_key = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionThroughSpec(PartitionBySpec):
+    """Sends each message to the task that owns its new key, through a durable intermediate stream."""
+
+    changes_key = False
+
+    through: SystemStream
+
+    @property
+    def sent_to(self) -> SystemStream:
+        return self.through
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntermediateSpec(OperatorSpec):
+    """Reads what an operator wrote to a durable intermediate stream in batches that have ended."""
+
+    is_input = True
+
+    stream: SystemStream
+    writer: str
+    """The id of the operator that writes it."""
+    timestamp: None = None
+    """The event times are the messages' own timestamps."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessSpec(OperatorSpec):
+    """A StreamTask with stores."""
+
+    needs_task = True
+    sends = True
+
+    task: Callable[[], StreamTask]
+    timers: Serde[Any] | None = None
+    """The serde of the keys of its timers; None: it has none."""
+    discards_timers: bool = False
+    """Whether a drain discards its timers whose time has not come."""
+    ends: bool = False
+    """Whether the task may define `on_end`: a function that makes tasks does not say."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.timers is not None
+
+    @property
+    def own_stores(self) -> tuple[str, ...]:
+        """The stores of the application that the task uses: without that of its timers."""
+        return tuple(name for name in self.stores if name != timers_store(self.id))
+
+    def callbacks(self) -> Iterator[Callback]:
+        return maker(self.task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchTaskSpec(OperatorSpec):
+    """A BatchTask with stores: it gets all messages of a batch at once."""
+
+    needs_task = True
+
+    task: Callable[[], BatchTask]
+    deletes: tuple[str, ...] = ()
+    """Stores that it may have had before: a start drops them."""
+    event_time: bool = False
+    """Whether event times and watermarks matter to it."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.event_time
+
+    def callbacks(self) -> Iterator[Callback]:
+        return maker(self.task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowSpec(OperatorSpec):
+    """Reduces the messages of windows to panes."""
+
+    needs_task = True
+    sends = True  # messages that are too late
+
+    window: Window
+    message_serde: Serde[Any]
+    """The serde of the values that come in."""
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+    def callbacks(self) -> Iterator[Callback]:
+        return self.window.contents.callbacks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinSpec(OperatorSpec):
+    """Joins the messages of two streams that have the same key and are close in time."""
+
+    needs_task = True
+    sends = True  # messages that are late
+
+    join: Join
+    function: JoinFunction
+    left: JoinSide
+    right: JoinSide
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinkSpec(OperatorSpec):
+    """A function called for each message; nothing follows it."""
+
+    sends = True
+
+    function: SinkFunction
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToSpec(OperatorSpec):
+    """Writes each message to an output stream."""
+
+    output: SystemStream
+
+    @property
+    def sent_to(self) -> SystemStream:
+        return self.output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendToTableSpec(OperatorSpec):
+    """Writes each message to a table."""
+
+    needs_task = True
+
+    table: str
+    history_ms: int | None
+    """How long versions are kept; None: the table has none."""
+    table_key: Serde[Any]
+    """The serde of the keys in the table's store, without the times of versions."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.history_ms is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableJoinSpec(OperatorSpec):
+    """Joins each message with the table's value of its key."""
+
+    needs_task = True
+
+    table: str
+    function: Callable[[Any, Any], Any]
+    kind: TableJoinKind
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TemporalJoinSpec(OperatorSpec):
+    """Joins each message with the table's value of its key as of the message's event time."""
+
+    needs_task = True
+    sends = True  # messages that are late
+
+    table: str
+    function: Callable[[Any, Any], Any]
+    kind: TableJoinKind
+    message_serde: Serde[Any]
+    """The serde of the values that come in."""
+    late_to: SystemStream | None = None
+
+    @property
+    def uses_time(self) -> bool:
+        return True
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function)
+
+
+SourceSpec: TypeAlias = InputSpec | IntermediateSpec
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationGraph:
+    """A whole application: operators in the order they were made (upstream first), stores, outputs."""
+
+    name: str
+    operators: tuple[OperatorSpec, ...]
+    stores: tuple[StoreSpec, ...]
+    outputs: tuple[OutputSpec, ...]
+
+    @property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """The operators that read streams."""
+        return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    @property
+    def intermediates(self) -> tuple[IntermediateSpec, ...]:
+        """The operators that read durable intermediate streams."""
+        return tuple(op for op in self.operators if isinstance(op, IntermediateSpec))
+
+    @property
+    def sources(self) -> tuple[SourceSpec, ...]:
+        """Everything that reads a stream: inputs, then durable intermediate streams. Their numbers in packets."""
+        return self.inputs + self.intermediates
+
+    def parts(self) -> tuple[frozenset[str], ...]:
+        """The operators that a batch can bring to their end together, in the order in which a drain does so: those
+        behind inputs; and behind each durable intermediate stream those of the part after the one that writes it. A
+        temporal join is in no earlier part than what writes its table."""
+        part, sources = dict[str, int](), self.time_sources()
+        for op in self.operators:
+            before = [part[op.writer] + 1] if isinstance(op, IntermediateSpec) else [part[up] for up in sources[op.id]]
+            part[op.id] = max(before, default=0)
+        return tuple(frozenset(op for op in part if part[op] == number) for number in range(max(part.values()) + 1))
+
+    @property
+    def uses_time(self) -> bool:
+        """Whether event times and watermarks are kept: an application that uses none pays for none."""
+        return any(op.uses_time for op in self.operators)
+
+    def time_sources(self) -> dict[str, tuple[str, ...]]:
+        """By operator, those whose watermarks hold back its own: the operators that it reads, and those that write the
+        table of a temporal join."""
+        writers: dict[str, list[str]] = {}
+        for op in self.operators:
+            if isinstance(op, SendToTableSpec):
+                writers.setdefault(op.table, []).append(op.id)
+        return {
+            op.id: (*op.upstream, *(writers.get(op.table, ()) if isinstance(op, TemporalJoinSpec) else ()))
+            for op in self.operators
+        }
+
+    def in_order_of_time(self) -> ApplicationGraph:
+        """The same with every operator behind those whose watermarks hold back its own. Raises ConfigError if there is
+        a circle."""
+        sources, order, waiting = self.time_sources(), dict[str, OperatorSpec](), list[str]()
+        sources |= {op.id: (op.writer,) for op in self.intermediates}
+
+        def place(op_id: str) -> None:
+            if op_id in order:
+                return
+            if op_id in waiting:
+                circle = ", ".join(f"`{each}`" for each in waiting[waiting.index(op_id) :])
+                raise ConfigError(
+                    f"the temporal join `{op_id}` would wait for itself: what it emits is written to its own table "
+                    f"({circle}). Send it to another table"
+                )
+            waiting.append(op_id)
+            for source in sources[op_id]:
+                place(source)
+            waiting.remove(op_id)
+            order[op_id] = self.operator(op_id)
+
+        for op in self.operators:
+            place(op.id)
+        return replace(self, operators=tuple(order.values()))
+
+    def operator(self, op_id: str) -> OperatorSpec:
+        """The operator with the id, which must be one of them."""
+        return next(op for op in self.operators if op.id == op_id)
+
+    @property
+    def written_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that the job writes: those that checkpoints have."""
+        return tuple(spec for spec in self.stores if spec.side is None)
+
+    @property
+    def side_stores(self) -> tuple[StoreSpec, ...]:
+        """The stores that the job only reads, because side inputs or somebody else fill them."""
+        return tuple(spec for spec in self.stores if spec.side is not None)
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the end of the stream matters to it: a run that reaches it has a last batch that says so."""
+        return self.uses_time or any(isinstance(op, ProcessSpec) and op.ends for op in self.operators)
+
+    def store_users(self) -> dict[str, list[str]]:
+        """Store -> the ids of the operators that use it, in order."""
+        users: dict[str, list[str]] = {}
+        for op in self.operators:
+            for store in op.stores:
+                users.setdefault(store, []).append(op.id)
+        return users

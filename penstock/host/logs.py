@@ -1,0 +1,200 @@
+"""The log of a container: what it and the application write, bounded in size and number, and how its process ended."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from penstock.config.model import JobConfig
+from penstock.host.machine import ending
+from penstock.job.paths import JobPaths
+
+FILE_BYTES = 10 << 20
+"""A log is cut when it has this size: the part before goes to `<log>.1`, which is replaced then."""
+KEPT_LOGS = 20
+"""Logs of containers that have ended, in one folder; older ones are deleted."""
+_CHECK_SECONDS = 1.0
+_ENDED = "penstock: exit status "
+"""How the last line begins, which the shell around a container writes."""
+_SIGNALLED = 128
+"""A shell gives 128 and the number of the signal."""
+_TAIL_BYTES = 8 << 10
+_LAST_LINES = 4
+_LINE_CHARACTERS = 300
+
+
+def log_directory(config: JobConfig, paths: JobPaths) -> Path:
+    """Where the job's containers log on a host."""
+    return Path(config.job.logged_store_base_dir) / "logs" / paths.root
+
+
+def log_path(directory: str, name: str, incarnation: str) -> Path:
+    """Where a container logs."""
+    return Path(directory) / f"container-{name}-{incarnation}.log"
+
+
+# In the process that starts a container.
+
+
+def wrapped(command: str, log: Path) -> str:
+    """A shell script that runs the command and writes down its exit status, which nobody else would learn: the Spark
+    worker that starts a container does not live as long."""
+    quoted = "'" + str(log).replace("'", "'\\''") + "'"
+    # Its own words about that ("Killed") go nowhere. The command replaces a second shell, because some shells have a
+    # command's standard error while they wait for the command.
+    return f"""exec 3>&2 2>/dev/null; trap "" INT TERM; (exec {command} 2>&3 3>&-)
+        status=$?; echo "{_ENDED}$status" >>{quoted}; exit $status"""
+
+
+def open_log(path: Path) -> BinaryIO:
+    """A new log, for the job's user only. It is not deleted as long as the file is open somewhere: here, and in
+    processes that inherit it."""
+    log: BinaryIO = os.fdopen(_append(path), "ab")
+    return log
+
+
+def _append(path: Path) -> int:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    with suppress(OSError):  # a file system without locks: its logs may be deleted early
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    return descriptor
+
+
+def prune(directory: Path, keep: int = KEPT_LOGS) -> None:
+    """Delete the oldest logs of containers that have ended, but for the newest `keep`."""
+    ended = [path for path in directory.glob("container-*.log") if not _is_held(path)]
+    with suppress(OSError):
+        for path in sorted(ended, key=lambda p: p.stat().st_mtime, reverse=True)[keep:]:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".log.1").unlink(missing_ok=True)
+
+
+def _is_held(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+    except OSError:
+        return True
+
+
+# In the container.
+
+
+def log_to(path: Path) -> None:
+    """From here on, standard output and error, the application's prints among them, go to the log."""
+    log = _Log(path)
+    sys.stdout = sys.stderr = io.TextIOWrapper(
+        _Stream(log), encoding="utf-8", errors="backslashreplace", line_buffering=True
+    )
+    threading.Thread(target=log.watch, name="log", daemon=True).start()
+
+
+class _Log:
+    """The file behind the descriptors 1 and 2. It is locked as long as the process lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        descriptor = _append(self._path)
+        for stream in (1, 2):
+            os.dup2(descriptor, stream)
+        os.close(descriptor)
+
+    def cut(self) -> None:
+        """Begin a new file if this one is large enough."""
+        if os.fstat(1).st_size < FILE_BYTES:
+            return
+        with self._lock:
+            if os.fstat(1).st_size >= FILE_BYTES:
+                with suppress(OSError):  # the folder is gone: the open file goes on
+                    self._path.replace(self._path.with_suffix(".log.1"))
+                    self._open()
+
+    def watch(self) -> None:
+        """What libraries write past Python is seen here."""
+        while True:
+            time.sleep(_CHECK_SECONDS)
+            self.cut()
+
+
+class _Stream(io.RawIOBase):
+    """What Python writes, with a look at the size after each piece."""
+
+    def __init__(self, log: _Log) -> None:
+        self._log = log
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, data: bytes) -> int:  # type: ignore[override]
+        view = memoryview(data).cast("B")
+        size = len(view)
+        while view:
+            view = view[os.write(2, view[:FILE_BYTES]) :]
+            self._log.cut()
+        return size
+
+
+# For callers that ask what became of a container.
+
+
+def exit_status(log: Path, wait_s: float) -> int | None:
+    """What the container's process ended with, a signal as a negative number; None if that is not known in time."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        for line in reversed(_tail(log)):
+            if line.startswith(_ENDED) and line[len(_ENDED) :].isdigit():
+                status = int(line[len(_ENDED) :])
+                return status if status <= _SIGNALLED else _SIGNALLED - status
+        if time.monotonic() > deadline or not log.exists():
+            return None
+        time.sleep(0.02)
+
+
+def last_words(log: Path) -> list[str]:
+    """The last lines that it wrote itself."""
+    return [line[:_LINE_CHARACTERS] for line in _tail(log) if not line.startswith(_ENDED)][-_LAST_LINES:]
+
+
+def _tail(log: Path) -> list[str]:
+    return [line for line in _last_bytes(log).decode(errors="replace").splitlines() if line.strip()]
+
+
+def _last_bytes(log: Path) -> bytes:
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def epitaph(pid: int, log: Path) -> Iterator[str]:
+    """What is known of a process of this host that ended: how, and its last words."""
+    status = exit_status(log, 0.0)
+    yield f"process {pid} {'ended' if status is None else ending(status)}"
+    if words := last_words(log):
+        yield f"its last words: {' | '.join(words)}"
+
+
+def setup_logging() -> None:
+    """What Python code logs, at INFO and above, goes to the log."""
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s", stream=sys.stderr
+    )

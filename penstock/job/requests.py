@@ -1,0 +1,30 @@
+"""Requests to a job in its metadata store. Each is a separate object under a random name, and is never overwritten."""
+
+from __future__ import annotations
+
+from penstock.errors import PenstockError, RetryableError
+from penstock.objects.store import ObjectStore
+from penstock.retry import Retry, retry
+
+_WRITE = Retry(pause_s=0.2, tries=5)
+
+
+def write_request(objects: ObjectStore, path: str, data: bytes, *, what: str, look: str) -> None:
+    """Store a request, durably. Failures that may pass are retried. Idempotent.
+
+    Args:
+        objects: the object store of the job root.
+        path: the key of the object. If it exists, the reply to this or an earlier call was lost.
+        data: the request.
+        what: what could not be done, for the error.
+        look: the command that shows whether the request is there.
+
+    Raises:
+        PenstockError: the store failed again and again.
+    """
+    try:
+        retry(lambda: objects.put_if_absent(path, data), _WRITE)
+    except RetryableError as error:
+        raise PenstockError(
+            f"{what} in {_WRITE.tries} tries: {error}. `{look}` shows whether it was written nevertheless"
+        ) from error

@@ -1,0 +1,82 @@
+"""Asking a running driver to stop, from anywhere that reaches the job root."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from penstock.errors import NotFoundError, PenstockError
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
+
+logger = logging.getLogger(__name__)
+_NAMESPACE = "stop"
+_POLL_SECONDS = 1.0
+_JOIN_SECONDS = 5.0
+
+
+class StopRequests:
+    """Requests to stop, each for one driver: they are named by the token of the lease that it holds, which no other
+    driver has. So a request that nobody answered stops no later run."""
+
+    def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
+        self._objects = objects
+        self._paths = paths
+
+    def ask(self, token: str, who: str) -> bool:
+        """Ask the driver with this lease to stop after its current batch; False if that was done before.
+
+        Raises RetryableError if the store failed.
+        """
+        return self._objects.put_if_absent(self._key(token), who.encode())
+
+    def asked_by(self, token: str) -> str | None:
+        """Who asked the driver with this lease to stop; None if nobody did. Raises RetryableError."""
+        try:
+            return self._objects.get(self._key(token)).decode(errors="replace")
+        except NotFoundError:
+            return None
+
+    def clear(self) -> None:
+        """Delete all requests: those for this process, which holds the lease, are answered, the others were for
+        drivers that are gone. Raises RetryableError."""
+        for key in self._objects.list(self._paths.metadata_folder(_NAMESPACE)):
+            self._objects.delete(key)
+
+    def _key(self, token: str) -> str:
+        return self._paths.metadata(_NAMESPACE, token)
+
+
+class StopWatch:
+    """Looks for a request to stop, every second, on a separate thread until it is closed or has found one."""
+
+    def __init__(self, requests: StopRequests, token: str, stop: Callable[[], None]) -> None:
+        """`stop` is called once, from that thread."""
+        self._requests = requests
+        self._token = token
+        self._stop = stop
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-stop-watch", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more, and delete the requests. It may have ended without: they harm nobody."""
+        self._closing.set()
+        self._thread.join(_JOIN_SECONDS)
+        try:
+            self._requests.clear()
+        except PenstockError as error:
+            logger.debug("requests to stop were not deleted: %s", error)
+
+    def _run(self) -> None:
+        while not self._closing.wait(_POLL_SECONDS):
+            try:
+                who = self._requests.asked_by(self._token)
+            except PenstockError as error:
+                logger.debug("requests to stop could not be read: %s", error)
+                continue
+            if who is not None:
+                logger.info("%s asked this job to stop: it ends after the current batch, with a last commit", who)
+                self._stop()
+                return

@@ -1,0 +1,1 @@
+"""The container's part of the outbox: objects are made by commits, and published chunk by chunk."""

@@ -1,0 +1,74 @@
+"""The outboxes of a container's tasks in a commit: taken by its snapshot, made objects by its upload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.errors import CorruptError
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
+from penstock.outbox.objects import ObjectContents, encode, objects_of
+from penstock.outbox.task import Taken
+from penstock.outbox.unpublished import OutboxObject
+from penstock.runtime.stage.task_instance import TaskInstance
+
+
+class OutboxUploads:
+    """Used by the thread of the snapshot, then by those of the upload: one for each task."""
+
+    def __init__(
+        self,
+        tasks: Mapping[int, TaskInstance],
+        objects: ObjectStore,
+        paths: JobPaths,
+        epoch: int,
+        hold: Callable[[Taken, tuple[ObjectContents, ...]], None],
+    ) -> None:
+        """`hold`: what an upload has made is given to it, and belongs to it from then on."""
+        self._tasks = tasks
+        self._objects = objects
+        self._paths = paths
+        self._epoch = epoch
+        self._hold = hold
+        self._taken: dict[int, Taken] = {}
+        """By task, what is not uploaded yet."""
+        self._uploaded: dict[int, list[OutboxObject]] = {}
+        """By task, the objects of the last snapshot that are in the store."""
+
+    def snapshot(self) -> None:
+        """Take what came since the last commit. What an earlier one took and did not upload is in no checkpoint, and
+        its epoch ends."""
+        self._uploaded = {}
+        for number, task in self._tasks.items():
+            if (taken := task.take_outbox()) is not None:
+                self._taken[number] = taken
+
+    @property
+    def waiting(self) -> list[int]:
+        """The tasks whose outboxes are to be uploaded."""
+        return list(self._taken)
+
+    def uploaded(self) -> tuple[OutboxObject, ...]:
+        """The objects of the last snapshot, those of a task in the order of publication."""
+        return tuple(found for _, own in sorted(self._uploaded.items()) for found in own)
+
+    def upload(self, task: int, checkpoint_id: CheckpointId) -> dict[str, str]:
+        """Put the objects of a task. May be called again after a RetryableError, and continues there. There are no
+        markers of them."""
+        taken = self._taken[task]
+        contents = tuple(objects_of(taken, lambda n: self._paths.outbox(f"{self._epoch}-{checkpoint_id}-{task}-{n}")))
+        done = self._uploaded.setdefault(task, [])
+        for one in contents[len(done) :]:
+            named, data = encode(one, task)
+            if not self._objects.put_if_absent(named.key, data) and self._objects.get(named.key) != data:
+                raise CorruptError(f"object `{named.key}` of the outbox exists already, with other content")
+            done.append(named)
+        del self._taken[task]
+        self._hold(taken, contents)
+        return {}
+
+    def close(self) -> None:
+        """Forget what is not uploaded."""
+        while self._taken:
+            self._taken.popitem()[1].close()

@@ -1,0 +1,335 @@
+"""Publishing what commits have put into objects: chunk by chunk, from where the output says that publishing is.
+
+How far publishing is, the output itself keeps, in the same atomic step as the messages. So it does not matter where a
+publication ends, nor who continues it: this thread, or another container in another epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.container.shared.resources import EpochResources
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockTimeoutError,
+    RetryableError,
+)
+from penstock.metrics.registry import MetricsRegistry
+from penstock.metrics.snapshot import Snapshot
+from penstock.outbox.objects import Chunk, ObjectContents, decode
+from penstock.outbox.task import Taken
+from penstock.outbox.unpublished import OutboxObject
+from penstock.retry import Retry, interruptible, retry
+from penstock.system.base import Progress, SystemWriter, WriterIdentity
+from penstock.wire.protocol import Publish, PublishProgress
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+TRANSACTION_BYTES = 4 << 20
+"""A transaction with more than one chunk has at most about so many bytes, which bounds its time as well."""
+OPEN_BYTES = 64 << 20
+"""Objects of about so many bytes are in memory together, because a transaction may have chunks of several."""
+_AGAIN = Retry(pause_s=0.2)
+
+
+class Publication:
+    """One call to publish. Its progress may be read by any thread."""
+
+    def __init__(self, request: Publish) -> None:
+        self.request = request
+        self.messages = 0
+        self.waits_for = ""
+        self.end: Future[None] = Future()
+
+    def progress(self) -> PublishProgress:
+        """How far it is."""
+        return PublishProgress(self.messages, self.waits_for)
+
+    def await_end(self, timeout_s: float) -> bool:
+        """Whether it is complete, after at most this long. Raises what it failed with."""
+        try:
+            self.end.result(timeout_s)
+        except TimeoutError:
+            if self.end.done():
+                raise
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """Chunks that are published together."""
+
+    chunks: list[tuple[ObjectContents, Chunk]] = field(default_factory=list)
+    size_bytes: int = 0
+
+    def add(self, contents: ObjectContents, chunk: Chunk) -> None:
+        self.chunks.append((contents, chunk))
+        self.size_bytes += chunk.size_bytes
+
+
+class Publisher:
+    """The publications of one epoch, one after the other on a separate thread: a service."""
+
+    name = "publication"
+
+    def __init__(self, resources: EpochResources) -> None:
+        package = resources.package
+        self._systems = package.systems
+        self._identity = WriterIdentity(package.writer, resources.epoch)
+        self._objects = resources.objects
+        self._timeout_s = package.config.task.commit_timeout_ms / 1000
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"publish-{resources.epoch}")
+        self._stopping = threading.Event()
+        self._doing: Publication | None = None
+        self._writers: dict[str, SystemWriter] = {}
+        self._known: dict[SystemStreamPartition, Progress | None] = {}
+        """How far publishing is in the partitions that this epoch has asked about; None: nothing was published."""
+        self._checked: set[SystemStreamPartition] = set()
+        """Those that know of no later record than the checkpoint log has."""
+        self._lock = threading.Lock()
+        self._held: dict[str, tuple[ObjectContents, Taken]] = {}
+        """By key, the objects that this process has made and not published."""
+        self._metrics = MetricsRegistry(f"container {resources.container}")
+        self._messages = self._metrics.new_counter("outbox", "published-messages")
+        self._bytes = self._metrics.new_counter("outbox", "published-bytes")
+        self._took = self._metrics.new_timer("outbox", "publish-ns")
+        self._unpublished = self._metrics.new_gauge("outbox", "unpublished-messages")
+        self._is_used = package.topology.outbox is not None
+
+    def start(self) -> None:
+        """Nothing to do: the driver asks for each publication."""
+
+    def hold(self, taken: Taken, contents: Sequence[ObjectContents]) -> None:
+        """Keep what a commit has made here until it is published, so that it need not be read from the store."""
+        with self._lock:
+            for one in contents:
+                self._held[one.key] = one, taken
+            self._count_held()
+
+    def publish(self, request: Publish) -> Publication:
+        """Begin to publish these objects, which are the tasks' of this container."""
+        publication = Publication(request)
+        self._is_used = self._is_used or bool(request.objects)
+
+        def run() -> None:
+            self._doing = publication
+            try:
+                with interruptible(self._stopping):
+                    self._publish(publication)
+            except BaseException as error:
+                publication.end.set_exception(error)
+            else:
+                publication.end.set_result(None)
+            finally:
+                self._doing = None
+
+        try:
+            self._thread.submit(run)
+        except RuntimeError as error:
+            raise self._left() from error
+        return publication
+
+    def metrics(self) -> Snapshot:
+        """What was published, and what waits for it; nothing in a job that publishes nothing."""
+        return self._metrics.snapshot() if self._is_used else Snapshot()
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Nothing to do: the driver waits for the last publication before the run ends."""
+
+    def stop(self) -> None:
+        """End soon: a transaction that is under way commits, unless the system does not answer. What is not published
+        then, a later epoch publishes."""
+        if self._stopping.is_set():
+            return
+        self._stopping.set()
+        self._thread.submit(self._close_writers)
+        self._thread.shutdown(wait=True)
+        with self._lock:
+            held, self._held = self._held, {}
+        for _, taken in held.values():
+            taken.close()
+
+    def status(self) -> str:
+        """Which record it publishes, and what it waits for."""
+        doing = self._doing
+        if doing is None:
+            return ""
+        return f"publishing record {doing.request.slot}" + (f", waits for {doing.waits_for}" if doing.waits_for else "")
+
+    # On the thread.
+
+    def _publish(self, publication: Publication) -> None:
+        slot = publication.request.slot
+        waiting: dict[str, _Transaction] = {}
+        self._learn({ssp for named in publication.request.objects for ssp in named.parts}, publication)
+        open_bytes = 0
+        for named in list(self._unfinished(publication)):
+            if open_bytes >= OPEN_BYTES:
+                self._commit_all(publication, waiting)
+                open_bytes = 0
+            contents = self._open(named, publication)
+            open_bytes += named.size_bytes
+            for chunk in contents.chunks:
+                system = chunk.ssp.system
+                transaction = waiting.setdefault(system, _Transaction())
+                transaction.add(contents, chunk)
+                if transaction.size_bytes >= TRANSACTION_BYTES:
+                    self._commit(publication, system, waiting.pop(system))
+        self._commit_all(publication, waiting)
+        for named in publication.request.objects:
+            self._release(named.key)
+        logger.debug("published %d messages of record %d", publication.messages, slot)
+
+    def _unfinished(self, publication: Publication) -> Iterator[OutboxObject]:
+        """The objects of which something is not published. What is, is counted."""
+        slot, chunks = publication.request.slot, dict[SystemStreamPartition, int]()
+        for named in publication.request.objects:
+            for ssp, part in named.parts.items():
+                chunks[ssp] = chunks.get(ssp, 0) + part.chunks
+            if all(self._is_published(ssp, Progress(slot, chunks[ssp] - 1)) for ssp in named.parts):
+                publication.messages += sum(part.messages for part in named.parts.values())
+            else:
+                yield named
+
+    def _commit_all(self, publication: Publication, waiting: dict[str, _Transaction]) -> None:
+        while waiting:
+            system = min(waiting)
+            self._commit(publication, system, waiting.pop(system))
+
+    def _commit(self, publication: Publication, system: str, transaction: _Transaction) -> None:
+        """Publish chunks of a system in one transaction, those that are not published yet."""
+        slot, ssps = publication.request.slot, {chunk.ssp for _, chunk in transaction.chunks}
+
+        def work() -> None:
+            self._ask(system, ssps, publication.request.newest)
+            rest = [
+                (contents, chunk)
+                for contents, chunk in transaction.chunks
+                if not self._is_published(chunk.ssp, Progress(slot, chunk.number))
+            ]
+            marks = {chunk.ssp: Progress(slot, chunk.number) for _, chunk in rest}
+            if not rest:
+                return
+            try:
+                with self._took.time(), self._writer(system).begin() as writing:
+                    for contents, chunk in rest:
+                        writing.append(chunk.ssp, contents.records(chunk))
+                    for ssp, progress in marks.items():
+                        writing.mark(ssp, progress)
+            except BaseException:
+                self._forget(system)  # it may have been published all the same
+                raise
+            self._known.update(marks)
+            self._messages.inc(sum(chunk.messages for _, chunk in rest))
+            self._bytes.inc(sum(chunk.size_bytes for _, chunk in rest))
+
+        self._trying(work, publication, f"the system `{system}`")
+        publication.messages += sum(chunk.messages for _, chunk in transaction.chunks)
+
+    def _learn(self, ssps: set[SystemStreamPartition], publication: Publication) -> None:
+        """Find out how far publishing is in all of these, with one question to each system."""
+        newest = publication.request.newest
+        for system in sorted({ssp.system for ssp in ssps}):
+            own = {ssp for ssp in ssps if ssp.system == system}
+            self._trying(lambda: self._ask(system, own, newest), publication, f"the system `{system}`")  # noqa: B023
+
+    def _ask(self, system: str, ssps: set[SystemStreamPartition], newest: int) -> None:
+        missing = sorted(ssps - self._known.keys())
+        if missing:
+            found = self._writer(system).progress(missing)
+            for ssp in missing:
+                if ssp in found and ssp not in self._checked and found[ssp].slot > newest:
+                    raise IncompatibleError(
+                        f"`{ssp}` has output of record {found[ssp].slot} of this job, and the newest record of the "
+                        f"checkpoint log that can have been published is {newest}: the job's folder is older than its "
+                        "output, as after a backup was restored. Nothing was published, because messages would be "
+                        "taken for published that are not. Bring the newer folder back, or give the job a new `job.id`"
+                    )
+            self._checked.update(missing)
+            self._known.update({ssp: found.get(ssp) for ssp in missing})
+
+    def _is_published(self, ssp: SystemStreamPartition, progress: Progress) -> bool:
+        known = self._known[ssp]
+        return known is not None and progress <= known
+
+    def _forget(self, system: str) -> None:
+        for ssp in [ssp for ssp in self._known if ssp.system == system]:
+            del self._known[ssp]
+
+    def _trying(self, work: Callable[[], T], publication: Publication, what: str) -> T:
+        """Do what may be done again, until it succeeds or takes too long."""
+        if self._stopping.is_set():
+            raise self._left()
+
+        def note(error: Exception) -> None:
+            publication.waits_for = f"{what}: {error}"
+            logger.warning("the publication of record %d waits for %s", publication.request.slot, publication.waits_for)
+
+        try:
+            return retry(work, replace(_AGAIN, within_s=self._timeout_s), interrupt=self._stopping, on_failure=note)
+        except ContainerLostError:
+            raise
+        except RetryableError as error:
+            if self._stopping.is_set():
+                raise self._left() from error
+            raise PenstockTimeoutError(
+                f"the output of record {publication.request.slot} could not be published within "
+                f"{self._timeout_s:.0f} s (task.commit.timeout.ms), because of {what}: {error}. Nothing is lost: the "
+                "next start publishes it first"
+            ) from error
+        finally:
+            publication.waits_for = ""
+
+    def _open(self, named: OutboxObject, publication: Publication) -> ObjectContents:
+        with self._lock:
+            held = self._held.get(named.key)
+        if held is not None:
+            return held[0]
+        try:
+            data = self._trying(lambda: self._objects.get(named.key), publication, f"object `{named.key}`")
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"object `{named.key}` of the outbox is not in the store, although not all of it is published: output "
+                f"of task {named.task} in record {publication.request.slot} is lost, unless the object is put back"
+            ) from error
+        return decode(named, data)
+
+    def _release(self, key: str) -> None:
+        """The object is published. What it was made of goes once all objects made of it are."""
+        with self._lock:
+            found = self._held.pop(key, None)
+            self._count_held()
+            if found is None or any(taken is found[1] for _, taken in self._held.values()):
+                return
+        found[1].close()
+
+    def _count_held(self) -> None:
+        self._unpublished.set(sum(chunk.messages for held, _ in self._held.values() for chunk in held.chunks))
+
+    def _writer(self, system: str) -> SystemWriter:
+        if system not in self._writers:
+            if system not in self._systems:
+                raise ConfigError(f"output is to be published to the system `{system}`, which is not configured")
+            self._writers[system] = self._systems[system].writer(self._identity)
+        return self._writers[system]
+
+    def _close_writers(self) -> None:
+        while self._writers:
+            system, writer = self._writers.popitem()
+            try:
+                writer.close()
+            except Exception as error:
+                logger.warning("the writer of the system `%s` was not closed cleanly: %s", system, error)
+
+    def _left(self) -> ContainerLostError:
+        return ContainerLostError(f"this container leaves epoch {self._identity.epoch}: a later one publishes the rest")

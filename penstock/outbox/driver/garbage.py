@@ -1,0 +1,71 @@
+"""Deletes what was published, and what no record will ever name."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import PenstockError
+from penstock.job.paths import JobPaths, outbox_epoch
+from penstock.objects.store import ObjectStore
+from penstock.outbox.unpublished import outbox_name
+
+logger = logging.getLogger(__name__)
+
+
+class OutboxGarbage:
+    """The objects of a job's outbox that the last record does not leave to be published.
+
+    Of the present epoch the driver deletes only objects that its records have named: one that none has named yet may
+    be a commit's in flight. An object of an older epoch that the last record does not leave is never named again. Such
+    objects are found by listing, once an epoch.
+    """
+
+    def __init__(self, objects: ObjectStore, paths: JobPaths, log: CheckpointLog) -> None:
+        self._objects = objects
+        self._paths = paths
+        self._log = log
+        self._lock = threading.Lock()
+        self._named: set[str] = set()
+        """The names of objects that records of this driver have named, and that may be there."""
+        self._swept_epoch: int | None = None
+
+    def note(self, record: CheckpointRecord) -> None:
+        """This record is in the log."""
+        objects = (*record.outbox, *(each for own in record.unpublished for each in own.objects))
+        with self._lock:
+            self._named |= {outbox_name(each.key) for each in objects}
+
+    def collect(self, record: CheckpointRecord) -> None:
+        """Delete behind this record, which is in the log. What fails is tried again with the next one."""
+        if not record.publisher:
+            return
+        with self._lock:
+            named = set(self._named)
+        left = self._log.known().owed.names
+        try:
+            for name in sorted(named - left):
+                self._objects.delete(self._paths.outbox(name))
+                with self._lock:
+                    self._named.discard(name)
+            if self._swept_epoch != record.epoch:
+                for key in outbox_garbage(self._objects, self._paths, record.epoch, left):
+                    self._objects.delete(key)
+                self._swept_epoch = record.epoch
+        except PenstockError as error:
+            logger.warning(
+                "deleting what was published before checkpoint %s failed; the next commit tries again: %s",
+                record.id,
+                error,
+            )
+
+
+def outbox_garbage(objects: ObjectStore, paths: JobPaths, epoch: int, left: frozenset[str]) -> list[str]:
+    """The keys of the objects of older epochs that are not `left` to be published."""
+    return [
+        key
+        for key in objects.list(paths.outbox())
+        if (written := outbox_epoch(key)) is not None and written < epoch and outbox_name(key) not in left
+    ]

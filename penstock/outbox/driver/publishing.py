@@ -1,0 +1,208 @@
+"""Publishing what a record names, once it is in the log.
+
+Everything up to a record is published before what the next one names: slot by slot. The containers do it, and read from
+each system how far it has come, so it may be asked for any number of times.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from penstock.clock import Clock
+from penstock.driver.show.progress import ProgressBoard, PublishingProgress
+from penstock.errors import (
+    ConfigError,
+    ContainerLostError,
+    CorruptError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    PenstockError,
+    PenstockTimeoutError,
+    RetryableError,
+)
+from penstock.outbox.unpublished import Owed, Unpublished
+from penstock.retry import Retry, retry
+from penstock.start.owed import Debts
+from penstock.wire.calls import PUBLISH
+from penstock.wire.ports import Fleet
+from penstock.wire.protocol import Publish, PublishProgress
+from penstock.wording import counted, listed
+
+logger = logging.getLogger(__name__)
+_LOG_SECONDS = 10.0
+_PAUSE_SECONDS = 0.2
+_KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockTimeoutError)
+
+
+class Publishing:
+    """Publishes what the job owes: at the start of an epoch in the run loop's thread, after a record in another."""
+
+    def __init__(
+        self,
+        debts: Debts,
+        fleet: Fleet,
+        timeout_ms: int,
+        board: ProgressBoard,
+        stop: threading.Event,
+        clock: Clock,
+        shown: Callable[[Unpublished], None],
+    ) -> None:
+        """
+        Args:
+            stop: once it is set, nothing more is published.
+            shown: tells the systems that all of a record has been published. It may be called again.
+        """
+        self._debts = debts
+        self._fleet = fleet
+        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=timeout_ms / 1000)
+        self._board = board
+        self._stop = stop
+        self._clock = clock
+        self._shown = shown
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+
+    def settle(self, epoch: int) -> None:
+        """Publish all that the last record of the log leaves, before the first batch of an epoch.
+
+        Raises:
+            FencedError: another driver owns the job.
+            ContainerLostError: a container was lost, or the run is to end.
+            RetryableError: it may succeed in another epoch.
+            PenstockError: it cannot be published.
+        """
+        owed = self._debts.now()
+        if not owed.unpublished:
+            return
+        logger.info(
+            "checking whether %s of the last checkpoint are published; those that are not come first",
+            counted(owed.messages, "message"),
+        )
+        phase = self._board.phase
+        self._board.update(phase="publishing")
+        try:
+            self._publish(owed, epoch, self._stop, self._debts.newest())
+        finally:
+            self._board.update(phase=phase)
+
+    def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]:
+        """A record is in the log: publish what it leaves, in the background. Done once readers see all of it.
+
+        Args:
+            epoch: the epoch of the record.
+            abandoned: set when the epoch ends.
+        """
+        owed = self._debts.now()
+        if not owed.unpublished:
+            done: Future[None] = Future()
+            done.set_result(None)
+            return done
+        self._show(owed, 0, self._clock.monotonic())  # it waits from now on
+        newest = owed.unpublished[-1].slot - 1  # nobody knew its own record before
+        return self._thread.submit(self._in_background, epoch, abandoned, newest)
+
+    @property
+    def waits_for(self) -> str:
+        """What keeps the publication under way from going on, in words; empty if that is not known."""
+        progress = self._board.publishing
+        return "" if progress is None else progress.waits_for
+
+    def close(self, *, wait: bool) -> None:
+        """No call follows."""
+        self._thread.shutdown(wait=wait, cancel_futures=not wait)
+
+    def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
+        def publish() -> None:
+            if abandoned.is_set():
+                raise ContainerLostError("a publication was abandoned with its epoch")
+            self._publish(self._debts.now(), epoch, abandoned, newest)
+
+        try:
+            retry(publish, self._again, interrupt=abandoned, clock=self._clock)
+        except (ContainerLostError, FencedError):
+            raise
+        except RetryableError as error:
+            if abandoned.is_set():
+                raise ContainerLostError("a publication was abandoned with its epoch") from error
+            raise PenstockError(_failed(self._debts.now(), error)) from error
+
+    def _publish(self, owed: Owed, epoch: int, abandoned: threading.Event, newest: int) -> None:
+        """`newest`: nothing of a later record can have been published before."""
+        began, before = self._clock.monotonic(), 0
+        self._show(owed, 0, began)
+        try:
+            for each in owed.unpublished:
+                watch = _Watch(self._fleet, abandoned, self._reports(owed, before, began))
+                request = Publish(each.slot, each.objects, newest)
+                self._fleet.ask(PUBLISH, epoch, request, abandoned=abandoned, on_answer=watch.answered)
+                if watch.messages != each.messages:
+                    raise PenstockError(
+                        f"the containers have published {watch.messages:,} of the {each.messages:,} messages of record "
+                        f"{each.slot}, and say that it is complete. Nothing is lost: the next start publishes the rest"
+                    )
+                self._shown(each)
+                self._debts.published(each.slot)
+                before += each.messages
+        except _KINDS as error:
+            kind = next(kind for kind in _KINDS if isinstance(error, kind))
+            raise kind(_failed(self._debts.now(), error)) from error
+        finally:
+            self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
+
+    def _reports(self, owed: Owed, before: int, began: float) -> Callable[[int, str], None]:
+        """What shows how far it is: `before` messages are those of earlier slots."""
+        logged = began
+
+        def report(done: int, waits_for: str) -> None:
+            nonlocal logged
+            progress = self._show(owed, before + done, began, waits_for)
+            now = self._clock.monotonic()
+            if now - logged >= _LOG_SECONDS:
+                logged = now
+                logger.warning("publishing for %.0f s: %s", now - began, progress)
+
+        return report
+
+    def _show(self, owed: Owed, done: int, began: float, waits_for: str = "") -> PublishingProgress:
+        progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began, waits_for)
+        self._board.update(publishing=progress)
+        return progress
+
+
+class _Watch:
+    """Adds up what containers answer, and ends the call with the epoch."""
+
+    def __init__(self, fleet: Fleet, abandoned: threading.Event, report: Callable[[int, str], None]) -> None:
+        self._fleet = fleet
+        self._abandoned = abandoned
+        self._report = report
+        self._lock = threading.Lock()
+        self._done: dict[str, PublishProgress] = {}
+
+    @property
+    def messages(self) -> int:
+        """How many the containers have published, as far as they have answered."""
+        with self._lock:
+            return sum(answer.messages for answer in self._done.values())
+
+    def answered(self, container: str, answer: PublishProgress) -> None:
+        """A container is so far. Called by several threads."""
+        if self._abandoned.is_set():
+            raise ContainerLostError("a publication was abandoned with its epoch")
+        if self._fleet.any_lost:
+            raise ContainerLostError(self._fleet.loss())
+        with self._lock:
+            self._done[container] = answer
+            waits_for = next(filter(None, (each.waits_for for each in self._done.values())), "")
+            self._report(sum(each.messages for each in self._done.values()), waits_for)
+
+
+def _failed(owed: Owed, error: Exception) -> str:
+    outputs = listed([f"`{stream}`" for stream in sorted(map(str, owed.streams))])
+    return (
+        f"{counted(owed.messages, 'message')} of the last checkpoint cannot be published to {outputs}: {error}. "
+        "Nothing is lost: remove the cause, and the next start publishes first what readers do not see yet"
+    )

@@ -1,0 +1,230 @@
+"""The outbox of a task: messages for exactly-once outputs, from the End of their batch to the next commit.
+
+Nobody decodes them on the way: an outbox holds packets as they came. What an attempt brings counts once End applies the
+attempt; what a discarded one brought is forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import Batch
+from penstock.errors import ContainerLostError
+from penstock.graph.topology import Topology
+from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
+from penstock.runtime.messages.spool import Spool, Spooled
+from penstock.runtime.reports import Report
+from penstock.runtime.steps import Step
+
+MEMORY_BYTES = 64 << 20
+"""How many bytes the outboxes of a container keep in memory together. What is beyond waits in files."""
+_LEAST_MEMORY_BYTES = 1 << 20
+
+
+class Kept(NamedTuple):
+    """One packet's messages."""
+
+    messages: int
+    size_bytes: int
+    payload: Spooled
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a commit has taken of an outbox. Its holder closes it."""
+
+    task: int
+    parts: Mapping[SystemStreamPartition, Sequence[Kept]]
+    """By output partition, its packets in the order of their messages; no partition without packets."""
+    spool: Spool
+    """Where the payloads are. Used by one thread at a time."""
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.spool.close()
+
+
+class Outbox:
+    """Used by the threads of attempts, and of End and commits."""
+
+    def __init__(self, task: int, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
+        """
+        Args:
+            task: whose it is.
+            memory_bytes: how many bytes wait in memory; what is beyond waits in a file without a name.
+            folder: where that file is made.
+        """
+        self._task = task
+        self._memory_bytes = memory_bytes
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._begin()
+
+    @classmethod
+    def of_container(cls, task: int, tasks: int, folder: str) -> Outbox:
+        """One of the outboxes of a container that has so many tasks."""
+        return cls(task, max(_LEAST_MEMORY_BYTES, MEMORY_BYTES // tasks), folder)
+
+    def _begin(self) -> None:
+        self._spool = Spool(self._memory_bytes, self._folder)
+        self._parts: dict[SystemStreamPartition, list[Kept]] = {}
+        self._kept = self._spool.level()
+        """How full the spool is with what has been applied."""
+        self.size_bytes = 0
+        """Of what has been applied."""
+        self._writing = 0
+        """How many attempts may put something, or have and are not decided on."""
+
+    def start(self) -> Spool:
+        """An attempt begins: where it may put its packets, until it is applied or dropped."""
+        with self._lock:
+            self._writing += 1
+            return self._spool
+
+    def put(self, spool: Spool, payload: bytes | pa.Buffer) -> Spooled:
+        """Keep a payload of an attempt that got this spool.
+
+        Raises:
+            DiscardedAttemptError: a commit has begun since, so the attempt is of no batch that counts.
+            RetryableError: the disk is full or failing.
+        """
+        with self._lock:
+            if spool is not self._spool:
+                raise DiscardedAttemptError(f"a commit of task {self._task} has begun since the attempt did")
+            kept = spool.put(payload)
+        return bytes(kept) if isinstance(kept, pa.Buffer) else kept  # a buffer is part of a larger one
+
+    def apply(self, spool: Spool, parts: Mapping[SystemStreamPartition, Sequence[Kept]]) -> int:
+        """Append what an attempt that got this spool has brought, and forget what others have. Returns the bytes.
+
+        Nothing is written here, so that nothing can fail half-way.
+        """
+        with self._lock:
+            if spool is not self._spool:
+                raise ContainerLostError(f"an attempt of the outbox of task {self._task} began before the last commit")
+            size = 0
+            for ssp, packets in parts.items():
+                self._parts.setdefault(ssp, []).extend(packets)
+                for packet in packets:
+                    size += packet.size_bytes
+                    self._kept = spool.level_with(self._kept, packet.payload)
+            self._end_of_one(spool)
+            self.size_bytes += size
+            return size
+
+    def drop(self, spool: Spool) -> None:
+        """An attempt that got this spool is discarded."""
+        with self._lock:
+            self._end_of_one(spool)
+
+    def _end_of_one(self, spool: Spool) -> None:
+        if spool is self._spool:
+            self._writing -= 1
+            if not self._writing:
+                spool.cut(self._kept)
+
+    def take(self) -> Taken | None:
+        """What was applied since the last call; None if nothing was. Between two batches, as every commit begins."""
+        with self._lock:
+            if not self._parts:
+                return None
+            taken = Taken(self._task, self._parts, self._spool)
+            self._begin()
+            return taken
+
+    def close(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._spool.close()
+            self._parts.clear()
+
+
+class OutboxAttempt:
+    """One execution of the outbox stage: what came for it, in the order of stage, task and sequence it came from."""
+
+    step: Step | None = None
+    """Nothing happens here without a message."""
+
+    def __init__(self, topology: Topology, task: int, tasks: int, token: str, batch: Batch, outbox: Outbox) -> None:
+        if topology.outbox is None:
+            raise ValueError("a topology without exactly-once outputs has no outbox")
+        self.stage = topology.outbox
+        self.task = task
+        self.token = token
+        self.batch = batch
+        self._topology = topology
+        self._sources = Sources(topology.expected_sources(self.stage, task, tasks))
+        self._outbox = outbox
+        self._spool: Spool | None = outbox.start()
+        self._packets: list[tuple[Packet, Kept]] = []
+        """Packets without their payloads, and these."""
+        self._messages = 0
+
+    @property
+    def processed(self) -> int:
+        """0: its messages were processed where they were made."""
+        return 0
+
+    def progress(self) -> object:
+        """A value that changes whenever another packet has come."""
+        return len(self._packets)
+
+    def describe(self) -> str:
+        """What it does, in words."""
+        return "output that is kept for the next commit"
+
+    def accept(self, packet: Packet) -> tuple[Packet, ...]:
+        """Keep a packet. Raises DiscardedAttemptError; RetryableError if the disk is full or failing."""
+        for ready in self._sources.accept(packet):
+            if ready.payload is None or self._spool is None:
+                raise ValueError(f"a data packet of channel {ready.channel} has no messages, or came too late")
+            kept = Kept(ready.messages, len(ready.payload), self._outbox.put(self._spool, ready.payload))
+            self._packets.append((ready._replace(payload=None), kept))
+            self._messages += ready.messages
+        return ()
+
+    def finish(self) -> tuple[Packet, ...]:
+        """The report. Raises DiscardedAttemptError unless everything has come."""
+        self._sources.check_complete()
+        written: dict[str, int] = {}
+        if not self._sources.failed:
+            for packet, _ in self._packets:
+                name = str(self._topology.channels[packet.channel].output)
+                written[name] = written.get(name, 0) + packet.messages
+        report = Report(
+            self.stage,
+            self.task,
+            self.token,
+            self._sources.tokens(),
+            messages=sum(written.values()),
+            written=written,
+            upstream_failed=self._sources.failed,
+        )
+        return (report.packet(),)
+
+    def apply(self) -> int:
+        """End names this attempt: what it brought is in the outbox from here on. Returns the bytes."""
+        parts: dict[SystemStreamPartition, list[Kept]] = {}
+        for packet, kept in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
+            output = self._topology.channels[packet.channel].output
+            if output is None:
+                raise ValueError(f"packet of channel {packet.channel} is not for an output")
+            ssp = SystemStreamPartition(output.system, output.stream, packet.partition)
+            parts.setdefault(ssp, []).append(kept)
+        spool, self._spool, self._packets = self._spool, None, []
+        if spool is None:
+            raise ValueError("an attempt of an outbox is applied once")
+        return self._outbox.apply(spool, parts)
+
+    def close(self) -> None:
+        """Forget what it brought, unless it was applied."""
+        spool, self._spool, self._packets = self._spool, None, []
+        if spool is not None:
+            self._outbox.drop(spool)

@@ -1,0 +1,64 @@
+"""The way out to an exactly-once output that refuses some records.
+
+Such a record fails in the operator that made it, as one does that is not serialised. Once a checkpoint had it, no start
+could publish it, and each would end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.api.serdes.failures import Place
+from penstock.errors import ConfigError
+from penstock.graph.topology import Channel
+from penstock.runtime.context import OperatorFailedError, Position, failure_in
+from penstock.runtime.messages.columns import Push, Raw
+from penstock.runtime.messages.outlet import Outlet
+from penstock.system.contract.limits import RecordLimits
+
+
+class LimitedOutlet(Outlet):
+    """An outlet that takes no record which its stream refuses."""
+
+    def __init__(self, channel: Channel, position: Position, place: Place, limits: RecordLimits) -> None:
+        self._limits = limits
+        self._position = position
+        super().__init__(channel, position, place)
+
+    def _make_push(self, position: Position) -> Push:
+        return self._checking(super()._make_push(position))
+
+    def _make_push_raw(self, position: Position) -> Push:
+        return self._checking(super()._make_push_raw(position))
+
+    def _checking(self, push: Push) -> Push:
+        keys, values, refused = self.keys, self.values, self._limits.refused
+
+        def checked(key: Any, value: Any) -> None:
+            push(key, value)
+            if (reason := refused(keys[-1], values[-1])) is not None:
+                self.truncate(len(keys) - 1)
+                raise self._failure(reason)
+
+        return checked
+
+    def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
+        """Add messages that are serialised already, unless the stream refuses one of them."""
+        least = self._limits.least_bytes
+        is_small = least is None or sum(len(part or b"") for column in (keys, values) for part in column) <= least
+        if not is_small or (self._limits.needs_key and None in keys):
+            for key, value, row in zip(keys, values, rows, strict=True):
+                if (reason := self._limits.refused(key, value)) is not None:
+                    self._position.row = row
+                    raise self._failure(reason)
+        super().accept_raw(keys, values, rows)
+
+    def _failure(self, reason: str) -> OperatorFailedError:
+        return failure_in(
+            self.channel.source,
+            ConfigError(
+                f"the output `{self.channel.output}` refuses a message: {reason} (by its settings when the run "
+                "started). It was not sent, and is in no checkpoint"
+            ),
+        )

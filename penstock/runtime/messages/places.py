@@ -1,0 +1,17 @@
+"""Which declaration the serdes of a channel come from."""
+
+from __future__ import annotations
+
+from penstock.api.serdes.failures import Place, output_place
+from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import Channel
+from penstock.runtime.operators.table import operator_of
+
+
+def place_of_channel(channel: Channel, graph: ApplicationGraph) -> Place:
+    """An output, an input whose bytes are passed on, or the messages that one operator sends to others."""
+    if channel.output is not None:
+        return output_place(channel.output)
+    op = next(op for op in graph.operators if op.id == channel.source)
+    targets = ", ".join(f"`{target}`" for target in channel.targets)
+    return operator_of(op).place(f"messages of operator `{op.id}` to {targets}")

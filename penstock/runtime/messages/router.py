@@ -1,0 +1,144 @@
+"""Collects what an attempt sends and cuts it into packets for the tasks of later stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.graph.topology import Channel, Routing, Topology
+from penstock.runtime.context import Page, Position
+from penstock.runtime.messages.limited import LimitedOutlet
+from penstock.runtime.messages.outlet import Outlet
+from penstock.runtime.messages.packet import Kind, Packet, encode_messages
+from penstock.runtime.messages.places import place_of_channel
+from penstock.system.contract.limits import RecordLimits
+from penstock.system.partitioner import partitions_of
+
+
+class Router:
+    """All outlets of a (stage, task), for one attempt after the other."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        stage: int,
+        task: int,
+        tasks: int,
+        position: Position,
+        output_partitions: Mapping[str, int],
+        limits: Mapping[str, RecordLimits] | None = None,
+    ) -> None:
+        """`limits`: by output, what it refuses of a message, where that is to be noticed here."""
+        self._topology = topology
+        self._stage = stage
+        self._task = task
+        self._tasks = tasks
+        self._token = ""
+        self._output_partitions = output_partitions
+        self.outlets = {
+            c.number: self._outlet(c, position, (limits or {}).get(str(c.output)))
+            for c in topology.channels_from(stage)
+        }
+        self._sent: dict[tuple[int, int], list[int]] = {}
+        """(stage, task) -> [packets, messages] sent there."""
+
+    def _outlet(self, channel: Channel, position: Position, limits: RecordLimits | None) -> Outlet:
+        place = place_of_channel(channel, self._topology.graph)
+        return Outlet(channel, position, place) if limits is None else LimitedOutlet(channel, position, place, limits)
+
+    def begin(self, token: str) -> None:
+        """A new attempt: nothing collected, nothing sent, its own token."""
+        self._token = token
+        self._sent = {}
+        for outlet in self.outlets.values():
+            outlet.clear()
+
+    def end_page(self, page: Page) -> None:
+        """All messages of the page have been processed."""
+        for outlet in self.outlets.values():
+            outlet.end_page(page)
+
+    def mark(self) -> dict[int, int]:
+        """How much is collected now, for `undo`."""
+        return {number: len(outlet) for number, outlet in self.outlets.items()}
+
+    def undo(self, mark: dict[int, int]) -> None:
+        """Take back what was collected after the mark, which is of the current page."""
+        for number, length in mark.items():
+            self.outlets[number].truncate(length)
+
+    def count_bytes(self) -> int:
+        """Bytes of keys and values that were collected since the last call."""
+        return sum(outlet.count_bytes() for outlet in self.outlets.values())
+
+    def take_ready(self, page: Page) -> Iterator[Packet]:
+        """Packets of the channels that had collected enough at the last `count_bytes`; `page` is the current one."""
+        ready = [outlet for outlet in self.outlets.values() if outlet.is_ready]
+        if ready:
+            self.end_page(page)  # of all channels, because a page is not kept
+        for outlet in ready:
+            yield from self._packets(outlet)
+
+    def finish(self, *, failed: bool) -> Iterator[Packet]:
+        """The packets that have not been sent yet, then the trailers. A failed attempt sends only its trailers."""
+        if not failed:
+            for outlet in self.outlets.values():
+                yield from self._packets(outlet)
+        kind = Kind.FAILED_TRAILER if failed else Kind.TRAILER
+        for stage in self._topology.targets_of(self._stage):
+            tasks = range(self._tasks) if self._topology.is_shuffled(stage) else (self._task,)
+            for dest in tasks:
+                packets, messages = self._sent.get((stage, dest), (0, 0))
+                yield Packet(dest, stage, kind, self._stage, self._task, self._token, -1, -1, packets, messages, None)
+
+    def _packets(self, outlet: Outlet) -> Iterator[Packet]:
+        channel = outlet.channel
+        for batch in outlet.take():
+            for dest, partition, messages in self._route(channel, batch):
+                sent = self._sent.setdefault((channel.target_stage, dest), [0, 0])
+                yield Packet(
+                    dest,
+                    channel.target_stage,
+                    Kind.DATA,
+                    self._stage,
+                    self._task,
+                    self._token,
+                    channel.number,
+                    partition,
+                    sent[0],
+                    messages.num_rows,
+                    encode_messages(messages),
+                )
+                sent[0] += 1
+                sent[1] += messages.num_rows
+
+    def _route(self, channel: Channel, batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """(task, partition, messages) for every task or output partition that gets some of the batch."""
+        if channel.routing is Routing.TASK:
+            yield self._task, self._task, batch
+            return
+        partitions = self._tasks
+        keys = batch.column(0)
+        by_output = channel.routing is Routing.OUTPUT
+        if by_output:
+            partitions = self._output_partitions[str(channel.output)]
+        targets = partitions_of(keys, partitions)
+        if by_output and keys.null_count:
+            targets = np.where(keys.is_null().to_numpy(zero_copy_only=False), self._task % partitions, targets)
+        for partition, messages in _group(batch, targets, partitions):
+            yield partition % self._tasks, partition, messages
+
+
+def _group(batch: pa.RecordBatch, targets: Any, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """The rows of each target, in order."""
+    order = np.argsort(targets, kind="stable")
+    sorted_batch = batch.take(pa.array(order))
+    counts = np.bincount(targets, minlength=partitions)
+    starts = np.concatenate(([0], np.cumsum(counts)))
+    for partition, start, length in zip(count(), starts.tolist(), counts.tolist(), strict=False):
+        if length:
+            yield partition, sorted_batch.slice(start, length)

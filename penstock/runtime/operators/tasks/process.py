@@ -1,0 +1,213 @@
+"""process: runs a StreamTask of the application, with its timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from penstock.api.callbacks import check_all, task_methods, unused
+from penstock.api.serdes.failures import Place, process_place, timers_place
+from penstock.api.task import (
+    DrainListenerTask,
+    IncomingMessageEnvelope,
+    MessageCollector,
+    StreamTask,
+    TaskContext,
+    TaskCoordinator,
+    WindowableTask,
+)
+from penstock.api.time.timers import ExpiredTimer, timers_store
+from penstock.batch.batch import NO_WATERMARK, Batch, Control, Due
+from penstock.errors import ConfigError
+from penstock.graph.specs import OperatorSpec, ProcessSpec
+from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import Accept, Push, Target
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.tasks.application_code import Collector, Context, envelope_calls
+from penstock.runtime.operators.tasks.key_state import Call, with_current_key
+from penstock.runtime.operators.tasks.task_timers import TaskTimer, TaskTimers
+from penstock.runtime.timers import oldest_timers
+
+
+class Process(Operator[ProcessSpec]):
+    """A task of the application with stores and timers, which emits messages and may send to outputs."""
+
+    @property
+    def time_store(self) -> str | None:
+        return None if self.spec.timers is None else timers_store(self.spec.id)
+
+    def next_due(self, store: KeyValue) -> Due:
+        return oldest_timers(store)
+
+    def place(self, name: str) -> Place:
+        return process_place(name)
+
+    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+        op_id = self.spec.id
+        collector = Collector(op_id, downstream.push, surroundings.outputs)
+        timers = self._timers(surroundings)
+        context = Context(
+            surroundings.job_name,
+            surroundings.config,
+            surroundings.task,
+            {name: surroundings.stores[name] for name in self.spec.own_stores},
+            op_id,
+            surroundings.user_metrics,
+            timers,
+            surroundings.next_list_place,
+        )
+        try:
+            task = self.spec.task()
+            check_all(task_methods(_own(task)), f"operator `{op_id}`")
+            if timers is not None and not _defines(task, "on_timer"):
+                raise ConfigError(f"operator `{op_id}` is declared with timers, but its task does not define on_timer")
+            _run("init", task.init, context)
+        except BaseException as error:
+            raise failure_in(op_id, error) from error
+        process: Call[IncomingMessageEnvelope] = task.process
+        on_timer: Call[ExpiredTimer] = task.on_timer
+        current = context.close_init()
+        if current is not None:
+            process, on_timer = with_current_key(process, current), with_current_key(on_timer, current)
+        calls = envelope_calls(op_id, process, collector, surroundings.requests, surroundings.position, "`process`")
+        return _ProcessNode(op_id, task, context, on_timer, collector, surroundings, timers, *calls)
+
+    def _timers(self, surroundings: Surroundings) -> TaskTimers | None:
+        spec = self.spec
+        if spec.timers is None:
+            return None
+        store = surroundings.stores[timers_store(spec.id)]
+        return TaskTimers(
+            spec.id, spec.timers, timers_place(spec.id), store, surroundings.metrics, spec.discards_timers
+        )
+
+    def watched(self, watch: Watch) -> OperatorSpec:
+        return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
+
+
+_LAST_CALLS: dict[Control, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
+"""What a task may define for the last batch of its stream, or of its run."""
+
+
+class _ProcessNode(Node):
+    def __init__(
+        self,
+        operator: str,
+        task: StreamTask,
+        context: Context,
+        on_timer: Call[ExpiredTimer],
+        collector: Collector,
+        surroundings: Surroundings,
+        timers: TaskTimers | None,
+        accept: Accept,
+        push: Push,
+    ) -> None:
+        super().__init__(accept, push)
+        self._operator = operator
+        self._task, self._context, self._on_timer = task, context, on_timer
+        self._collector, self._requests = collector, surroundings.requests
+        self._timers = timers
+        self._period_ms = surroundings.window_ms if _defines(task, "window") else -1
+
+    def begin(self, batch: Batch) -> None:
+        self._earliest = batch.earliest_output(self._operator)
+        watermark = batch.late_watermark(self._operator)
+        self._context.begin(batch.time_ms, None if watermark == NO_WATERMARK else watermark)
+        if self._timers is not None:
+            self._timers.begin()
+
+    def on_start_of_input(self, batch: Batch) -> Iterator[Firing]:
+        now_ms = max(batch.time_ms, self._earliest)
+        if self._timers is not None:
+            for timer in self._timers.before_messages(batch):
+                yield self._firing(self._timers, timer, now_ms)
+        if batch.begins_period(self._period_ms):
+            yield self._call("window", now_ms, self._task.window)  # type: ignore[attr-defined]
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        now_ms = max(batch.time_ms, self._earliest)
+        if self._timers is not None:
+            for timer in self._timers.after_messages(batch):
+                in_event_time = timer.domain == "event"
+                timestamp_ms = max(timer.time_ms, self._earliest) if in_event_time else now_ms
+                yield self._firing(self._timers, timer, timestamp_ms)
+        if batch.control != "none":
+            if self._timers is not None:
+                self._timers.end()
+            reached, name = batch.late_watermark(self._operator), _LAST_CALLS[batch.control]
+            if _defines(self._task, name):
+                method = getattr(self._task, name)
+                yield self._call(name, batch.time_ms if reached == NO_WATERMARK else reached, method)
+
+    def _firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> Firing:
+        fire = partial(self._fire, timers, timer)
+        return Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
+
+    def _fire(self, timers: TaskTimers, timer: TaskTimer) -> None:
+        _run("on_timer", self._on_timer, timers.expired(timer), self._collector, self._requests)
+
+    def _call(
+        self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
+    ) -> Firing:
+        run = partial(_run, name, method, self._collector, self._requests)
+        # What a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
+        return Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name in _LAST_CALLS.values())
+
+    def close(self) -> None:
+        _run("close", self._task.close)
+
+
+def _run(name: str, method: Callable[..., object], *arguments: object) -> None:
+    """Call a method of the task. Raises TypeError unless it returns None."""
+    if (result := method(*arguments)) is not None:
+        raise unused(f"`{name}`", result)
+
+
+def _own(task: StreamTask) -> StreamTask:
+    """The application's task."""
+    return task.task if isinstance(task, _WatchedTask) else task
+
+
+def _defines(task: StreamTask, method: str) -> bool:
+    """Whether the application's task has a method that a StreamTask need not have."""
+    kind = type(_own(task))
+    found = getattr(kind, method, None)
+    return found is not None and found is not getattr(StreamTask, method, None)
+
+
+class _WatchedTask(WindowableTask, DrainListenerTask):
+    def __init__(self, spec: ProcessSpec, watch: Watch) -> None:
+        self._spec = spec
+        self._watch = watch
+        self.task: Any = spec.task()
+        self._stores: list[KeyValue] = []
+        self.close = self.task.close  # type: ignore[method-assign]
+
+    def init(self, context: TaskContext) -> Any:
+        self._stores = [context.store(name) for name in self._spec.own_stores]
+        self._watch.opens(self._stores)
+        return self.task.init(context)
+
+    def process(
+        self, envelope: IncomingMessageEnvelope, collector: MessageCollector, coordinator: TaskCoordinator
+    ) -> Any:
+        with self._watch.call(self._spec.id, envelope.value, self._stores):
+            return self.task.process(envelope, collector, coordinator)
+
+    def on_timer(self, timer: ExpiredTimer, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
+        with self._watch.call(self._spec.id, None, self._stores):
+            return self.task.on_timer(timer, collector, coordinator)
+
+    def on_end(self, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
+        with self._watch.call(self._spec.id, None, self._stores):
+            return self.task.on_end(collector, coordinator)
+
+    def on_drain(self, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
+        with self._watch.call(self._spec.id, None, self._stores):
+            return self.task.on_drain(collector, coordinator)
+
+    def window(self, collector: MessageCollector, coordinator: TaskCoordinator) -> Any:
+        with self._watch.call(self._spec.id, None, self._stores):
+            return self.task.window(collector, coordinator)

@@ -1,0 +1,211 @@
+"""The timers of one task: what its context schedules, and what fires when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import index
+from typing import Any, NamedTuple, TypeAlias
+
+from penstock.api.serdes import Serde, not_bytes
+from penstock.api.serdes.failures import Place
+from penstock.api.state.store import KeyValueStore
+from penstock.api.time.timers import LONGEST_MS, ExpiredTimer, TimeDomain, TimerFiring
+from penstock.batch.batch import Batch
+from penstock.errors import ConfigError
+from penstock.metrics.registry import MetricsRegistry
+from penstock.runtime.timers import DueTimer, Timers, key_and_name, place_of
+
+AT_MOST = 100_000
+"""Timers that fire in an attempt, unless operators downstream rely on more: a batch should not take too long."""
+IN_A_ROW = 1_000
+"""Timers that may schedule each other without time passing."""
+
+_Named: TypeAlias = tuple[TimeDomain, bytes]
+"""A timer's domain and place."""
+
+
+class TaskTimer(NamedTuple):
+    """A timer that fires now, with its key as it is stored."""
+
+    key: bytes | None
+    time_ms: int
+    name: str
+    domain: TimeDomain
+    firing: TimerFiring
+
+    def __str__(self) -> str:
+        name = f"timer `{self.name}`" if self.name else "a timer"
+        return f"{name} of {self.domain} time {self.time_ms}"
+
+
+@dataclass(slots=True)
+class _Closing:
+    """The end of the stream, at which all timers fire. One that is scheduled meanwhile fires as well, but only once:
+    otherwise a periodic timer would never end."""
+
+    armed: set[_Named] = field(default_factory=set)
+    """Scheduled since the end began."""
+    done: set[_Named] = field(default_factory=set)
+    """Those of them that have fired."""
+
+    def admits(self, named: _Named) -> bool:
+        """Whether a timer may be scheduled; if so, it is."""
+        if named in self.done:
+            return False
+        self.armed.add(named)
+        return True
+
+    def fires(self, named: _Named) -> None:
+        if named in self.armed:
+            self.armed.remove(named)
+            self.done.add(named)
+
+
+class TaskTimers:
+    """Used by the thread that calls the task."""
+
+    def __init__(
+        self,
+        operator: str,
+        serde: Serde[Any],
+        place: Place,
+        store: KeyValueStore[Any, Any],
+        metrics: MetricsRegistry,
+        discards: bool = False,
+    ) -> None:
+        """`discards`: a drain drops the timers whose time has not come."""
+        self._operator = operator
+        self._serde = serde
+        self._where = place
+        self._timers = Timers(store)
+        self._discards = discards
+        self._fired = metrics.new_counter(operator, "timers-fired")
+        self._dropped = metrics.new_counter(operator, "timers-dropped")
+        self.begin()
+
+    def begin(self) -> None:
+        """An attempt begins."""
+        self._now: tuple[int, int] | None = None
+        """The time of the timer in event time that fires, and how many have scheduled each other at that time."""
+        self._rows: dict[bytes, int] = {}
+        """For timers that were scheduled by another one without time passing, how many did so in a row."""
+        self._closing: _Closing | None = None
+        self._ended = False
+
+    # What the application calls.
+
+    def schedule(self, key: Any, time_ms: int, name: str, domain: TimeDomain) -> None:
+        """See `TaskContext.schedule`."""
+        place = self._place(key, name, domain)
+        if type(time_ms) is not int:
+            time_ms = self._integer(time_ms)
+        if not -LONGEST_MS <= time_ms <= LONGEST_MS:
+            raise ConfigError(
+                f"operator `{self._operator}` schedules a timer for {time_ms}, which is not a time: give epoch "
+                "milliseconds"
+            )
+        if self._now is not None and domain == "event":
+            self._check_row(place, time_ms, *self._now)
+        if self._closing is not None and not self._closing.admits((domain, place)):
+            self._dropped.inc()
+            return
+        self._timers.set(domain, place, time_ms)
+
+    def cancel(self, key: Any, name: str, domain: TimeDomain) -> None:
+        """See `TaskContext.cancel`."""
+        self._timers.cancel(domain, self._place(key, name, domain))
+
+    def _place(self, key: Any, name: str, domain: str) -> bytes:
+        if domain not in ("event", "processing"):
+            raise ConfigError(f'domain="{domain}": expected "event" or "processing"')
+        if self._ended:
+            raise ConfigError(f"operator `{self._operator}`: no timer fires after `on_end` or `on_drain`")
+        key_bytes = None
+        if key is not None:
+            try:
+                key_bytes = self._serde.to_bytes(key)
+            except Exception as error:
+                raise self._where.unwritable("key", self._serde, key, error) from error
+            if type(key_bytes) is not bytes:
+                raise not_bytes(self._serde, key_bytes, f"{self._where.name}, key {key!r}")
+        try:
+            return place_of(key_bytes, name)
+        except (AttributeError, TypeError, UnicodeEncodeError) as error:
+            raise ConfigError(f"operator `{self._operator}`: a timer's name is text, not {name!r}") from error
+
+    def _integer(self, time_ms: Any) -> int:
+        try:
+            return index(time_ms)
+        except TypeError:
+            raise ConfigError(
+                f"operator `{self._operator}` schedules a timer for {time_ms!r}: give epoch milliseconds, an int"
+            ) from None
+
+    def _check_row(self, place: bytes, time_ms: int, now_ms: int, row: int) -> None:
+        if time_ms > now_ms:
+            self._rows.pop(place, None)
+            return
+        if row >= IN_A_ROW:
+            raise ConfigError(
+                f"operator `{self._operator}`: {IN_A_ROW} timers have scheduled each other without time passing. "
+                f"on_timer was called for {now_ms}: schedule the next timer for a later time"
+            )
+        self._rows[place] = row + 1
+
+    # What fires. Each is taken out of the store before it fires: one that fails does not fire again.
+
+    def before_messages(self, batch: Batch) -> Iterator[TaskTimer]:
+        """Timers of the batch time. Those that are scheduled meanwhile wait for the next batch."""
+        for due in self._timers.due("processing", batch.time_ms, live=False, at_most=AT_MOST):
+            yield self._taken("processing", due)
+
+    def after_messages(self, batch: Batch) -> Iterator[TaskTimer]:
+        """Timers of event time, up to the firing watermark; all timers if the inputs end. A drain may drop those whose
+        time has not come."""
+        if batch.control != "none":
+            yield from self._all(batch, batch.control)
+            return
+        firing, output = batch.firing_watermark(self._operator), batch.output_watermark(self._operator)
+        for due in self._timers.due("event", firing, live=True, at_most=AT_MOST, must_ms=output):
+            self._now = due.time_ms, self._rows.pop(due.place, 0)
+            yield self._taken("event", due)
+            self._now = None
+
+    def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
+        """
+        Args:
+            early: why those fire whose time has not come.
+        """
+        reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
+        self._closing = _Closing()
+        domains: tuple[TimeDomain, ...] = ("event", "processing")
+        while any(self._timers.oldest(domain) is not None for domain in domains):
+            for domain in domains:
+                for due in self._timers.due(domain, LONGEST_MS, live=True):
+                    firing = "due" if due.time_ms <= reached[domain] else early
+                    if firing == "drain" and self._discards:
+                        self._dropped.inc()
+                        continue
+                    self._closing.fires((domain, due.place))
+                    yield self._taken(domain, due, firing)
+        self._closing = None
+
+    def end(self) -> None:
+        """The last call of the task comes: no timer fires after it."""
+        self._ended = True
+
+    def _taken(self, domain: TimeDomain, due: DueTimer, firing: TimerFiring = "due") -> TaskTimer:
+        self._fired.inc()
+        key, name = key_and_name(due.place)
+        return TaskTimer(key, due.time_ms, name, domain, firing)
+
+    def expired(self, timer: TaskTimer) -> ExpiredTimer:
+        """What the task gets. Raises SerdeError if the key cannot be read."""
+        if timer.key is None:
+            return ExpiredTimer(*timer)
+        try:
+            key = self._serde.from_bytes(timer.key)
+        except Exception as error:
+            raise self._where.unreadable("key", self._serde, timer.key, error) from error
+        return ExpiredTimer(key, timer.time_ms, timer.name, timer.domain, timer.firing)

@@ -1,0 +1,1 @@
+"""A stage of one task: its operators, its attempts, its source and its sink."""

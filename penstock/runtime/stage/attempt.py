@@ -1,0 +1,367 @@
+"""One execution of (batch, stage, task): it reads packets until every source's trailer matches, and sends its own.
+
+An attempt is finished only when it has exactly one trailer, with the right counts, from every source it expects.
+An end of stream without them is a discarded attempt, however clean it looked.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from penstock.batch.batch import Batch, Due
+from penstock.batch.portions import Portion, PortionRead
+from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
+from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
+from penstock.runtime.intermediate import read_user_messages
+from penstock.runtime.messages.columns import Entry, Raw
+from penstock.runtime.messages.dead_letters import encode_dead_letter
+from penstock.runtime.messages.outlet import FLUSH_BYTES
+from penstock.runtime.messages.packet import Packet, decode_messages, fired_origin, origin_code
+from penstock.runtime.messages.sources import Sources
+from penstock.runtime.operators.base import Firing, Firings
+from penstock.runtime.reports import Report, engine_error
+from penstock.runtime.stage.instance import StageInstance
+from penstock.runtime.steps import Step
+from penstock.state.engines.engine import EngineFailedError
+from penstock.state.records import deletes_in
+from penstock.system.base import RawMessage
+
+AT_ONCE = 1024
+"""Messages decoded before they are processed: so many that what is paid once for all of them is little, so few that
+they are still in the processor's cache."""
+
+
+def new_token() -> str:
+    """A random name for an attempt."""
+    return secrets.token_hex(8)
+
+
+class Attempt:
+    """Runs a stage instance over its input, once."""
+
+    def __init__(self, instance: StageInstance, token: str, tasks: int, batch: Batch) -> None:
+        self.instance = instance
+        self.batch = batch
+        self.token = token
+        self._sources = Sources(instance.topology.expected_sources(instance.stage, instance.task, tasks))
+        self._failure: FailedMessage | None = None
+        self._error: tuple[str, str] | None = None
+        self._messages = 0
+        self._fired = 0
+        self._inputs: dict[int, PortionRead] = {}
+        self._next_due: dict[str, Due] = {}
+        self._at_once = AT_ONCE
+        self._dead_letters = 0
+        self._dead_letter: FailedMessage | None = None
+        """The first of them."""
+        self._process_ns = 0
+        self._dead_letter_mode = instance.settings.dead_letter
+        self._started = False
+        """Whether what comes before the first message has been done."""
+        instance.begin(token, batch)
+
+    @property
+    def stage(self) -> int:
+        """The number of its stage."""
+        return self.instance.stage
+
+    @property
+    def task(self) -> int:
+        """The number of its task."""
+        return self.instance.task
+
+    @property
+    def step(self) -> Step | None:
+        """What it does without a message; None while messages are processed. May be read by any thread."""
+        return self.instance.step
+
+    def progress(self) -> object:
+        """A value that changes whenever another message has been processed. May be called by any thread."""
+        return self.instance.position.progress()
+
+    def describe(self) -> str:
+        """What it processes, in words. May be called by any thread."""
+        step = self.step
+        return self.instance.position.describe() if step is None else str(step)
+
+    @property
+    def failed(self) -> bool:
+        """Whether user code failed here or before, or a store did: its writes must not be applied."""
+        return self._failure is not None or self._error is not None or self._sources.failed
+
+    @property
+    def processed(self) -> int:
+        """Messages and firings so far. May be read by any thread."""
+        return self._messages + self._fired
+
+    # Stage 1 and later.
+
+    def accept(self, packet: Packet) -> Iterator[Packet]:
+        """Process a packet; yields packets that are ready to be sent on. Raises DiscardedAttemptError."""
+        if not self._started:
+            yield from self._start_input()
+        for ready in self._sources.accept(packet):
+            if not self.failed and ready.payload is not None:
+                messages = decode_messages(ready.payload)
+                keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
+                page = ReceivedPage(self.instance.ssps, *(messages.column(i).to_numpy().copy() for i in range(2, 5)))
+                yield from self._run(self.instance.channel_entries[ready.channel], keys, values, page)
+
+    # Stage 0.
+
+    def accept_input(self, input_index: int, partition: int, messages: Sequence[RawMessage]) -> Iterator[Packet]:
+        """Process messages of an input's partition; yields packets that are ready to be sent on."""
+        if not self._started:
+            yield from self._start_input()
+        if not self.failed and messages:
+            offsets, timestamps, keys, values = zip(*messages, strict=True)
+            size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+            origin = origin_code(input_index, partition)
+            before = self._inputs.get(origin, PortionRead(0))
+            self._inputs[origin] = replace(
+                before,
+                next_offset=offsets[-1] + 1,
+                messages=before.messages + len(messages),
+                bytes=before.bytes + size,
+            )
+            if input_index >= self.instance.first_intermediate:
+                messages, foreign = read_user_messages(list(messages))
+                if foreign:
+                    read = self._inputs[origin]
+                    self._inputs[origin] = replace(read, foreign=read.foreign + foreign)
+                if not messages:
+                    return
+                offsets, timestamps, keys, values = zip(*messages, strict=True)
+            origins, entry = [origin] * len(messages), self.instance.input_entries[input_index]
+            page = Page(self.instance.ssps, list(timestamps) if entry.gives_times else timestamps, origins, offsets)
+            try:
+                yield from self._run(entry, keys, values, page)
+                if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
+                    highest = page.highest_time(self.batch.time_ms + ahead_ms)
+                    self._inputs[origin] = self._inputs[origin].with_times(*highest)
+            except (TypeError, ValueError, OverflowError) as error:
+                if (reported := page.without_time()) is not None:
+                    raise reported from error
+                raise
+
+    def end_input(self, input_index: int, portion: Portion) -> None:
+        """Everything of the portion has come: if it is less than it may be, then there is no more in its range."""
+        origin = origin_code(input_index, portion.offsets.ssp.partition)
+        read = self._inputs.get(origin, PortionRead(portion.offsets.start))
+        if read.messages < portion.messages:
+            self._inputs[origin] = replace(read, next_offset=portion.offsets.end)
+
+    def finish(self) -> Iterator[Packet]:
+        """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""
+        self._sources.check_complete()
+        if not self._started:
+            yield from self._start_input()
+        if not self.failed:
+            yield from self._fire_all(self.instance.on_end_of_input(self.batch))
+        if not self.failed:
+            self._reclaim()
+        if not self.failed:
+            self._find_next_due()
+        if not self.failed:
+            self._check_stores()
+        yield from self.instance.router.finish(failed=self.failed)
+        yield self.report().packet()
+
+    def report(self) -> Report:
+        """What the driver gets."""
+        instance = self.instance
+        return Report(
+            stage=instance.stage,
+            task=instance.task,
+            token=self.token,
+            read=self._sources.tokens(),
+            messages=self._messages,
+            inputs=self._inputs,
+            dead_letters=self._dead_letters,
+            dead_letter=self._dead_letter,
+            commit=instance.requests.commit_requested,
+            shutdown=instance.requests.shutdown_requested,
+            failed=self._failure,
+            error=self._error,
+            upstream_failed=self._sources.failed,
+            next_due=self._next_due,
+            process_ns=self._process_ns,
+            changed={
+                store: (len(overlay.changes), deletes_in(overlay.changes))
+                for store, overlay in instance.overlays.items()
+                if overlay.changes
+            },
+            metrics=[*instance.metrics.take().rows(), *instance.operator_metrics.take().rows()],
+        )
+
+    def _check_stores(self) -> None:
+        """What the stores say once everything is processed. That an engine failed is known here at the latest: the
+        application may have caught the error, or `init` met it."""
+        self._lost_store()
+        for store in self.instance.stores.values():
+            try:
+                store.check()
+            except Exception as error:
+                self._fail(OperatorFailedError(f"store {store.name}", error), None)
+
+    def _lost_store(self) -> bool:
+        """Whether an engine failed: what the application then raises is not its failure, nor a dead letter."""
+        failures = [store.failure for store in self.instance.stores.values() if store.failure is not None]
+        if failures:
+            self._error = engine_error(failures[0], self.instance.task)
+        return bool(failures)
+
+    def _run(self, entry: Entry, keys: Raw, values: Raw, page: Page) -> Iterator[Packet]:
+        """Process a page of messages; yields packets that are ready to be sent on. A failed message ends the attempt's
+        work, or goes to the dead-letter stream."""
+        self.instance.position.page = page
+        router, first = self.instance.router, 0
+        clock = time.perf_counter_ns
+        run = self._run_undoable if self._dead_letter_mode else self._run_plain
+        while first < len(keys) and not self.failed:
+            end = first + self._at_once
+            began = clock()
+            run(entry, keys[first:end], values[first:end], first)
+            self._process_ns += clock() - began
+            self._at_once = _next_piece(self._at_once, router.count_bytes())
+            if not self.failed:
+                yield from router.take_ready(page)
+            first = end
+        router.end_page(page)
+
+    def _run_plain(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+        try:
+            entry.run(keys, values, first)
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+                self._fail(failure, keys[self.instance.position.row - first])
+        else:
+            self._messages += len(keys)
+
+    def _run_undoable(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+        instance, position = self.instance, self.instance.position
+        for row, (key, value) in enumerate(zip(keys, values, strict=True), first):
+            position.row = row
+            mark = instance.mark()
+            try:
+                entry.run((key,), (value,), row)
+            except (OperatorFailedError, EngineFailedError) as failure:
+                if self._lost_store() or isinstance(failure, EngineFailedError):
+                    return
+                instance.undo(mark)
+                failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
+                repartitioned = isinstance(position.page, ReceivedPage)
+                identity = instance.settings.identities.get(failed.stream)
+                letter = encode_dead_letter(failed, key, value, repartitioned=repartitioned, identity=identity)
+                self._bury(failed, key, letter)
+        self._messages += len(keys)
+
+    def _bury(self, failed: FailedMessage, key: bytes | None, letter: bytes) -> None:
+        self._dead_letters += 1
+        self._dead_letter = self._dead_letter or replace(failed, traceback="")
+        self.instance.dead_letter_outlet().push_raw(key, letter)
+
+    # What no message leads to: at the start and at the end of input.
+
+    def _start_input(self) -> Iterator[Packet]:
+        self._started = True
+        if not self.failed:
+            yield from self._fire_all(self.instance.on_start_of_input(self.batch))
+
+    def _fire_all(self, firings: Iterator[tuple[str, Firing | Firings]]) -> Iterator[Packet]:
+        """Run what the operators fire; yields packets that are ready to be sent on."""
+        instance, router = self.instance, self.instance.router
+        origin, page = fired_origin(instance.task), Fired(instance.ssps)
+        while (due := self._next_firing(firings)) is not None and not self.failed:
+            operator, fired = due
+            done, count = 0, len(fired.keys) if isinstance(fired, Firings) else 1
+            while done < count and not self.failed:
+                end = min(count, done + self._at_once)
+                first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, end - done)
+                instance.position.page, instance.position.row = page, first
+                if isinstance(fired, Firings):
+                    self._fire_at_once(operator, fired, slice(done, end), first)
+                else:
+                    self._fire(operator, fired)
+                done = end
+                if len(page.offsets) >= self._at_once and not self.failed:
+                    self._at_once = _next_piece(self._at_once, router.count_bytes())
+                    yield from router.take_ready(page)
+                    router.end_page(page)
+                    page = Fired(instance.ssps)
+        router.end_page(page)
+
+    def _next_firing(self, firings: Iterator[tuple[str, Firing | Firings]]) -> tuple[str, Firing | Firings] | None:
+        try:
+            return next(firings, None)
+        except (OperatorFailedError, EngineFailedError) as failure:
+            self._fail_without_message(failure)
+        except PenstockTimeoutError as error:
+            self._error = (PenstockTimeoutError.__name__, str(error))
+        return None
+
+    def _reclaim(self) -> None:
+        try:
+            self.instance.reclaim()
+        except EngineFailedError as failure:
+            self._fail_without_message(failure)
+
+    def _find_next_due(self) -> None:
+        try:
+            self._next_due = self.instance.next_due()
+        except (OperatorFailedError, EngineFailedError) as failure:
+            self._fail_without_message(failure)
+
+    def _fail_without_message(self, failure: OperatorFailedError | EngineFailedError) -> None:
+        """An operator cannot say what is due."""
+        if not self._lost_store() and isinstance(failure, OperatorFailedError):
+            self._failure = self._described(failure, None)
+
+    def _fire(self, operator: str, firing: Firing) -> None:
+        mark = self.instance.mark() if self._dead_letter_mode and not firing.must_succeed else None
+        try:
+            with blaming(operator):
+                firing.run()
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if self._lost_store() or isinstance(failure, EngineFailedError):
+                return
+            failed = self._described(failure, firing.key, firing.what)
+            if mark is None:
+                self._failure = failed
+                return
+            self.instance.undo(mark)
+            time_ms = firing.timestamp_ms if firing.time_ms is None else firing.time_ms
+            fired = {"name": firing.name, "timestamp": time_ms}
+            letter = encode_dead_letter(failed, firing.key, firing.value, repartitioned=True, fired=fired)
+            self._bury(failed, firing.key, letter)
+        self._fired += 1
+
+    def _fire_at_once(self, operator: str, firings: Firings, some: slice, first: int) -> None:
+        keys = firings.keys[some]
+        try:
+            with blaming(operator):
+                firings.run(some, first)
+        except (OperatorFailedError, EngineFailedError) as failure:
+            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+                self._failure = self._described(failure, keys[self.instance.position.row - first])
+        else:
+            self._fired += len(keys)
+
+    def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
+        """The failure of something that was fired."""
+        instance = self.instance
+        return failure.describe(instance.ssps[fired_origin(instance.task)], FIRED_OFFSET, key, what)
+
+    def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
+        page, row = self.instance.position.page, self.instance.position.row
+        self._failure = failure.describe(page.ssp(row), page.offsets[row], key)
+
+
+def _next_piece(messages: int, sent_bytes: int) -> int:
+    """How many messages to process at once, after so many were turned into so many bytes."""
+    if sent_bytes > FLUSH_BYTES:
+        return max(1, messages * FLUSH_BYTES // sent_bytes)
+    return min(AT_ONCE, 2 * messages)

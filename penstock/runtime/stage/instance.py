@@ -1,0 +1,264 @@
+"""A stage of one task, ready to run: its operators, the user's tasks, and the stores with their caches.
+
+This is all that an attempt touches besides its overlay. An attempt owns the instance while it runs; if the attempt
+is applied the instance serves the next batch, if it is discarded the instance is closed with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from penstock.api.state.store import StoreSpec
+from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.graph.topology import DEAD_LETTER_CHANNEL, Topology
+from penstock.metrics.registry import MetricsRegistry
+from penstock.runtime.context import Page, Position, SspTable, blaming
+from penstock.runtime.messages.columns import Push
+from penstock.runtime.messages.outlet import Outlet
+from penstock.runtime.messages.router import Router
+from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
+from penstock.runtime.operators.table import operator_of
+from penstock.runtime.operators.tasks.application_code import Requests
+from penstock.runtime.operators.tasks.key_state import ListPlaces
+from penstock.runtime.stage.wiring import Wiring
+from penstock.runtime.steps import GENERAL, Step, StepLimits
+from penstock.state.engines.engine import Engine
+from penstock.state.engines.overlay import Overlay
+from penstock.state.stores.build import build_store, with_layers
+from penstock.state.stores.side_input import SideInputStore
+from penstock.state.stores.task_store import StoreLayer, TaskStore
+from penstock.state.stores.view import SideView
+from penstock.system.contract.limits import RecordLimits
+
+Mark: TypeAlias = tuple[dict[int, int], bool, bool]
+"""Where a message began: what the outlets held, and the requests made so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeSettings:
+    """What the runtime needs to know of the configuration. Plain data, sent to every worker and container."""
+
+    job_name: str
+    tasks: int
+    output_partitions: Mapping[str, int]
+    """Partitions of every output stream, the dead-letter stream included, by `system.stream`."""
+    cache_entries: Mapping[str, int] = field(default_factory=dict)
+    """Values kept in memory per store and task."""
+    dead_letter: bool = False
+    identities: Mapping[str, str] = field(default_factory=dict)
+    """Of the inputs, by `system.stream`: what a dead letter says to tell them from later ones of their names."""
+    store_layers: tuple[type[StoreLayer], ...] = ()
+    """What is put around every store, from the inside to the outside."""
+    config: Mapping[str, str] = field(default_factory=dict)
+    """What a task sees of the configuration."""
+    max_ahead_ms: int | None = None
+    """How far an event time may be ahead of the batch time to count for the watermark; None: the application does not
+    use event time."""
+    window_ms: int = -1
+    """How often tasks are called that have a `window`; below 1: never."""
+    step_limits: StepLimits = field(default_factory=StepLimits)
+    """How long what runs without a message may take."""
+    run_id: str = ""
+    """The run that the messages are of which say that a drain has passed."""
+    output_limits: Mapping[str, RecordLimits] = field(default_factory=dict)
+    """By exactly-once output, what its stream refuses of a message. Where it refuses nothing, it is not here."""
+
+
+class StageInstance:
+    """One (stage, task), alive. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        stage: int,
+        task: int,
+        settings: RuntimeSettings,
+        engines: Mapping[str, Engine],
+        time_ms: int = 0,
+    ) -> None:
+        """Build the operators and init the user's tasks, for a first batch of this time. The engine of a side store is
+        the view that the first attempt reads. Raises OperatorFailedError if that fails, EngineFailedError if a store
+        does."""
+        self.stage = stage
+        self.task = task
+        self.settings = settings
+        self.topology = topology
+        self.ssps = SspTable.of(topology.graph)
+        self.position = Position(Page(self.ssps, (), (), ()))
+        self.requests = Requests()
+        self.operator_metrics = MetricsRegistry(f"Partition {task}", "operator.")
+        """What operators count."""
+        self.metrics = MetricsRegistry(f"Partition {task}", "user.")
+        """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
+        self.router = Router(
+            topology,
+            stage,
+            task,
+            settings.tasks,
+            self.position,
+            settings.output_partitions,
+            settings.output_limits,
+        )
+        self._side_stores: dict[str, SideInputStore] = {}
+        """Those of its stores that the job only reads, without their layers."""
+        self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}
+        self._expiring = [store for store in self.stores.values() if store.spec.ttl is not None]
+        self.overlays: dict[str, Overlay] = {}
+        self._list_places = ListPlaces()
+        self._store_users = topology.graph.store_users()
+        self._step_limit = GENERAL
+        self.step: Step | None = None
+        """What an operator does without a message; None while messages are processed."""
+        self._nodes: dict[str, Node] = {}
+        """By operator, the last one first."""
+        wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
+        try:
+            wiring.build(self._surroundings)
+        except BaseException as error:
+            try:
+                self.close()
+            except BaseException as second:
+                error.add_note(f"closing the tasks made before failed as well: {type(second).__name__}")
+            raise
+        self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
+        """Channel number -> where its messages come in."""
+        self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
+        """Index of a source -> where its messages come in."""
+        self.first_intermediate = len(topology.graph.inputs)
+        """The index of the first source that is a durable intermediate stream."""
+
+    def show(self, views: Mapping[str, SideView]) -> None:
+        """What the next attempt reads of the side stores, by store."""
+        for name, store in self._side_stores.items():
+            store.show(views[name])
+
+    def begin(self, token: str, batch: Batch) -> None:
+        """An attempt of the batch starts: empty overlays, an empty router, no requests."""
+        self.router.begin(token)
+        self._step_limit = self.settings.step_limits.of_operators(batch)
+        self.requests.commit_requested = self.requests.shutdown_requested = False
+        self.overlays = {name: store.begin(batch.time_ms) for name, store in self.stores.items()}
+        self._list_places.begin(batch)
+        for op_id, node in reversed(self._nodes.items()):
+            node.begin(batch.seen_by(op_id))
+
+    def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
+        """What the operators (by id) have to do before the first message of the batch; as `on_end_of_input`."""
+        return self._firings(batch, lambda node, seen: node.on_start_of_input(seen))
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
+        """What the operators (by id) have to do once all messages of the batch have come, operator by operator in
+        topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError, or
+        PenstockTimeoutError after an operator that took longer than it may."""
+        return self._firings(batch, lambda node, seen: node.on_end_of_input(seen))
+
+    def _firings(
+        self, batch: Batch, ask: Callable[[Node, Batch], Iterable[Firing | Firings]]
+    ) -> Iterator[tuple[str, Firing | Firings]]:
+        try:
+            for op_id, node in reversed(self._nodes.items()):
+                if op_id in batch.closed:
+                    continue
+                self.step = step = Step(op_id, self._step_limit)
+                with blaming(op_id):
+                    firings = iter(ask(node, batch.seen_by(op_id)))
+                count = 0
+                while True:
+                    with blaming(op_id):
+                        firing = next(firings, None)
+                    if firing is None:
+                        break
+                    step.firing = firing
+                    yield op_id, firing
+                    count += len(firing.keys) if isinstance(firing, Firings) else 1
+                if count:
+                    node.fired(count)
+                if late := step.late(self.stage, self.task):
+                    raise late
+        finally:
+            self.step = None
+
+    def reclaim(self) -> None:
+        """Delete some of what has expired, now that everything has been processed. Raises EngineFailedError."""
+        for store in self._expiring:
+            store.reclaim()
+
+    def next_due(self) -> dict[str, Due]:
+        """By operator id, the times of the oldest timers; of those only that have any. Raises OperatorFailedError."""
+        found = {}
+        for spec in self.topology.stages[self.stage].operators:
+            operator = operator_of(spec)
+            with blaming(spec.id):
+                due = self._nodes[spec.id].next_due()
+                if due is None and operator.time_store is not None:
+                    due = operator.next_due(self.stores[operator.time_store])
+            if due is not None and due != NOTHING_DUE:
+                found[spec.id] = due
+        return found
+
+    def close(self) -> None:
+        """Close the user's tasks; every one, even if one raises. The first error is raised at the end."""
+        errors: list[BaseException] = []
+        for node in self._nodes.values():
+            try:
+                node.close()
+            except BaseException as error:
+                errors.append(error)
+        self._nodes.clear()
+        if errors:
+            raise errors[0]
+
+    # Marks, for jobs with a dead-letter stream.
+
+    def mark(self) -> Mark:
+        """A message begins; `undo` goes back to here."""
+        for store in self.stores.values():
+            store.mark()
+        return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested
+
+    def undo(self, mark: Mark) -> None:
+        """Take back the message's writes, outputs and requests."""
+        for store in self.stores.values():
+            store.undo()
+        sent, self.requests.commit_requested, self.requests.shutdown_requested = mark
+        self.router.undo(sent)
+
+    def dead_letter_outlet(self) -> Outlet:
+        """Where messages that failed go."""
+        return next(o for o in self.router.outlets.values() if o.channel.name == DEAD_LETTER_CHANNEL)
+
+    # Building.
+
+    def _make_store(self, spec: StoreSpec, engines: Mapping[str, Engine], time_ms: int) -> TaskStore:
+        settings, engine = self.settings, engines[spec.name]
+        cache_entries = settings.cache_entries.get(spec.name, 100_000)
+        if isinstance(engine, SideView):
+            self._side_stores[spec.name] = side = SideInputStore(spec, engine, cache_entries)
+            return with_layers(side, settings.store_layers)
+        return build_store(
+            spec,
+            engine,
+            cache_entries,
+            time_ms=time_ms,
+            undoable=settings.dead_letter,
+            layers=settings.store_layers,
+        )
+
+    def _surroundings(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> Surroundings:
+        return Surroundings(
+            job_name=self.settings.job_name,
+            config=self.settings.config,
+            task=self.task,
+            position=self.position,
+            requests=self.requests,
+            stores={name: self.stores[name] for name in operator.spec.stores},
+            outputs=outputs,
+            metrics=self.operator_metrics,
+            user_metrics=self.metrics,
+            window_ms=self.settings.window_ms,
+            undoable=self.settings.dead_letter,
+            store_users=self._store_users,
+            next_list_place=self._list_places.next,
+        )

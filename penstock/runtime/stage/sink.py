@@ -1,0 +1,242 @@
+"""The last stage: writes the outputs, once everything of the batch for them has come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import Batch
+from penstock.checkpoint.intermediate import Ranges
+from penstock.errors import PenstockError, RetryableError, SystemAwayError
+from penstock.graph.topology import Topology
+from penstock.runtime.intermediate import control_messages, first_offsets
+from penstock.runtime.messages.packet import Packet, decode_messages
+from penstock.runtime.messages.sources import Sources
+from penstock.runtime.messages.spool import Spool, Spooled
+from penstock.runtime.reports import Report
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.failure import failure_report
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.steps import GENERAL, StepLimit
+from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity
+from penstock.wording import counted, listed
+
+OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
+_NOWHERE: Appended = {}
+_RECORDS_AT_ONCE = 10_000
+"""Tasks of fewer records together are written together."""
+
+
+class OutputWriters:
+    """The writers of one process to the outputs of a job, one for each system, kept from batch to batch: opening a
+    partition costs as much as an append to it. Used by one thread."""
+
+    def __init__(self, systems: Mapping[str, System], identity: WriterIdentity) -> None:
+        self._systems = systems
+        self._identity = identity
+        self._writers: dict[str, SystemWriter] = {}
+        self.began: float | None = None
+        """When the append began that is under way, on the machine's monotonic clock. Any thread may look at it."""
+
+    def append(self, records: OutputRecords) -> Appended:
+        """Append to every partition, to those of one system in one transaction. Returns the ranges of offsets that the
+        records got, where the system says it."""
+        appended: dict[SystemStreamPartition, Ranges] = {}
+        by_system: dict[str, dict[SystemStreamPartition, Iterable[RawRecord]]] = {}
+        for ssp, own in records.items():
+            by_system.setdefault(ssp.system, {})[ssp] = own
+        self.began = time.monotonic()
+        try:
+            for system, part in sorted(by_system.items()):
+                if system not in self._writers:
+                    self._writers[system] = self._systems[system].writer(self._identity)
+                with self._writers[system].begin() as transaction:
+                    for ssp, own in part.items():
+                        transaction.append(ssp, own)
+                if self._systems[system].reports_appended:
+                    appended |= transaction.appended()
+        finally:
+            self.began = None
+        return appended
+
+    def close(self) -> None:
+        """Close the writers. The next append opens new ones."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers.clear()
+
+
+class WaitingRecords:
+    """The messages for one partition, in packets that wait in a spool. They are decoded packet by packet, as they are
+    written."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._payloads: list[Spooled] = []
+        self.behind: tuple[RawRecord, ...] = ()
+        """The control messages of an intermediate stream, which follow the messages."""
+        self.messages = 0
+        """How many there are."""
+        self.read = 0
+        """How many packets have been decoded, for another thread to look at."""
+
+    def add(self, packet: Packet, payload: Spooled) -> None:
+        """Append a packet's messages."""
+        self._payloads.append(payload)
+        self.messages += packet.messages
+
+    def __iter__(self) -> Iterator[RawRecord]:
+        for payload in self._payloads:
+            messages = decode_messages(self._spool.get(payload))
+            keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
+            yield from zip(timestamps, keys, values, strict=True)
+            self.read += 1
+        yield from self.behind
+
+
+class SinkAttempt:
+    """One execution of a sink task: what came for it, and what it reports.
+
+    Until everything has come, payloads wait in the spool: a discarded attempt writes nothing.
+    """
+
+    def __init__(self, topology: Topology, settings: RuntimeSettings, batch: Batch, task: int, spool: Spool) -> None:
+        if topology.sink is None:
+            raise ValueError("a topology without outputs has no sink")
+        self.topology = topology
+        self._run_id = settings.run_id
+        self._batch = batch
+        self._stage = topology.sink
+        self._task = task
+        self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
+        self._spool = spool
+        self._packets: list[tuple[Packet, Spooled]] = []
+        """Packets without their payloads, and these."""
+        self._records: dict[SystemStreamPartition, WaitingRecords] = {}
+
+    def accept(self, packet: Packet) -> None:
+        """Keep a packet until everything has come. Raises DiscardedAttemptError."""
+        for ready in self._sources.accept(packet):
+            if ready.payload is None:
+                raise ValueError(f"a data packet of channel {ready.channel} has no messages")
+            self._packets.append((ready._replace(payload=None), self._spool.put(ready.payload)))
+
+    @property
+    def packets_written(self) -> int:
+        """How many packets have been decoded to be written, for another thread to look at."""
+        return sum(records.read for records in list(self._records.values()))
+
+    def check_complete(self) -> None:
+        """Raise DiscardedAttemptError unless everything has come."""
+        self._sources.check_complete()
+
+    def records(self) -> Mapping[SystemStreamPartition, WaitingRecords]:
+        """The messages of each partition, in the order of stage, task and sequence they came from; none if a source
+        failed."""
+        if self._sources.failed or self._records:
+            return self._records
+        for packet, payload in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
+            output = self.topology.channels[packet.channel].output
+            if output is None:
+                raise ValueError(f"packet of channel {packet.channel} is not for an output")
+            ssp = SystemStreamPartition(output.system, output.stream, packet.partition)
+            self._records.setdefault(ssp, WaitingRecords(self._spool)).add(packet, payload)
+        for reader in self.topology.graph.intermediates:
+            if control := control_messages(self._batch, reader.writer, self._run_id):
+                ssp = SystemStreamPartition(reader.stream.system, reader.stream.stream, self._task)
+                self._records.setdefault(ssp, WaitingRecords(self._spool)).behind = control
+        return self._records
+
+    def report(self, error: PenstockError | None, appended: Appended = _NOWHERE) -> Packet:
+        """What the driver gets, once the records are written or have failed to be."""
+        token, read = new_token(), self._sources.tokens()
+        if self._sources.failed:
+            return Report(self._stage, self._task, token, read, upstream_failed=True).packet()
+        if error is not None:
+            return failure_report(self._stage, self._task, token, read, error).packet()
+        written: dict[str, int] = {}
+        for ssp, own in self._records.items():
+            name = str(ssp.system_stream)
+            written[name] = written.get(name, 0) + own.messages
+        through: dict[str, dict[int, Ranges]] = {}
+        for reader in self.topology.graph.intermediates:
+            ssp = SystemStreamPartition(reader.stream.system, reader.stream.stream, self._task)
+            if ssp in self._records and (messages := self._records[ssp].messages):
+                offsets = first_offsets(appended.get(ssp, ()), messages)
+                if sum(end - start for start, end in offsets) < messages:
+                    silent = _silent(ssp, messages, offsets)
+                    return failure_report(self._stage, self._task, token, read, silent).packet()
+                through[str(reader.stream)] = {self._task: offsets}
+        messages = sum(written.values())
+        return Report(
+            self._stage, self._task, token, read, messages=messages, written=written, appended=through
+        ).packet()
+
+
+def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> PenstockError:
+    """What is not in these ranges is never read."""
+    known = sum(end - start for start, end in offsets)
+    return PenstockError(
+        f"the system `{ssp.system}` reported the offsets of {known} of {counted(messages, 'message')} that were "
+        f"appended to `{ssp}`: the others would be lost. Its writers do not do what `System.reports_appended` promises"
+    )
+
+
+def writing_text(topology: Topology) -> str:
+    """What the last stage does, in words."""
+    return f"{_outputs(topology)} to be written"
+
+
+def _outputs(topology: Topology) -> str:
+    names = [] if topology.sink is None else [f"`{stream}`" for stream in topology.streams_of(topology.sink)]
+    return f"the output{'s' if len(names) > 1 else ''} {listed(names)}"
+
+
+def check_writing(topology: Topology, writers: OutputWriters, limit: StepLimit) -> None:
+    """Raise PenstockTimeoutError if the append that is under way has taken longer than it may. Called by any thread."""
+    began, now = writers.began, time.monotonic()
+    if began is not None and limit.is_over(began, now):
+        raise limit.error(f"the append to {_outputs(topology)}", now - began)
+
+
+def write_outputs(
+    attempts: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit = GENERAL
+) -> Iterator[Packet]:
+    """Write what came for these tasks, each partition with one atomic append, and report. One that took longer than it
+    may is reported as failed, although it was written.
+
+    Output is at least once: a second execution writes again. What a fenced writer sends is refused.
+
+    Raises:
+        DiscardedAttemptError: something is missing; nothing was written.
+        RetryableError: a system may take it the next time.
+    """
+    for attempt in attempts:
+        attempt.check_complete()
+    group: list[SinkAttempt] = []
+    for number, attempt in enumerate(attempts, 1):
+        group.append(attempt)
+        waiting = sum(records.messages for one in group for records in one.records().values())
+        if waiting >= _RECORDS_AT_ONCE or number == len(attempts):
+            yield from _write(group, writers, limit)
+            group = []
+
+
+def _write(group: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit) -> Iterator[Packet]:
+    failed: PenstockError | None = None
+    appended = _NOWHERE
+    began = time.monotonic()
+    try:
+        appended = writers.append({ssp: records for attempt in group for ssp, records in attempt.records().items()})
+        if limit.is_over(began, now := time.monotonic()):
+            failed = limit.error(f"the append to {_outputs(group[0].topology)}", now - began)
+    except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
+        failed = error
+    except RetryableError:
+        raise
+    except PenstockError as error:
+        failed = error
+    for attempt in group:
+        yield attempt.report(failed, appended)

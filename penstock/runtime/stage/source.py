@@ -1,0 +1,206 @@
+"""Stage 0: reads the portions of one task and runs the operators before the first exchange."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Protocol, TypeAlias
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import Batch
+from penstock.batch.portions import Portion
+from penstock.errors import PenstockError, RetryableError, SystemAwayError
+from penstock.graph.topology import Topology
+from penstock.runtime.context import OperatorFailedError, Position
+from penstock.runtime.messages.packet import Packet
+from penstock.runtime.stage.attempt import Attempt, new_token
+from penstock.runtime.stage.failure import failed_attempt
+from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
+
+READ_MESSAGES = 4096
+"""Messages read at once."""
+_KEPT_READERS = 64
+"""Readers kept between batches: each has files or connections open."""
+
+
+_Place: TypeAlias = tuple[SystemStreamPartition | str, int | None]
+"""A partition, and the task that reads it where readers cannot seek: several tasks may read a broadcast input. Or a
+system whose partitions share a reader."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """A reader between two batches, and the offset behind what it read last."""
+
+    reader: SystemReader
+    position: int
+
+
+class InputReaders:
+    """The readers of one process for the inputs of a job, kept from batch to batch: opening a partition costs more than
+    reading a few messages of it. There is one for each partition, or for all partitions of a system where readers
+    share (`System.readers_share`), but for those partitions that several tasks of the process read.
+
+    A reader that cannot seek (`System.readers_seek`) is kept for the portion that begins behind what it read last;
+    for any other one, it is closed and a new one is made. So is one that met an error. A reader that is in use belongs
+    to that use alone: a read that was left in another thread disturbs nobody. Thread-safe.
+    """
+
+    def __init__(self, systems: Mapping[str, System]) -> None:
+        self._systems = systems
+        self._lock = threading.Lock()
+        self._kept: dict[_Place, _Kept] = {}
+        """The one that was used last is at the end."""
+        self._by_task: frozenset[SystemStreamPartition] = frozenset()
+        """Partitions that several tasks read."""
+        self._closed = False
+
+    def expect(self, portions: Iterable[Portion]) -> None:
+        """Be ready for what a batch reads, in any order. Before the first `read` of the batch."""
+        wanted = [portion.offsets for portion in portions]
+        times = Counter(offsets.ssp for offsets in wanted)
+        self._by_task = frozenset(ssp for ssp, count in times.items() if count > 1)
+        ranges: dict[str, list[OffsetRange]] = {}
+        for offsets in wanted:
+            if self._shares(offsets.ssp):
+                ranges.setdefault(offsets.ssp.system, []).append(offsets)
+        for name, expected in ranges.items():
+            reader = self._take((name, None), 0) or self._systems[name].reader()
+            reader.expect(expected)
+            self._keep((name, None), _Kept(reader, 0))
+
+    def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
+        """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
+        ssp = portion.offsets.ssp
+        system = self._systems[ssp.system]
+        place: _Place = (ssp, None if system.readers_seek else task)
+        if self._shares(ssp):
+            place = (ssp.system, None)
+        reader = self._take(place, portion.offsets.start) or system.reader()
+        try:
+            position = yield from _read(reader, portion)
+        except BaseException:
+            reader.close()
+            raise
+        self._keep(place, _Kept(reader, position))
+
+    def close(self) -> None:
+        """Close the readers. One that is in use is closed when that use ends."""
+        with self._lock:
+            self._closed = True
+            left, self._kept = self._kept, {}
+        for kept in left.values():
+            kept.reader.close()
+
+    def _shares(self, ssp: SystemStreamPartition) -> bool:
+        return self._systems[ssp.system].readers_share and ssp not in self._by_task
+
+    def _take(self, place: _Place, start: int) -> SystemReader | None:
+        with self._lock:
+            kept = self._kept.pop(place, None)
+        if kept is None:
+            return None
+        if place[1] is not None and kept.position != start:
+            kept.reader.close()
+            return None
+        return kept.reader
+
+    def _keep(self, place: _Place, used: _Kept) -> None:
+        left: list[_Kept | None]
+        with self._lock:
+            if self._closed:
+                left = [used]
+            else:
+                left = [self._kept.pop(place, None)]
+                self._kept[place] = used
+                if len(self._kept) > _KEPT_READERS:
+                    left.append(self._kept.pop(next(iter(self._kept))))
+        for kept in left:
+            if kept is not None:
+                kept.reader.close()
+
+
+def _read(reader: SystemReader, portion: Portion) -> Generator[list[RawMessage], None, int]:
+    """The messages of the portion, and then the offset behind them. No list is asked for with more messages than are
+    left: a reader that cannot seek has to continue behind the last one."""
+    rest, left = portion.offsets, portion.messages
+    while left and rest.start < rest.end:
+        size = min(READ_MESSAGES, left)
+        chunks = reader.read(rest, size)
+        for messages in chunks:
+            yield messages
+            left -= len(messages)
+            rest = replace(rest, start=messages[-1][0] + 1)
+            if left < size:
+                break
+        else:
+            return rest.end
+        if isinstance(chunks, Generator):
+            chunks.close()
+    return rest.start
+
+
+class SourceProgress:
+    """How far stage 0 is, for another thread to look at."""
+
+    def __init__(self) -> None:
+        self.position: Position | None = None
+        """The position of the task that runs now."""
+        self.tasks = 0
+        """How many tasks have begun."""
+
+    def begin(self, position: Position) -> None:
+        """Another task begins."""
+        self.position = position
+        self.tasks += 1
+
+    def __call__(self) -> object:
+        """A value that changes whenever another task began or another message has been processed."""
+        position = self.position
+        return None if position is None else (self.tasks, position.progress())
+
+
+class PortionReaders(Protocol):
+    """What reads the portions of a task."""
+
+    def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
+        """Every message of the portion, in lists. Close the iterator if you leave it before its end."""
+        ...
+
+
+def run_source(
+    topology: Topology,
+    settings: RuntimeSettings,
+    batch: Batch,
+    task: int,
+    portions: Sequence[tuple[int, Portion]],
+    readers: PortionReaders,
+    progress: SourceProgress | None = None,
+) -> Iterator[Packet]:
+    """Everything the task's portions (input index, portion) come to: data packets, trailers, the report."""
+    token = new_token()
+    instance: StageInstance | None = None
+    try:
+        instance = StageInstance(topology, 0, task, settings, {})
+        if progress is not None:
+            progress.begin(instance.position)
+        attempt = Attempt(instance, token, settings.tasks, batch)
+        for index, portion in portions:
+            with closing(readers.read(portion, task)) as chunks:
+                for messages in chunks:
+                    yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
+            attempt.end_input(index, portion)
+        yield from attempt.finish()
+    except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
+        yield from failed_attempt(topology, settings, 0, task, token, error)
+    except RetryableError:
+        raise
+    except (PenstockError, OperatorFailedError) as error:
+        yield from failed_attempt(topology, settings, 0, task, token, error)
+    finally:
+        if instance is not None:
+            instance.close()

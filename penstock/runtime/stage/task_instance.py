@@ -1,0 +1,250 @@
+"""One task in its container: its open stores, its attempts, and what changed since the last commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.errors import ContainerLostError, Interrupted, RetryableError
+from penstock.graph.topology import Topology
+from penstock.metrics.registry import MetricsRegistry
+from penstock.outbox.task import Outbox, OutboxAttempt, Taken
+from penstock.runtime.operators.table import operator_of
+from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
+from penstock.runtime.stage.attempt import Attempt
+from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
+from penstock.runtime.store_meter import StoreMeter
+from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.records import Changes, changes_bytes, deletes_in
+from penstock.state.stores.build import build_store
+
+logger = logging.getLogger(__name__)
+TaskAttempt: TypeAlias = Attempt | OutboxAttempt
+HOLD_SECONDS = 10.0
+"""How long an End waits for a copy to be made before the driver is asked to call again."""
+
+
+class TaskInstance:
+    """State and attempts of task `i`. Attempts run on the callers' threads; everything else is under a lock.
+
+    The engines change only inside `end`. If that fails half-way the task is broken and refuses everything, so that
+    the driver restores it elsewhere.
+    """
+
+    def __init__(
+        self,
+        task: int,
+        topology: Topology,
+        settings: RuntimeSettings,
+        engines: Mapping[str, Engine],
+        last_ended: int,
+        metrics: MetricsRegistry | None = None,
+        side: SideStores = NO_SIDE_STORES,
+        outbox: Outbox | None = None,
+    ) -> None:
+        """`engines` are those of the stores that the job writes. `outbox`: the task's, if the job has exactly-once
+        outputs."""
+        self.task = task
+        self._side = side
+        self._outbox = outbox
+        self._topology = topology
+        self._settings = settings
+        self._engines = dict(engines)
+        self._lock = threading.Lock()
+        self._standing: dict[int, StageInstance] = {}
+        """Stage -> the instance that served the last applied attempt."""
+        self._finished: dict[tuple[int, str], TaskAttempt] = {}
+        self._pending: dict[str, dict[bytes, bytes | None]] = {}
+        self._free = threading.Event()
+        self._free.set()
+        self.pending_bytes = 0
+        """Keys and values written since the last commit's snapshot, every one that was written again counted again; and
+        the packets in the outbox."""
+        self._ended_tokens: dict[int, str] = {}
+        self._broken: str | None = None
+        self.last_ended = last_ended
+        metrics = metrics or MetricsRegistry(f"Partition {task}")
+        self._meters = {spec.name: StoreMeter(metrics, spec.name) for spec in topology.graph.stores}
+
+    def begin_attempt(self, stage: int, token: str, batch: Batch) -> TaskAttempt:
+        """Begin an attempt of any stage. Raises OperatorFailedError from `init`."""
+        if stage != self._topology.outbox or self._outbox is None:
+            return self.start_attempt(stage, token, batch)
+        with self._lock:
+            self._check()
+            return OutboxAttempt(self._topology, self.task, self._settings.tasks, token, batch, self._outbox)
+
+    def start_attempt(self, stage: int, token: str, batch: Batch) -> Attempt:
+        """Begin an attempt of operators, with the standing instance if it is free. Raises OperatorFailedError from
+        `init`."""
+        with self._lock:
+            self._check()
+            instance = self._standing.pop(stage, None)
+        views = self._side.views(self.task, batch)
+        if instance is None:
+            engines: Mapping[str, Engine] = {**self._engines, **views}
+            instance = StageInstance(self._topology, stage, self.task, self._settings, engines, batch.time_ms)
+        elif views:
+            instance.show(views)
+        return Attempt(instance, token, self._settings.tasks, batch)
+
+    def finish_attempt(self, attempt: TaskAttempt) -> None:
+        """Keep a finished attempt until End names it, or does not."""
+        with self._lock:
+            self._finished[attempt.stage, attempt.token] = attempt
+
+    def discard_attempt(self, attempt: TaskAttempt) -> None:
+        """Drop an attempt and all it touched."""
+        if isinstance(attempt, OutboxAttempt):
+            attempt.close()
+        else:
+            self._close(attempt.instance)
+
+    def _close(self, instance: StageInstance) -> None:
+        """Close the user's tasks. Their errors are logged, whatever they are."""
+        try:
+            instance.close()
+        except BaseException as error:
+            if isinstance(error, Interrupted):
+                raise
+            logger.exception("closing the tasks of stage %d of task %d failed", instance.stage, self.task)
+
+    def end(self, batch: int, tokens: Mapping[int, str]) -> None:
+        """Apply exactly these attempts (stage -> token) and drop all others. Idempotent.
+
+        Raises:
+            RetryableError: its stores are still being copied.
+            ContainerLostError: it cannot apply exactly these. In both cases nothing was applied.
+        """
+        self.await_copies(HOLD_SECONDS)
+        with self._lock:
+            self._check()
+            if batch == self.last_ended and dict(tokens) == self._ended_tokens:
+                return
+            if batch != self.last_ended + 1:
+                raise ContainerLostError(
+                    f"task {self.task} was asked to end batch {batch}, but its last ended batch is {self.last_ended}"
+                )
+            missing = [stage for stage, token in tokens.items() if (stage, token) not in self._finished]
+            if missing:
+                raise ContainerLostError(
+                    f"task {self.task} has no finished attempt of stages {missing} with the tokens of batch {batch}"
+                )
+            applied = [self._finished.pop((stage, token)) for stage, token in tokens.items()]
+            try:
+                self._apply(applied)
+            except BaseException as error:
+                self._broken = f"applying batch {batch} failed: {type(error).__name__}: {error}"
+                if isinstance(error, Interrupted):
+                    raise
+                raise ContainerLostError(f"task {self.task} must be restored: {self._broken}") from error
+            self.last_ended = batch
+            self._ended_tokens = dict(tokens)
+            dropped, self._finished = self._finished, {}
+        for attempt in dropped.values():
+            self.discard_attempt(attempt)
+        self._side.release(self.task, batch)
+
+    def await_copies(self, timeout_s: float) -> None:
+        """Wait until `release`. Raises RetryableError if that takes longer."""
+        if not self._free.wait(timeout_s):
+            raise RetryableError(f"the stores of task {self.task} are still being copied for a commit")
+
+    def _apply(self, attempts: list[TaskAttempt]) -> None:
+        for attempt in attempts:
+            if isinstance(attempt, OutboxAttempt):
+                self.pending_bytes += attempt.apply()
+                continue
+            for store, overlay in attempt.instance.overlays.items():
+                self._meters[store].read(attempt.instance.stores[store])
+                changes = overlay.take()
+                if changes:
+                    self._engines[store].apply(changes)
+                    if store in self._pending:
+                        self._pending[store].update(changes)
+                    else:
+                        self._pending[store] = changes
+                    size_bytes = changes_bytes(changes)
+                    self.pending_bytes += size_bytes
+                    self._meters[store].wrote(len(changes), deletes_in(changes), size_bytes)
+            old = self._standing.pop(attempt.instance.stage, None)
+            if old is not None:
+                self._close(old)
+            self._standing[attempt.instance.stage] = attempt.instance
+
+    def drop_attempts(self) -> None:
+        """Drop every finished attempt: the batch is run again."""
+        with self._lock:
+            dropped, self._finished = self._finished, {}
+        for attempt in dropped.values():
+            self.discard_attempt(attempt)
+
+    def next_due(self) -> dict[str, Due]:
+        """By operator id, the times of the oldest timers that ended batches left in its stores. No operator is built
+        for it. Raises ContainerLostError if a store cannot be read."""
+        specs = {spec.name: spec for spec in self._topology.graph.stores}
+        found = {}
+        for spec in self._topology.graph.operators:
+            operator = operator_of(spec)
+            if (name := operator.time_store) is None:
+                continue
+            try:
+                due = operator.next_due(build_store(specs[name], self._engines[name], cache_entries=1))
+            except EngineFailedError as error:
+                raise ContainerLostError(
+                    f"task {self.task} must be restored: what waits in its store `{name}` cannot be read: {error}"
+                ) from error
+            if due != NOTHING_DUE:
+                found[spec.id] = due
+        return found
+
+    def take_changes(self, *, hold: bool = False) -> dict[str, Changes]:
+        """Net changes of every store since the last call: the commit's synchronous part. With `hold`, the engines stay
+        as they are, and the next `end` waits, until `release`."""
+        with self._lock:
+            self._check()
+            pending, self._pending = self._pending, {}
+            self.pending_bytes = 0
+            if hold:
+                self._free.clear()
+        return {store: pending.get(store, {}) for store in self._engines}
+
+    @property
+    def outbox_bytes(self) -> int:
+        """What waits in the outbox for a commit."""
+        return 0 if self._outbox is None else self._outbox.size_bytes
+
+    def take_outbox(self) -> Taken | None:
+        """What came for exactly-once outputs since the last call, for the same commit; None if nothing did."""
+        return None if self._outbox is None else self._outbox.take()
+
+    def release(self) -> None:
+        """The engines may change again."""
+        self._free.set()
+
+    def engine(self, store: str) -> Engine:
+        """The store's engine, for reading."""
+        return self._engines[store]
+
+    def close(self) -> None:
+        """Close attempts, instances and engines. Errors of user code are logged."""
+        self.drop_attempts()
+        with self._lock:
+            self._broken = self._broken or "it was closed"
+            standing, self._standing = self._standing, {}
+        for instance in standing.values():
+            self._close(instance)
+        if self._outbox is not None:
+            self._outbox.close()
+        for store, engine in self._engines.items():
+            try:
+                engine.close()
+            except Exception as error:  # a working copy, which is never read again
+                logger.warning("store `%s` of task %d was not closed cleanly: %s", store, self.task, error)
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise ContainerLostError(f"task {self.task} can do nothing more: {self._broken}")

@@ -1,0 +1,233 @@
+"""The side inputs of a container in one epoch: one thread that fills the stores, and the views that attempts read."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.batch.batch import Batch
+from penstock.container.shared.resources import EpochResources
+from penstock.errors import ContainerLostError
+from penstock.metrics.snapshot import Snapshot
+from penstock.side.container.backups import SideBackups
+from penstock.side.container.metrics import side_metrics
+from penstock.side.container.standbys import SideStandbys, entries_for
+from penstock.side.fill.entries import Entries
+from penstock.side.fill.failure import SideFailure
+from penstock.side.fill.filler import Filler, FillSettings
+from penstock.side.fill.group import Group, Surroundings
+from penstock.side.fill.homes import discard
+from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
+from penstock.side.fill.sources import SideSources
+from penstock.side.store.engine import SideEngine
+from penstock.side.store.folders import OpenedSide
+from penstock.state.stores.view import SideView
+from penstock.wire.protocol import OpenEpoch
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Held:
+    """The views of one run of a batch, of one task."""
+
+    batch: int
+    run: int
+    views: Mapping[str, SideView]
+    engines: frozenset[SideEngine]
+
+
+class SideInputService:
+    """Fills the stores of a container's tasks from their side inputs, and gives attempts views of them.
+
+    One lock is held while a piece of a stream is written, to all stores that it fills, and while the views of a task
+    are taken: they are of one moment.
+    """
+
+    name = "side inputs"
+
+    def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
+        config = resources.package.config
+        self._resources = resources
+        self._tasks = tuple(request.tasks)
+        resources.side_homes.fills = SideBackups(resources, request).fill
+        self.standbys = SideStandbys(resources, request.standbys, shared=not self._tasks)
+        """What it fills for tasks of other containers."""
+        self._specs = resources.side_inputs if self._tasks else ()
+        self._lock = threading.Lock()
+        self._held: dict[int, _Held] = {}
+        self._retired: list[OpenedSide] = []
+        """What was replaced, and of which views may be open."""
+        self._stopping = threading.Event()
+        self._sources = SideSources(resources.package.systems)
+        settings = FillSettings(
+            config.side_inputs.bootstrap_timeout_ms, config.side_inputs.on_error, config.task.commit_ms
+        )
+        self.filler = Filler(self._groups, settings, self._stopping)
+        self._thread: threading.Thread | None = None
+
+    # As a service.
+
+    def start(self) -> None:
+        """Begin to catch up, if there is something to fill."""
+        # All that the job has are kept: a container that fills none would remove those of others on the host.
+        self._resources.side_homes.remove_others(self._resources.side_inputs, self._resources.package.settings.tasks)
+        if self._specs:
+            name = f"side-inputs-{self._resources.epoch}"
+            self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+            self._thread.start()
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Nothing to do: what was read is kept when it stops."""
+
+    def stop(self) -> None:
+        """Stop and join the thread, release all views, and close the stores."""
+        self._stopping.set()
+        self.filler.stop()
+        self.standbys.stop()
+        if self._thread is not None:
+            self._thread.join()
+        with self._lock:
+            held, self._held = self._held, {}
+        for each in held.values():
+            _release(each)
+        self.filler.close()
+        self._close_retired()
+
+    def status(self) -> str:
+        """What it catches up, or why it failed."""
+        if self._thread is None or not self._thread.is_alive():
+            return ""
+        return "" if self.filler.caught_up.is_set() else "catching up"
+
+    def _run(self) -> None:
+        try:
+            self.filler.run()
+        finally:
+            self._sources.close()
+
+    # As the stores that attempts read.
+
+    def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
+        """See `SideStores`. Raises ContainerLostError if there is nothing to read any more, or not yet."""
+        if not self._specs:
+            return {}
+        with self._lock:
+            held = self._held.get(task)
+            if held is not None and (held.batch, held.run) == (batch.number, batch.run):
+                return held.views
+            if held is not None and (held.batch, held.run) > (batch.number, batch.run):
+                raise ContainerLostError(f"run {held.run} of batch {held.batch} of task {task} has overtaken this one")
+            if not self.filler.caught_up.is_set() or self._stopping.is_set():
+                raise ContainerLostError(f"the side inputs of task {task} are not caught up in this container")
+            engines = self._engines(task)
+            taken = {store: engine.view() for store, engine in engines.items()}
+            self._held[task] = _Held(batch.number, batch.run, taken, frozenset(engines.values()))
+        if held is not None:
+            _release(held)
+        return taken
+
+    def release(self, task: int, batch: int) -> None:
+        """See `SideStores`."""
+        with self._lock:
+            held = self._held.get(task)
+            if held is None or held.batch > batch:
+                return
+            del self._held[task]
+        _release(held)
+        if self._retired:
+            self._close_retired()
+
+    def engine(self, store: str, task: int) -> SideEngine:
+        """The newest content of a store, as a task sees it. For reading, once it is caught up."""
+        with self._lock:
+            return self._engines(task)[store]
+
+    # As what the driver asks for.
+
+    def await_caught_up(self, timeout_s: float) -> bool:
+        """Wait until everything is caught up, or has failed; at most so long. Returns whether that has come to be."""
+        return not self._specs or self.filler.await_caught_up(timeout_s)
+
+    def catch_up(self, timeout_s: float) -> bool:
+        """Wait until everything is written that the streams hold now. Returns whether that came to be in time."""
+        return not self._specs or self.filler.catch_up(timeout_s)
+
+    def progress(self) -> tuple[dict[str, int], dict[str, int]]:
+        """By store, how many messages were read since the start and how many are to be read until it is caught up."""
+        done: dict[str, int] = {}
+        total: dict[str, int] = {}
+        for group in self.filler.groups:
+            for part, (read, wanted) in group.progress().items():
+                done[part.spec.name] = done.get(part.spec.name, 0) + read
+                total[part.spec.name] = total.get(part.spec.name, 0) + wanted
+        return done, total
+
+    @property
+    def open_views(self) -> int:
+        """How many views are open. Between two batches there is none."""
+        with self._lock:
+            return sum(len(held.views) for held in self._held.values())
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """Why stores are not filled now, though it is tried again and again. They keep what they have meanwhile."""
+        return tuple(self.filler.troubles().values())
+
+    @property
+    def failure(self) -> SideFailure | None:
+        """Why the stores are not filled any more; None if they are. The run fails with it."""
+        return self.filler.failure
+
+    def _engines(self, task: int) -> dict[str, SideEngine]:
+        """By store. Under the lock."""
+        return {
+            part.spec.name: replica.engine
+            for group in self.filler.groups
+            for part, replica in group.replicas.items()
+            if part.task is None or part.task == task
+        }
+
+    def _close_retired(self) -> None:
+        """Close the engines that were replaced, once no view of them is open."""
+        with self._lock:
+            used = {engine for held in self._held.values() for engine in held.engines}
+            done = [opened for opened in self._retired if opened.engine not in used]
+            self._retired[:] = [opened for opened in self._retired if opened.engine in used]
+        for opened in done:
+            try:
+                discard(opened)
+            except Exception as error:  # it is not read again
+                logger.warning("a side store that was replaced was not closed cleanly: %s", error)
+
+    def metrics(self) -> Snapshot:
+        """What it has read, and how far behind the streams each store is."""
+        return side_metrics(self.filler, self._resources.container)
+
+    # Filling.
+
+    def _groups(self) -> list[Group]:
+        """What is to be filled. Called by the thread."""
+        partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
+        around = Surroundings(
+            sources=self._sources,
+            lock=self._lock,
+            stop=self._stopping,
+            homes=self._resources.side_homes,
+            entries=self._entries,
+            retire=self._retired.append,
+        )
+        parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
+        return [Group(group, partitions, around) for group in groups_of(parts)]
+
+    def _entries(self, part: Part, engine: SideEngine) -> Entries:
+        task = min(self._tasks) if part.task is None else part.task
+        metrics = self._resources.metrics.of_task(task)
+        return entries_for(self._resources, part, engine, metrics, self._stopping)
+
+
+def _release(held: _Held) -> None:
+    for view in held.views.values():
+        view.release()

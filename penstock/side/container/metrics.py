@@ -1,0 +1,46 @@
+"""The metrics of a container's side inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue, Value
+from penstock.side.fill.filler import Filler
+from penstock.side.fill.group import Group
+from penstock.side.fill.parts import Part
+
+LAG = "side-inputs-lag"
+"""How many messages of its streams a store does not have yet. There is one more for each partition, whose name has the
+partition at its end."""
+CATCHING_UP = "side-inputs-catching-up"
+FAILING = "side-inputs-failing"
+
+
+def side_metrics(filler: Filler, container: str) -> Snapshot:
+    """As of now. A store that all tasks share is the container's, any other one its task's."""
+    found: dict[MetricId, Value] = {}
+    troubles = filler.troubles()
+    for group in filler.groups:
+        lags = group.lag()
+        for part in group.parts:
+            source = f"container {container}" if part.task is None else f"Partition {part.task}"
+            for name, value in _of_part(filler, group, part):
+                found[MetricId(source, f"store.{part.spec.name}", name)] = value
+            lag = lags.get(part, {})
+            by_name = {f"{LAG}-{ssp}": behind for ssp, behind in lag.items()}
+            gauges = {**by_name, LAG: sum(lag.values()), FAILING: int(group in troubles)}
+            gauges[CATCHING_UP] = int(not filler.caught_up.is_set())
+            for name, number in gauges.items():
+                found[MetricId(source, f"store.{part.spec.name}", name)] = GaugeValue(number)
+    return Snapshot(found)
+
+
+def _of_part(filler: Filler, group: Group, part: Part) -> Iterator[tuple[str, Value]]:
+    counts = group.counts[part]
+    yield "side-inputs-messages", CounterValue(counts.messages)
+    yield "side-inputs-flushes", CounterValue(counts.flushes)
+    yield "side-inputs-rebuilds", CounterValue(counts.rebuilds)
+    yield "side-inputs-failures", CounterValue(filler.failures[group])
+    if filler.bootstrap_s is not None:
+        took_ns = int(filler.bootstrap_s * 1e9)
+        yield "side-inputs-bootstrap-ns", TimerValue(1, took_ns, took_ns)

@@ -1,0 +1,105 @@
+"""Side stores of tasks that other hosts run: filled beside the job, so that a take-over reads only the rest."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+
+from penstock.container.shared.resources import EpochResources
+from penstock.metrics.registry import MetricsRegistry
+from penstock.side.fill.entries import Entries, entries_of
+from penstock.side.fill.filler import Filler, FillSettings
+from penstock.side.fill.group import Group, Surroundings
+from penstock.side.fill.homes import discard
+from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
+from penstock.side.fill.sources import SideSources
+from penstock.side.fill.spread import OwnEntries
+from penstock.side.store.engine import SideEngine
+
+
+def entries_for(
+    resources: EpochResources, part: Part, engine: SideEngine, metrics: MetricsRegistry, stop: threading.Event
+) -> Entries:
+    """How the entries of a part are made in this container."""
+    entries = entries_of(part, engine, resources.package.settings.config, metrics, stop)
+    return OwnEntries(part, entries) if part.spread else entries
+
+
+_PAUSE_S = 60.0
+"""What lies between a failure and the next try."""
+
+
+class SideStandbys:
+    """The side stores of the tasks whose standby a container is, in the folders that a take-over opens on this host.
+
+    They follow the streams by themselves. A folder that somebody on this host uses is left alone: it is kept up to
+    date, and a task that comes here opens it. A failure is logged, tried again, and ends nothing.
+    """
+
+    def __init__(self, resources: EpochResources, tasks: Sequence[int], *, shared: bool) -> None:
+        """`tasks`: whose standby it is. `shared`: also what all tasks of a container share."""
+        self._resources = resources
+        self._tasks = tuple(tasks)
+        self._shared = shared
+        config = resources.package.config
+        self._specs = tuple(s for s in resources.side_inputs if config.store(s.name).factory != "memory")
+        self._settings = FillSettings(sys.maxsize, "continue", config.task.commit_ms)
+        self._stopping = threading.Event()
+        self._sources = SideSources(resources.package.systems)
+        self.filler = self._new_filler()
+        self._thread: threading.Thread | None = None
+        self._begin_lock = threading.Lock()
+
+    def begin(self) -> None:
+        """Begin, if that has not been done. All tasks of the job are caught up, and have opened their folders."""
+        with self._begin_lock:
+            if self._tasks and self._specs and self._thread is None and not self._stopping.is_set():
+                name = f"side-standbys-{self._resources.epoch}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a task that comes here finds its stores, but for the rest of the streams."""
+        return not (self._tasks and self._specs) or self.filler.caught_up.is_set()
+
+    def stop(self) -> None:
+        """Stop, keep what was read, and let go of the folders."""
+        with self._begin_lock:
+            self._stopping.set()
+            self.filler.stop()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _new_filler(self) -> Filler:
+        return Filler(self._groups, self._settings, self._stopping, name="standbys of side inputs")
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.filler.run()
+                self.filler.close()
+                if not self._stopping.wait(_PAUSE_S):
+                    self.filler = self._new_filler()
+        finally:
+            self._sources.close()
+
+    def _groups(self) -> list[Group]:
+        homes = self._resources.side_homes
+        partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
+        parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
+        around = Surroundings(
+            sources=self._sources,
+            lock=threading.Lock(),
+            stop=self._stopping,
+            homes=homes,
+            entries=self._entries,
+            retire=discard,
+        )
+        own = [part for part in parts if (self._shared if part.task is None else homes.is_free(part))]
+        return [Group(group, partitions, around) for group in groups_of(own)]
+
+    def _entries(self, part: Part, engine: SideEngine) -> Entries:
+        metrics = self._resources.standby_metrics.of_task(min(self._tasks) if part.task is None else part.task)
+        return entries_for(self._resources, part, engine, metrics, self._stopping)

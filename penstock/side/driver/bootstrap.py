@@ -1,0 +1,94 @@
+"""The time before the first batch of an epoch in which side inputs are caught up."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from penstock.api.state.side_inputs import SideInputs
+from penstock.clock import Clock
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.show.progress import BootstrapProgress, ProgressBoard
+from penstock.errors import ContainerLostError
+from penstock.graph.specs import ApplicationGraph
+from penstock.wire.calls import BOOTSTRAP
+from penstock.wire.ports import Fleet
+from penstock.wire.protocol import Bootstrap, Bootstrapped
+
+logger = logging.getLogger(__name__)
+_LOG_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SideBootstrap:
+    """Waits in each epoch until the containers have caught up the side inputs."""
+
+    graph: ApplicationGraph
+    fleet: Fleet
+    board: ProgressBoard
+    stop: StopRequest
+    clock: Clock
+
+    def run(self, epoch: int) -> None:
+        """Wait. A run that is asked to end meanwhile ends at once: nothing has been processed since its checkpoint.
+
+        Raises:
+            UserCodeError: a message does not decode, or the application's processor raised.
+            PenstockTimeoutError: it took longer than `side.inputs.bootstrap.timeout.ms`; says what is missing.
+            ContainerLostError: a container was lost, or the run is to end.
+            PenstockError: a stream does not exist or cannot be read.
+        """
+        if not any(isinstance(spec.side, SideInputs) for spec in self.graph.side_stores):
+            return
+        phase = self.board.phase
+        watch = _Watch(self)
+        self.board.update(phase="bootstrapping")
+        try:
+            answers = self.fleet.ask(BOOTSTRAP, epoch, Bootstrap(), on_answer=watch.answered)
+        finally:
+            self.board.update(phase=phase, bootstrap=None)
+        for answer in answers:
+            if answer.failure is not None:
+                raise answer.failure.error()
+
+
+class _Watch:
+    """Adds up what containers answer."""
+
+    def __init__(self, waits: SideBootstrap) -> None:
+        self._waits = waits
+        self._lock = threading.Lock()
+        self._answers: dict[str, Bootstrapped] = {}
+        self._began = self._logged = waits.clock.monotonic()
+
+    def answered(self, container: str, answer: Bootstrapped) -> None:
+        """A container is so far. Called by several threads. Raises ContainerLostError if the run is to end."""
+        waits = self._waits
+        if waits.stop.graceful.is_set():
+            waits.stop.immediate.set()
+            raise ContainerLostError("the run was asked to end before its side inputs were caught up")
+        with self._lock:
+            self._answers[container] = answer
+            now = waits.clock.monotonic()
+            progress = bootstrap_progress(self._answers, now - self._began)
+            waits.board.update(bootstrap=progress)
+            if now - self._logged >= _LOG_SECONDS:
+                self._logged = now
+                logger.info("catching up side inputs: %s", progress)
+
+
+def bootstrap_progress(answers: Mapping[str, Bootstrapped], seconds: float) -> BootstrapProgress:
+    """How far all containers are, after so many seconds."""
+    stores = sorted({store for answer in answers.values() for store in answer.total})
+    found = {
+        store: (
+            sum(answer.done.get(store, 0) for answer in answers.values()),
+            sum(answer.total.get(store, 0) for answer in answers.values()),
+        )
+        for store in stores
+    }
+    done, total = (sum(pair[n] for pair in found.values()) for n in (0, 1))
+    left_s = seconds * (total - done) / done if done and seconds > 1 else None
+    return BootstrapProgress(found, done, total, left_s)

@@ -1,0 +1,1 @@
+"""Filling side stores from their streams."""

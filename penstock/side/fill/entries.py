@@ -1,0 +1,332 @@
+"""Making the entries of a store from messages of its side inputs."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Never, Protocol
+
+from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
+from penstock.api.serdes.failures import side_input_place, store_place
+from penstock.api.serdes.numbers import OrderedInteger, OrderedLong
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.state.side_inputs import SideInputs, SideInputsProcessorFactory, SideStream
+from penstock.api.state.store import KeyValueStore
+from penstock.api.task import IncomingMessageEnvelope
+from penstock.errors import ConfigError, Interrupted
+from penstock.metrics.registry import MetricsRegistry
+from penstock.side.fill.parts import Part
+from penstock.side.store.engine import check_key
+from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.overlay import Overlay
+from penstock.state.records import Changes
+from penstock.state.stores.serdes import SerdeStore
+from penstock.state.stores.task_store import StoreLayer, TaskStore
+from penstock.system.base import RawMessage
+
+Process = Callable[[IncomingMessageEnvelope, KeyValueStore[Any, Any]], Iterable[tuple[Any, Any]]]
+_CACHED = 10_000
+"""Values that are kept for the processor's reads."""
+_ENTRY_BYTES = 150
+"""What an entry takes in memory besides the bytes of its key and value, about."""
+
+
+class StoppedError(Exception):
+    """The container leaves the epoch."""
+
+
+class MessageFailedError(Exception):
+    """A message does not decode, or the processor raised at it. `cause` is the error, `index` the message's place among
+    those that were given."""
+
+    def __init__(self, part: Part, ssp: SystemStreamPartition, index: int, message: RawMessage, cause: BaseException):
+        self.part = part
+        self.ssp = ssp
+        self.index = index
+        self.message = message
+        self.cause = cause
+        super().__init__(f"{part.name}: {type(cause).__name__}")
+
+
+class Content(Protocol):
+    """What a store holds now, beneath the entries that are being made."""
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of a key."""
+        ...
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with start <= key < end, in order."""
+        ...
+
+
+class Entries(ABC):
+    """Entries of one store that were made and not written yet. Used by one thread."""
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
+        """What they take in memory, about; too much rather than too little."""
+
+    @property
+    @abstractmethod
+    def changes(self) -> Changes:
+        """The entries."""
+
+    @abstractmethod
+    def add(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
+        """Make the entries of messages of a partition. Raises MessageFailedError, after which `begin` must follow."""
+
+    @abstractmethod
+    def begin(self, content: Content, *, written: bool) -> None:
+        """Forget the entries: they were written to the content, or are given up and the content is what it was. After
+        a rebuild it is another one."""
+
+
+def entries_of(
+    part: Part, content: Content, config: Mapping[str, str], metrics: MetricsRegistry, stop: threading.Event
+) -> Entries:
+    """How the entries of a part are made: its processor, a new one if there is a factory; copies without one. Once
+    `stop` is set, no message is processed any more."""
+    side = part.side
+    if side.processor is None and all(_is_copied(each, part) for each in side.streams):
+        return CopiedEntries(part)
+    return ProcessedEntries(part, content, _process(side, config, metrics), stop)
+
+
+def _process(side: SideInputs, config: Mapping[str, str], metrics: MetricsRegistry) -> Process:
+    processor: Any = side.processor
+    if processor is None:
+        return _identity
+    if isinstance(processor, SideInputsProcessorFactory):
+        processor = processor.get_side_inputs_processor(config, metrics)
+    process: Process = getattr(processor, "process", processor)
+    return process
+
+
+def _identity(message: IncomingMessageEnvelope, store: KeyValueStore[Any, Any]) -> Iterable[tuple[Any, Any]]:
+    return ((message.key, message.value),)
+
+
+_ONE_FORM = (Bytes, String, Integer, Long, OrderedInteger, OrderedLong)
+"""Serdes that write an object in one way only: the bytes that were read are those that would be written."""
+_COMMON = (*_ONE_FORM, Json)
+"""Serdes of which every instance reads the same."""
+
+
+def _is_copied(stream: SideStream, part: Part) -> bool:
+    """Whether the bytes of a message are those of its entry."""
+    spec = part.spec
+    same_key = stream.key_serde is spec.key_serde or type(stream.key_serde) is type(spec.key_serde)
+    return (
+        same_key
+        and type(spec.key_serde) in _ONE_FORM
+        and (stream.value_serde is spec.value_serde or _is_same(stream.value_serde, spec.value_serde))
+    )
+
+
+def _is_same(one: Serde[Any], other: Serde[Any]) -> bool:
+    return type(one) is type(other) and type(one) in _COMMON
+
+
+class CopiedEntries(Entries):
+    """Each message is an entry as it is. It is decoded all the same, so that a message that cannot be read is found
+    here, with its offset, and not where a task reads its key."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__()
+        self._part = part
+        self._changes: dict[bytes, bytes | None] = {}
+
+    @property
+    def changes(self) -> Changes:
+        return self._changes
+
+    def begin(self, content: Content, *, written: bool) -> None:
+        self._changes = {}
+        self.size_bytes = 0
+
+    def add(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
+        stream = self._part.stream_of(ssp)
+        try:
+            keys, values = self._columns(stream, messages)
+        except Exception:
+            self._find_bad(stream, ssp, messages)
+            raise
+        self._changes.update(zip(keys, values, strict=True))
+        self.size_bytes += len(keys) * _ENTRY_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
+
+    def _columns(
+        self, stream: SideStream, messages: Sequence[RawMessage]
+    ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+        """The keys and values of all messages that have a key. Everything is decoded, a column at a time."""
+        _, _, keys, values = zip(*messages, strict=True)
+        if None in keys:
+            pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None]
+            keys, values = tuple(key for key, _ in pairs), tuple(value for _, value in pairs)
+        if keys:
+            check_key(max(keys))
+        deque(map(stream.key_serde.from_bytes, keys), maxlen=0)
+        there = [value for value in values if value is not None] if None in values else values
+        if None not in list(map(stream.value_serde.from_bytes, there)):
+            return keys, values
+        decode = stream.value_serde.from_bytes  # a value that means None deletes its key
+        return keys, [None if value is None or decode(value) is None else value for value in values]
+
+    def _find_bad(self, stream: SideStream, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
+        """Raise MessageFailedError for the first message that does not decode."""
+        for index, message in enumerate(messages):
+            if message[2] is None:
+                continue  # it is no entry
+            try:
+                decoded(stream, message)
+                check_key(message[2])
+            except Exception as error:
+                raise MessageFailedError(self._part, ssp, index, message, error) from error
+
+
+class ProcessedEntries(Entries):
+    """A processor makes the entries. It sees the content with what it has returned before."""
+
+    def __init__(self, part: Part, content: Content, process: Process, stop: threading.Event) -> None:
+        super().__init__()
+        self._stopped = stop.is_set
+        self._part = part
+        self._process = process
+        self._content = content
+        self._store = self._over(content)
+        self._shown = _Shown(self._store)
+
+    @property
+    def changes(self) -> Changes:
+        return self._store.overlay.changes
+
+    def begin(self, content: Content, *, written: bool) -> None:
+        self.size_bytes = 0
+        if written and content is self._content:
+            self._store.begin()
+            return
+        self._content = content
+        self._store = self._over(content)
+        self._shown = _Shown(self._store)
+
+    def _over(self, content: Content) -> SerdeStore:
+        store = SerdeStore(self._part.spec, _Engine(content), _CACHED)
+        store.begin()
+        return store
+
+    def add(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
+        stream, process, shown, write = self._part.stream_of(ssp), self._process, self._shown, self._write
+        origins = _Origins(ssp, messages)
+        for index, message in enumerate(messages):
+            if self._stopped():
+                raise StoppedError
+            try:
+                key, value = decoded(stream, message)
+                for entry_key, entry_value in process(IncomingMessageEnvelope(key, value, origins, index), shown):
+                    if entry_key is not None:
+                        write(entry_key, entry_value)
+                if self._store.failure is not None:
+                    raise self._store.failure
+            except (Interrupted, EngineFailedError):
+                raise
+            except BaseException as error:
+                raise MessageFailedError(self._part, ssp, index, message, error) from error
+
+    def _write(self, key: Any, value: Any) -> None:
+        spec, place = self._part.spec, store_place(self._part.spec.name)
+        key_bytes = self._store.key_bytes(key)
+        check_key(key_bytes)
+        data = None
+        if value is not None:
+            try:
+                data = spec.value_serde.to_bytes(value)
+            except Exception as error:
+                raise place.unwritable("value", spec.value_serde, value, error, key) from error
+            if type(data) is not bytes:
+                raise not_bytes(spec.value_serde, data, f"{place.name}, value of key {key!r}")
+        self._store.overlay.changes[key_bytes] = data
+        self.size_bytes += _ENTRY_BYTES + len(key_bytes) + (0 if data is None else len(data))
+
+
+def decoded(stream: SideStream, message: RawMessage) -> tuple[Any, Any]:
+    """Key and value of a message. Raises SerdeError."""
+    _, _, key_bytes, data = message
+    place = side_input_place(stream.stream)
+    key = value = None
+    if key_bytes is not None:
+        try:
+            key = stream.key_serde.from_bytes(key_bytes)
+        except Exception as error:
+            raise place.unreadable("key", stream.key_serde, key_bytes, error) from error
+    if data is not None:
+        try:
+            value = stream.value_serde.from_bytes(data)
+        except Exception as error:
+            raise place.unreadable("value", stream.value_serde, data, error, key) from error
+    return key, value
+
+
+class _Origins:
+    """Where messages of one partition came from, for their envelopes."""
+
+    __slots__ = ("_ssp", "offsets", "timestamps")
+
+    def __init__(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
+        self._ssp = ssp
+        self.offsets = [message[0] for message in messages]
+        self.timestamps = [message[1] for message in messages]
+
+    def ssp(self, row: int) -> SystemStreamPartition:
+        """The partition."""
+        return self._ssp
+
+
+class _Engine(Engine):
+    """Content as the engine of a store that is only read."""
+
+    def __init__(self, content: Content) -> None:
+        self.get = content.get  # type: ignore[method-assign]
+        self.scan = content.scan  # type: ignore[method-assign]
+
+    def get(self, key: bytes) -> bytes | None:
+        raise NotImplementedError
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        raise NotImplementedError
+
+    def apply(self, changes: Changes) -> None:
+        raise AssertionError("it is only read")
+
+    def copy_to(self, directory: Path) -> None:
+        raise AssertionError("it is only read")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class _Shown(StoreLayer):
+    """The store as a processor gets it."""
+
+    def __init__(self, inner: TaskStore) -> None:
+        super().__init__(inner)
+
+    def begin(self, time_ms: int = 0) -> Overlay:
+        raise AssertionError("the processor does not begin anything")
+
+    def put(self, key: Any, value: Any) -> Never:
+        raise ConfigError(
+            f"store `{self.name}` can only be read in a processor of its side inputs: return the entries to be "
+            "written, as (key, value); a value of None deletes the key"
+        )
+
+    def put_all(self, entries: Mapping[Any, Any]) -> Never:
+        self.put(None, None)
+
+    def delete(self, key: Any) -> Never:
+        self.put(key, None)
+
+    def delete_all(self, keys: Iterable[Any]) -> Never:
+        self.put(None, None)

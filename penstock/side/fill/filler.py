@@ -1,0 +1,269 @@
+"""The one thread of a container that fills its side stores: it catches them up, and then follows their streams."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from penstock.config.table import OnSideError
+from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
+from penstock.retry import may_pass
+from penstock.side.fill.entries import MessageFailedError, StoppedError
+from penstock.side.fill.failure import SideFailure, side_failure
+from penstock.side.fill.group import Followed, Group
+from penstock.side.fill.sources import GoneError
+from penstock.state.engines.engine import EngineFailedError
+
+logger = logging.getLogger(__name__)
+PAUSE_SECONDS = 0.15
+"""Between two looks at the streams, if there is not more than one of them brings: what comes meanwhile is written
+together."""
+TOUCH_SECONDS = 600.0
+"""How often it is noted that a store is up to date, if nothing comes."""
+PATIENCE_SECONDS = 60.0
+"""How long a failure that may pass is tried again before it counts."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class FillSettings:
+    """How stores are filled."""
+
+    timeout_ms: int
+    """How long catching up may take."""
+    on_error: OnSideError
+    flush_ms: int
+    """How often what was written is made to outlive the process; below 1: at the end only."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """A group that fails again and again."""
+
+    since: float
+    next_try: float
+    pause_s: float
+    what: SideFailure
+    logged: bool = False
+
+
+class Filler:
+    """Fills the groups of a container. `run` is the thread's; everything else may be used by any thread."""
+
+    def __init__(
+        self,
+        groups: Callable[[], Sequence[Group]],
+        settings: FillSettings,
+        stop: threading.Event,
+        monotonic: Callable[[], float] = time.monotonic,
+        name: str = "side inputs",
+    ) -> None:
+        """`groups` makes them; called in the thread, because it looks at the streams. `name`: for the log."""
+        self._name = name
+        self._make = groups
+        self._settings = settings
+        self._stop = stop
+        self._monotonic = monotonic
+        self.groups: tuple[Group, ...] = ()
+        self.caught_up = threading.Event()
+        """Set once attempts may read."""
+        self.failure: SideFailure | None = None
+        """Why it has ended; the run fails with it."""
+        self.began = monotonic()
+        self.bootstrap_s: float | None = None
+        """How long catching up took."""
+        self._troubles: dict[Group, _Trouble] = {}
+        self._flushed = self._touched = monotonic()
+        self.failures: Counter[Group] = Counter()
+        """How often following failed, by group."""
+        self._wake = threading.Event()
+        self._changed = threading.Condition()
+        self._quiet_from = self._quiet = 0
+        """The number of the look that began last, and of the last one that found nothing new."""
+        self._waiting = 0
+        """How many wait until everything is written."""
+        self._ended = False
+
+    def troubles(self) -> dict[Group, str]:
+        """What fails and is tried again, by group; the stores keep what they have meanwhile."""
+        return {group: trouble.what.text for group, trouble in list(self._troubles.items())}
+
+    def run(self) -> None:
+        """Until it is stopped, or fails."""
+        try:
+            self.began = self._monotonic()  # the restore of other stores came before, and does not count
+            self._bootstrap()
+            with self._changed:
+                self.caught_up.set()
+                self._changed.notify_all()
+            while not self._stop.is_set():
+                self._wake.clear()
+                with self._changed:
+                    self._quiet_from += 1
+                    number = self._quiet_from
+                found = self._pass()
+                if found is Followed.NOTHING:
+                    with self._changed:
+                        self._quiet = number
+                        self._changed.notify_all()
+                if found is not Followed.A_PART and not self._waiting:
+                    self._wake.wait(PAUSE_SECONDS)
+                self._flush_if_due()
+            self._touch()
+        except StoppedError:
+            pass
+        except BaseException as error:
+            if not self._stop.is_set():
+                self._fail(error)
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close all stores. `run` has ended, and nobody reads."""
+        for group in self.groups:
+            group.close()
+
+    def stop(self) -> None:
+        """Let `run` end soon."""
+        self._stop.set()
+        self._wake.set()
+
+    def await_caught_up(self, timeout_s: float) -> bool:
+        """Wait until everything is caught up, or `run` has ended. Returns whether that came to be in time."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self._ended or self.caught_up.is_set(), timeout_s)
+
+    def catch_up(self, timeout_s: float) -> bool:
+        """Wait until everything is written that the streams hold now. Returns whether that came to be in time."""
+        with self._changed:
+            wanted = self._quiet_from + 1
+            self._waiting += 1
+            self._wake.set()
+            try:
+                return self._changed.wait_for(lambda: self._ended or self._quiet >= wanted, timeout_s)
+            finally:
+                self._waiting -= 1
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, EngineFailedError):  # its folder is marked: the next epoch fills it again
+            self.failure = SideFailure(str(error), ContainerLostError.__name__)
+        else:
+            self.failure = side_failure(error)
+        cause = error.cause if isinstance(error, MessageFailedError) else error
+        logger.error("%s fill the stores no longer: %s", self._name, self.failure.text, exc_info=cause)
+
+    # Catching up.
+
+    def _bootstrap(self) -> None:
+        self.groups = tuple(self._make())
+        for group in self.groups:
+            group.aim(lambda group=group: self._check(group))  # type: ignore[misc]
+        for group in self.groups:
+            group.bootstrap(lambda group=group: self._check(group))  # type: ignore[misc]
+        self.bootstrap_s = self._monotonic() - self.began
+        if self.groups:
+            logger.info("%s: all stores are caught up after %.1f s", self._name, self.bootstrap_s)
+
+    def _check(self, group: Group) -> None:
+        """Raises StoppedError, or PenstockTimeoutError once catching up has taken too long."""
+        if self._stop.is_set():
+            raise StoppedError
+        timeout_ms = self._settings.timeout_ms
+        if not self.caught_up.is_set() and self._monotonic() > self.began + timeout_ms / 1000:
+            raise PenstockTimeoutError(
+                f"side inputs were not caught up within side.inputs.bootstrap.timeout.ms={timeout_ms}: "
+                f"{group.missing()}. Set a longer time, or see the container's log for what it waits for"
+            )
+
+    # Following.
+
+    def _pass(self) -> Followed:
+        """One look at every group."""
+        found = Followed.NOTHING
+        for group in self.groups:
+            if self._stop.is_set():
+                break
+            trouble = self._troubles.get(group)
+            if trouble is None or self._monotonic() >= trouble.next_try:
+                found = max(found, self._try(group))
+        return found
+
+    def _try(self, group: Group) -> Followed:
+        try:
+            try:
+                found = group.follow()
+            except GoneError as error:
+                group.rebuild(str(error), lambda: self._check(group))
+                found = Followed.A_PART
+        except (StoppedError, Interrupted, EngineFailedError):
+            raise
+        except Exception as error:
+            self._failed(group, error)
+            return Followed.NOTHING
+        if self._troubles.pop(group, None) is not None:
+            logger.warning("side inputs fill store %s again", group.name)
+        return found
+
+    def _failed(self, group: Group, error: Exception) -> None:
+        """Try again later; or end, once that is what the configuration wants. Raises the error then."""
+        now = self._monotonic()
+        self.failures[group] += 1
+        trouble = self._troubles.get(group)
+        if trouble is None:
+            trouble = _Trouble(now, now, _FIRST_PAUSE_S, side_failure(error))
+            self._troubles[group] = trouble
+        trouble.what = side_failure(error)
+        counts = not _may_pass(error) or now - trouble.since >= PATIENCE_SECONDS
+        if counts and self._settings.on_error == "fail":
+            raise error
+        text = "side inputs cannot fill store %s, which keeps what it has (side.inputs.on.error=continue): %s"
+        if counts:
+            cause = error.cause if isinstance(error, MessageFailedError) else None
+            logger.error(text, group.name, trouble.what.text, exc_info=cause)
+        else:
+            logger.warning("the side inputs of store %s are tried again: %s", group.name, trouble.what.text)
+        trouble.next_try = now + trouble.pause_s
+        trouble.pause_s = min(2 * trouble.pause_s, _LONGEST_PAUSE_S)
+
+    def _flush_if_due(self) -> None:
+        flush_ms, now = self._settings.flush_ms, self._monotonic()
+        if now - self._touched >= TOUCH_SECONDS:
+            self._touch()
+        if flush_ms > 0 and now - self._flushed >= flush_ms / 1000:
+            for group in self.groups:
+                self._keep(group, group.flush)
+            self._flushed = now
+
+    def _touch(self) -> None:
+        """Stores of streams that are silent for long do not become old."""
+        for group in self.groups:
+            if group not in self._troubles:
+                self._keep(group, group.touch)
+        self._touched = self._monotonic()
+
+    def _keep(self, group: Group, write: Callable[[], None]) -> None:
+        """Write what a later start continues from. What readers see does not depend on it: a disk that is full delays
+        it until the next time."""
+        try:
+            write()
+        except EngineFailedError:
+            raise
+        except Exception as error:
+            self.failures[group] += 1
+            logger.warning(
+                "what side inputs brought to store %s cannot be kept on this host, and the container keeps trying; a "
+                "start before this succeeds reads it again: %s",
+                group.name,
+                error,
+            )
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether it is tried again for a while: a stream that is gone may be about to be created again."""
+    return may_pass(error) or isinstance(error, NotFoundError | PenstockTimeoutError)

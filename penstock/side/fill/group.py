@@ -1,0 +1,435 @@
+"""Filling stores that share partitions: caught up first, then following, and filled again where messages are gone.
+
+All stores of a group are at the same offset of a partition whenever somebody takes views of them: a piece of a
+partition is written to all of them under one lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.errors import IncompatibleError
+from penstock.retry import may_pass
+from penstock.side.fill.entries import Entries, MessageFailedError
+from penstock.side.fill.parts import Part
+from penstock.side.fill.replica import Replica
+from penstock.side.fill.sources import GoneError, SideSources
+from penstock.side.store.engine import SideEngine
+from penstock.side.store.folders import OpenedSide
+from penstock.side.store.positions import Positions
+from penstock.side.store.reuse import Reuse
+from penstock.system.base import PartitionOffsets, RawMessage
+from penstock.wording import counted
+
+logger = logging.getLogger(__name__)
+GATHER_BYTES = 16 << 20
+"""How much is gathered in memory before it is written as one sorted file. The CPU's caches hold much of it when it
+is sorted and written, which makes a row a fifth cheaper than 64 MB do; less makes too many files."""
+READ_AT_ONCE = 4096
+"""Messages that are read at once while a store is caught up."""
+WRITE_AT_ONCE = 500
+"""Messages whose entries are written at once while attempts read: RocksDB's binding lets no other Python thread run
+meanwhile."""
+FOLLOW_AT_MOST = 20_000
+"""Messages of a partition that are followed before it is another one's turn."""
+_CHECK_EVERY = 512
+_RETRY_SECONDS = 0.5
+
+
+class Followed(IntEnum):
+    """What a look at the streams brought."""
+
+    NOTHING = 0
+    ALL = 1
+    """All that there was has been written."""
+    A_PART = 2
+    """There is more."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was done for one part, since the group was made."""
+
+    messages: int = 0
+    """Read of its side inputs."""
+    flushes: int = 0
+    rebuilds: int = 0
+    """How often it was filled again from the beginning."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """Where the partitions of a group begin and end, and which streams they are of, at one look."""
+
+    offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)
+    complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
+    identities: dict[SystemStream, str | None] = field(default_factory=dict)
+
+    def upcoming(self, ssp: SystemStreamPartition) -> int:
+        """The next offset that a partition will assign."""
+        return self.offsets[ssp].upcoming
+
+
+class Homes(Protocol):
+    """Where the content of parts is on this host."""
+
+    def open(self, part: Part, ends: Ends) -> OpenedSide:
+        """What is there, if it can be continued; otherwise an empty place."""
+        ...
+
+    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
+        """The same place, empty."""
+        ...
+
+    def beside(self, part: Part) -> OpenedSide:
+        """An empty place beside the one that is read meanwhile."""
+        ...
+
+    def fingerprint(self, part: Part) -> str:
+        """What makes the content of a part besides the messages."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the groups of a container share."""
+
+    sources: SideSources
+    lock: threading.Lock
+    """Held while views are taken, and while a piece is written."""
+    stop: threading.Event
+    homes: Homes
+    entries: Callable[[Part, SideEngine], Entries]
+    retire: Callable[[OpenedSide], None]
+    """Called under the lock with what was replaced. Views of it may be open."""
+
+
+class Group:
+    """The stores of one group. Filled by one thread; `replicas` is read by others under the lock."""
+
+    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: Surroundings) -> None:
+        """`partitions`: how many each stream had when the parts were made."""
+        self.parts = tuple(parts)
+        self._partitions = partitions
+        self.name = ", ".join(dict.fromkeys(f"`{part.spec.name}`" for part in parts))
+        """Its stores."""
+        self.counts = {part: Counts() for part in parts}
+        self._around = around
+        self._ssps = tuple(dict.fromkeys(ssp for part in parts for ssp in part.ssps))
+        self._streams = tuple(dict.fromkeys(ssp.system_stream for ssp in self._ssps))
+        self.replicas: Mapping[Part, Replica] = {}
+        """What attempts read; empty until everything is caught up."""
+        self.filling: Mapping[Part, Replica] = {}
+        """What is being caught up."""
+        self.began: dict[tuple[Part, SystemStreamPartition], int] = {}
+        """Where that began."""
+        self.ends = Ends()
+        """The ends that it is caught up to, or that were seen last."""
+        self._identities: Mapping[SystemStream, str | None] = {}
+        """Which streams the content is made from that attempts read."""
+
+    # Catching up.
+
+    def aim(self, check: Callable[[], None]) -> None:
+        """Take the ends that the streams have now as those that `bootstrap` catches up to. Raises as `bootstrap`."""
+        self.ends = self._patiently(self.look, check)
+
+    def bootstrap(self, check: Callable[[], None]) -> None:
+        """Catch all stores up to the ends that `aim` took.
+
+        Args:
+            check: called again and again; it raises when this must end.
+
+        Raises:
+            MessageFailedError: a message does not decode, or the processor raised.
+            NotFoundError: there is no such stream, or no such partition.
+        """
+        opened: dict[Part, Replica] = {}
+        try:
+            for part in self.parts:
+                opened[part] = self._open(part)
+            self._catch_up(opened, check)
+        except BaseException:
+            _close(opened)
+            raise
+        self._identities = dict(self.ends.identities)
+        with self._around.lock:
+            self.replicas = opened
+
+    def rebuild(self, why: str, check: Callable[[], None]) -> None:
+        """Fill all stores again from the beginning, beside those that attempts read meanwhile. Raises as
+        `bootstrap`."""
+        logger.warning("store %s is filled again from the beginning: %s", self.name, why)
+        self._count_rebuilds(self.parts)
+        for replica in self.replicas.values():
+            replica.opened.give_up()
+        self.ends = self._patiently(self.look, check)
+        made: dict[Part, Replica] = {}
+        try:
+            for part in self.parts:
+                made[part] = self._over(part, self._around.homes.beside(part), new=True)
+            self._catch_up(made, check)
+        except BaseException:
+            _close(made)
+            raise
+        self._identities = dict(self.ends.identities)
+        with self._around.lock:
+            old, self.replicas = self.replicas, made
+            for replica in old.values():
+                self._around.retire(replica.opened)
+
+    def look(self, *, whole: bool = True) -> Ends:
+        """The ends of all partitions now; `whole`: and from where on they have everything. Raises NotFoundError if a
+        stream does not exist, IncompatibleError if it has another number of partitions than before."""
+        found, sources = Ends(), self._around.sources
+        for stream in self._streams:
+            found.identities[stream] = sources.identity(stream)
+            ends, complete_from = sources.ends(stream), sources.complete_from(stream) if whole else {}
+            if len(ends) != self._partitions[stream]:
+                raise IncompatibleError(
+                    f"the side input `{stream}` of store {self.name} has {counted(len(ends), 'partition')}; it had "
+                    f"{self._partitions[stream]} when the containers began to read it. Start the job again"
+                )
+            for ssp in self._ssps:
+                if ssp.system_stream == stream:
+                    found.offsets[ssp] = ends[ssp.partition]
+                    found.complete_from[ssp] = complete_from.get(ssp.partition, 0)
+        return found
+
+    def _open(self, part: Part) -> Replica:
+        """The part over what is on this host, if that can be continued."""
+        opened = self._around.homes.open(part, self.ends)
+        return self._over(part, opened, new=not isinstance(opened.decision, Reuse))
+
+    def _over(self, part: Part, opened: OpenedSide, *, new: bool) -> Replica:
+        """The part over an engine. A new one is empty, and begins at the oldest messages."""
+        ends, positions = self.ends, opened.engine.positions
+        if new:
+            positions = Positions(
+                {ssp: ends.offsets[ssp].oldest for ssp in part.ssps},
+                {each.stream: ends.identities[each.stream] for each in part.side.streams},
+                self._around.homes.fingerprint(part),
+                updated_ms=time.time_ns() // 1_000_000,
+            )
+        return Replica(part, opened, self._around.entries(part, opened.engine), positions, new=new)
+
+    def _catch_up(self, replicas: dict[Part, Replica], check: Callable[[], None]) -> None:
+        """Read until all of them are at the ends, and make that outlive the process."""
+        self.filling = replicas
+        self.began = {(part, ssp): offset for part, each in replicas.items() for ssp, offset in each.reached.items()}
+        try:
+            while True:
+                for part in self.parts:
+                    self._fill(replicas, part, check)
+                if self._is_caught_up(replicas) and not self._changed(replicas, self._patiently(self.look, check)):
+                    break
+            for replica in replicas.values():
+                replica.load(complete=True)
+                replica.flush()
+        finally:
+            self.filling = {}
+
+    def _is_caught_up(self, replicas: Mapping[Part, Replica]) -> bool:
+        return all(r.reached[ssp] >= self.ends.upcoming(ssp) for r in replicas.values() for ssp in r.part.ssps)
+
+    def _changed(self, replicas: dict[Part, Replica], now: Ends) -> bool:
+        """Whether a stream was created again meanwhile: then what was read of it is of no use."""
+        changed = [stream for stream in self._streams if now.identities[stream] != self.ends.identities[stream]]
+        for stream in changed:
+            self._take_ends(now, [ssp for ssp in self._ssps if ssp.system_stream == stream])
+            for part in self.parts:
+                if any(each.stream == stream for each in part.side.streams):
+                    self._begin_again(replicas, part, f"the stream `{stream}` was deleted and created again")
+        return bool(changed)
+
+    def _fill(self, replicas: dict[Part, Replica], part: Part, check: Callable[[], None]) -> None:
+        """Read everything of one part."""
+        for ssp in part.ssps:
+            while (replica := replicas[part]).reached[ssp] < self.ends.upcoming(ssp):
+                check()
+                try:
+                    self._read(replica, ssp, check)
+                except GoneError as error:
+                    now = self._patiently(self.look, check)
+                    if not self._changed(replicas, now):
+                        self._take_ends(now, [ssp])
+                        self._begin_again(replicas, part, str(error))
+                    return  # the caller looks again who is behind
+                except Exception as error:
+                    if not may_pass(error):
+                        raise
+                    logger.warning("%s: reading `%s` is tried again: %s", part.name, ssp, error)
+                    if replica.is_torn(ssp):
+                        self._begin_again(replicas, part, str(error))
+                        return
+                    replica.drop()
+                    self._around.stop.wait(_RETRY_SECONDS)
+        replicas[part].load()
+
+    def _read(self, replica: Replica, ssp: SystemStreamPartition, check: Callable[[], None]) -> None:
+        start, end = replica.reached[ssp], self.ends.upcoming(ssp)
+        left = self._around.sources.compacts(ssp.system_stream) and replica.begins_with(ssp)
+        for messages in self._around.sources.read(ssp, start, end, READ_AT_ONCE, what_is_left=left):
+            for first in range(0, len(messages), _CHECK_EVERY):
+                check()
+                piece = messages[first : first + _CHECK_EVERY]
+                replica.take(ssp, piece, piece[-1][0] + 1)
+                self.counts[replica.part].messages += len(piece)
+            if replica.pending_bytes >= GATHER_BYTES:
+                replica.load()
+        replica.take(ssp, [], end)
+        replica.has_whole(ssp)
+
+    def _take_ends(self, now: Ends, ssps: Sequence[SystemStreamPartition]) -> None:
+        for ssp in ssps:
+            self.ends.offsets[ssp], self.ends.complete_from[ssp] = now.offsets[ssp], now.complete_from[ssp]
+            self.ends.identities[ssp.system_stream] = now.identities[ssp.system_stream]
+
+    def _begin_again(self, replicas: dict[Part, Replica], part: Part, why: str) -> None:
+        logger.warning("%s is filled again from the beginning: %s", part.name, why)
+        self._count_rebuilds([part])
+        opened = self._around.homes.emptied(part, replicas[part].opened)
+        replicas[part] = again = self._over(part, opened, new=True)
+        self.began.update({(part, ssp): offset for ssp, offset in again.reached.items()})
+
+    def _count_rebuilds(self, parts: Sequence[Part]) -> None:
+        for part in parts:
+            self.counts[part].rebuilds += 1
+
+    def _patiently(self, look: Callable[[], Ends], check: Callable[[], None]) -> Ends:
+        """Look, again and again while that fails with what may pass."""
+        while True:
+            check()
+            try:
+                return look()
+            except Exception as error:
+                if not may_pass(error):
+                    raise
+                logger.warning("the side inputs of store %s are looked at again: %s", self.name, error)
+                self._around.stop.wait(_RETRY_SECONDS)
+
+    def progress(self) -> dict[Part, tuple[int, int]]:
+        """By part, how many messages were read since its catching up began, of how many. Any thread may ask."""
+        found: dict[Part, tuple[int, int]] = {}
+        ends, filling, caught_up = dict(self.ends.offsets), self.filling, self.replicas
+        for part in self.parts:
+            replica = filling.get(part) or caught_up.get(part)
+            done = total = 0
+            for ssp in part.ssps:
+                if ssp in ends:
+                    began = self.began.get((part, ssp), ends[ssp].oldest)
+                    total += max(0, ends[ssp].upcoming - began)
+                    done += 0 if replica is None else max(0, replica.reached[ssp] - began)
+            found[part] = done, total
+        return found
+
+    def missing(self) -> str:
+        """What is not caught up, in words: the first store and partition, and how far it is."""
+        for part, replica in self.filling.items():
+            for ssp in part.ssps:
+                if (reached := replica.reached[ssp]) < (wanted := self.ends.upcoming(ssp)):
+                    return f"{part.name} has read `{ssp}` up to offset {reached} of {wanted}"
+        streams = ", ".join(f"`{stream}`" for stream in self._streams)
+        return f"filling store {self.name} has not begun: {streams} did not answer, or other stores took the time"
+
+    # Following.
+
+    def follow(self) -> Followed:
+        """Write what is new, of each partition so much at most as is quickly done. Returns whether there was something.
+
+        Raises:
+            GoneError: messages are gone that it needs, or a stream was created again: `rebuild` must follow.
+            MessageFailedError: a message does not decode, or the processor raised. All before it was written.
+            NotFoundError: a stream does not exist any more.
+            RetryableError: a system failed.
+        """
+        now = self.look(whole=False)
+        for stream in self._streams:
+            if now.identities[stream] != self._identities[stream]:
+                raise GoneError(f"the stream `{stream}` was deleted and created again")
+        self.ends = now
+        found = {self._follow(ssp, now.upcoming(ssp), now.identities[ssp.system_stream]) for ssp in self._ssps}
+        return max(found, default=Followed.NOTHING)
+
+    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> Followed:
+        sources, stop = self._around.sources, self._around.stop
+        replicas = [replica for part, replica in self.replicas.items() if ssp in part.ssps]
+        start = min(replica.reached[ssp] for replica in replicas)
+        if upcoming < max(replica.reached[ssp] for replica in replicas):
+            raise GoneError(f"`{ssp}` ends at {upcoming}, before what was read of it: it was deleted and created again")
+        end = min(upcoming, start + FOLLOW_AT_MOST)
+        if start == end:
+            return Followed.NOTHING
+        for messages in sources.read(ssp, start, end, WRITE_AT_ONCE):
+            if stop.is_set():
+                return Followed.ALL
+            if sources.identity(ssp.system_stream) != identity:
+                raise GoneError(f"the stream `{ssp.system_stream}` was deleted and created again")
+            self._write(replicas, ssp, messages, messages[-1][0] + 1)
+        if any(replica.reached[ssp] < end for replica in replicas):  # the rest of the range has no messages
+            self._write(replicas, ssp, [], end)
+        return Followed.ALL if end == upcoming else Followed.A_PART
+
+    def _write(
+        self, replicas: Sequence[Replica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int
+    ) -> None:
+        """Write a piece of a partition to all stores that it fills, up to the first message that fails."""
+        try:
+            for replica in replicas:
+                replica.take(ssp, messages, reached)
+            with self._around.lock:
+                for replica in replicas:
+                    replica.write()
+                    self.counts[replica.part].messages += len(messages)
+        except MessageFailedError as error:
+            bad = error.message[0]
+            _drop(replicas)
+            if before := [message for message in messages if message[0] < bad]:
+                self._write(replicas, ssp, before, bad)
+            raise
+        except BaseException:
+            _drop(replicas)
+            raise
+
+    def flush(self) -> None:
+        """What was written outlives the process."""
+        for part, replica in self.replicas.items():
+            self.counts[part].flushes += replica.flush()
+
+    def touch(self) -> None:
+        """Note in all stores that they are up to date now, though nothing came."""
+        for replica in self.replicas.values():
+            replica.write()
+
+    def lag(self) -> dict[Part, dict[SystemStreamPartition, int]]:
+        """How far behind the ends each part is that were seen last, in offsets. Any thread may ask."""
+        replicas, ends = self.filling or self.replicas, dict(self.ends.offsets)
+        return {
+            part: {ssp: max(0, ends[ssp].upcoming - replica.reached[ssp]) for ssp in part.ssps if ssp in ends}
+            for part, replica in list(replicas.items())
+        }
+
+    def close(self) -> None:
+        """Let go of everything. What was written outlives the process."""
+        _close(self.replicas)
+
+
+def _drop(replicas: Sequence[Replica]) -> None:
+    for replica in replicas:
+        replica.drop()
+
+
+def _close(replicas: Mapping[Part, Replica]) -> None:
+    """Close all engines. Errors are logged: what was not written is read again."""
+    for part, replica in replicas.items():
+        try:
+            replica.opened.close()
+        except Exception as error:
+            logger.warning("%s was not closed cleanly: %s", part.name, error)

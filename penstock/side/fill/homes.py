@@ -1,0 +1,107 @@
+"""Where the side stores of a container are on its host, as what fills them asks for it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from penstock.api.serdes.failures import declared
+from penstock.api.state.side_inputs import SideInputs
+from penstock.api.state.store import StoreSpec
+from penstock.config.model import JobConfig
+from penstock.graph.specs import ApplicationGraph
+from penstock.host.locked_folder import LockedFolder
+from penstock.side.fill.code_text import code_text
+from penstock.side.fill.group import Ends
+from penstock.side.fill.parts import Part
+from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
+from penstock.side.store.reuse import Wanted
+
+logger = logging.getLogger(__name__)
+
+
+class SideHomes:
+    """The folders of one container in one epoch."""
+
+    def __init__(
+        self, config: JobConfig, base: Path, container: str, epoch: int, fingerprints: Mapping[str, str]
+    ) -> None:
+        """`fingerprints`: of the stores, by name; see `side_fingerprints`."""
+        self._config = config
+        self._fingerprints = fingerprints
+        self._folders = SideFolders(base, epoch, container)
+        self._numbers = count(1)
+        self.fills: Callable[[Part], Callable[[Path], bool] | None] = lambda _: None
+        """What fills a folder from the backup of a part; none if it has no backup."""
+
+    def open(self, part: Part, ends: Ends) -> OpenedSide:
+        """The part with what is on this host, if that can be continued; otherwise empty."""
+        wanted = Wanted(
+            self.fingerprint(part),
+            {ssp: ends.offsets[ssp] for ssp in part.ssps},
+            {ssp: ends.complete_from[ssp] for ssp in part.ssps},
+            {each.stream: ends.identities[each.stream] for each in part.side.streams},
+        )
+        return open_side_engine(
+            self._config.store(part.spec.name),
+            self._folders,
+            part.task,
+            wanted,
+            now_ms=time.time_ns() // 1_000_000,
+            max_age_ms=self._config.side_inputs.max_age_ms,
+            fill=self.fills(part),
+        )
+
+    def is_free(self, part: Part) -> bool:
+        """Whether nobody on this host uses the folder of a task's part."""
+        folder = LockedFolder.lock(self._folders.of_task(part.spec.name, part.task or 0))
+        if folder is not None:
+            folder.release()
+        return folder is not None
+
+    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
+        """The same place, empty. Nobody reads it."""
+        return emptied(self._config.store(part.spec.name), opened)
+
+    def beside(self, part: Part) -> OpenedSide:
+        """An empty place beside the one that is read meanwhile."""
+        return open_beside(self._config.store(part.spec.name), self._folders, part.task, next(self._numbers))
+
+    def remove_others(self, specs: Iterable[StoreSpec], tasks: int) -> None:
+        """Remove what other programs of the job have left on this host. What cannot be removed is logged."""
+        kept = {
+            spec.name: spec.side.broadcast
+            for spec in specs
+            if isinstance(spec.side, SideInputs) and self._config.store(spec.name).factory != "memory"
+        }
+        try:
+            remove_others(self._folders, kept, tasks)
+        except OSError as error:
+            logger.warning("folders of side stores that the job no longer has were not removed: %s", error)
+
+    def fingerprint(self, part: Part) -> str:
+        """What makes the content of a part besides the messages. Where a task takes its own keys alone, these depend on
+        the number of tasks."""
+        found = self._fingerprints[part.spec.name]
+        return f"{found}-of-{part.tasks}" if part.spread else found
+
+
+def discard(opened: OpenedSide) -> None:
+    """Close what is not used again, and remove it."""
+    replace(opened, outlives=False).close()
+
+
+def side_fingerprints(graph: ApplicationGraph) -> dict[str, str]:
+    """By store that side inputs fill: what makes its content besides the messages, which is serdes and processor."""
+    return {spec.name: _fingerprint(spec, spec.side) for spec in graph.stores if isinstance(spec.side, SideInputs)}
+
+
+def _fingerprint(spec: StoreSpec, side: SideInputs) -> str:
+    serdes = [declared(spec.key_serde), declared(spec.value_serde)]
+    serdes += [f"{each.stream} {declared(each.key_serde)} {declared(each.value_serde)}" for each in side.streams]
+    return hashlib.sha256("\n".join([*serdes, code_text(side.processor)]).encode()).hexdigest()[:16]

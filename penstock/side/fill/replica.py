@@ -1,0 +1,116 @@
+"""The content of one store, and the entries that are about to be written to it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import CorruptError
+from penstock.side.fill.entries import Entries
+from penstock.side.fill.parts import Part
+from penstock.side.store.folders import OpenedSide
+from penstock.side.store.positions import Positions
+from penstock.state.engines.engine import EngineFailedError
+from penstock.system.base import RawMessage
+
+
+class Replica:
+    """A part with its engine. Written by one thread."""
+
+    def __init__(
+        self, part: Part, opened: OpenedSide, entries: Entries, positions: Positions, *, new: bool = False
+    ) -> None:
+        """`positions` are those of the content; or where it begins, if it is `new` and empty."""
+        self.part = part
+        self.opened = opened
+        self.engine = engine = opened.engine
+        self._entries = entries
+        self._written = positions
+        self._flushed: Positions | None = None if new else positions
+        self.reached: dict[SystemStreamPartition, int] = dict(positions.next_offsets)
+        """The next offset of each partition, with the entries that are not written yet."""
+        self._untouched = set(positions.next_offsets) if new else set()
+        """The partitions of which nothing was read yet, while the engine is filled from empty."""
+        self._torn: set[SystemStreamPartition] = set()
+        entries.begin(engine, written=False)
+
+    def begins_with(self, ssp: SystemStreamPartition) -> bool:
+        """Whether nothing of the partition is in it, so that what is left of a compacted partition is enough. From now
+        on something is."""
+        begins = ssp in self._untouched
+        self._untouched.discard(ssp)
+        if begins:
+            self._torn.add(ssp)
+        return begins
+
+    def is_torn(self, ssp: SystemStreamPartition) -> bool:
+        """Whether what is left of a partition was not read to its end: what was read of it is of no use then."""
+        return ssp in self._torn
+
+    def has_whole(self, ssp: SystemStreamPartition) -> None:
+        """It was read to its end."""
+        self._torn.discard(ssp)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the entries take in memory that are not written yet."""
+        return self._entries.size_bytes
+
+    def take(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int) -> None:
+        """Make entries of the messages behind what it has. `reached` is the next offset after them. Raises
+        MessageFailedError, after which `drop` must follow."""
+        own = self.reached[ssp]
+        if messages and messages[0][0] < own:
+            messages = [message for message in messages if message[0] >= own]
+        if messages:
+            self._entries.add(ssp, messages)
+        self.reached[ssp] = max(own, reached)
+
+    def drop(self) -> None:
+        """Give up what is not written."""
+        self._entries.begin(self.engine, written=False)
+        self.reached = dict(self._written.next_offsets)
+
+    def write(self) -> None:
+        """Write the entries. Raises as `SideEngine.write`."""
+        positions = self._moved()
+        with self._needed():
+            self.engine.write(self._entries.changes, positions)
+        self._have_written(positions)
+
+    def load(self, *, complete: bool = False) -> None:
+        """As `write`, for very many. `complete`: it is caught up now, and the content is whole."""
+        positions = self._moved()
+        if complete:
+            positions = replace(positions, complete=True)
+        with self._needed():
+            self.engine.load(self._entries.changes, positions)
+        self._have_written(positions)
+
+    def flush(self) -> bool:
+        """What was written outlives the process. Returns whether there was something."""
+        if self._flushed == self._written:
+            return False
+        written = self._written
+        with self._needed():
+            self.engine.flush()
+        self._flushed = written
+        return True
+
+    @contextmanager
+    def _needed(self) -> Iterator[None]:
+        """Damage of the engine's files cannot be passed over: the content has to be made again."""
+        try:
+            yield
+        except CorruptError as error:
+            raise EngineFailedError(f"{self.part.name} is damaged: {error}") from error
+
+    def _moved(self) -> Positions:
+        return self._written.moved(self.reached, time.time_ns() // 1_000_000)
+
+    def _have_written(self, positions: Positions) -> None:
+        self._written = positions
+        self._entries.begin(self.engine, written=True)

@@ -1,0 +1,72 @@
+"""Which messages of a side input a task takes, where the stream has another number of partitions than there are tasks.
+
+Keys belong to tasks by their hash modulo the number of tasks. A message whose key has the hash h is in partition h
+modulo the number of partitions, so a task needs the partitions that leave the same remainder as the task when they are
+divided by the greatest common divisor of both numbers; of what they hold it takes the keys that belong to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import gcd
+
+import pyarrow as pa
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import ConfigError
+from penstock.side.fill.entries import Content, Entries, MessageFailedError
+from penstock.side.fill.parts import Part
+from penstock.state.records import Changes
+from penstock.system.base import RawMessage
+from penstock.system.partitioner import partitions_of
+
+
+class OwnEntries(Entries):
+    """Entries of the messages that belong to a task."""
+
+    def __init__(self, part: Part, inner: Entries) -> None:
+        """`inner` makes the entries."""
+        super().__init__()
+        self._part = part
+        self._inner = inner
+
+    @property
+    def changes(self) -> Changes:
+        return self._inner.changes
+
+    def begin(self, content: Content, *, written: bool) -> None:
+        self._inner.begin(content, written=written)
+        self.size_bytes = 0
+
+    def add(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
+        count = self._part.spread_of(ssp)
+        if count is not None:
+            messages = self._own(ssp, messages, count)
+        if messages:
+            self._inner.add(ssp, messages)
+        self.size_bytes = self._inner.size_bytes
+
+    def _own(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage], partitions: int) -> list[RawMessage]:
+        """The messages of this task. Raises MessageFailedError for a key that belongs to a task which does not read
+        this partition."""
+        task, tasks = self._part.task, self._part.tasks
+        common = gcd(partitions, tasks)
+        keys = pa.array([message[2] for message in messages], pa.large_binary())
+        own = []
+        for index, (message, belongs) in enumerate(zip(messages, partitions_of(keys, tasks).tolist(), strict=True)):
+            if message[2] is None:
+                belongs = ssp.partition % tasks
+            if belongs % common != ssp.partition % common:
+                raise MessageFailedError(self._part, ssp, index, message, _misplaced(ssp, partitions, tasks))
+            if belongs == task:
+                own.append(message)
+        return own
+
+
+def _misplaced(ssp: SystemStreamPartition, partitions: int, tasks: int) -> ConfigError:
+    return ConfigError(
+        f"the key of this message does not belong to partition {ssp.partition} of the {partitions} of "
+        f"`{ssp.system_stream}` by Kafka's hash (murmur2), by which the job spreads the stream over its {tasks} tasks. "
+        "Write the stream with Kafka's default partitioner, give it a partition for each task, or give every task all "
+        "of it, with broadcast=True"
+    )

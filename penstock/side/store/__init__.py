@@ -1,0 +1,1 @@
+"""Side stores on a host: entries and positions, in folders that outlive a process."""

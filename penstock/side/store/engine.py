@@ -1,0 +1,254 @@
+"""The content of a side store on a host: the entries, and the positions they are made from."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+
+from penstock.errors import CorruptError, RetryableError, SerdeError
+from penstock.side.store.changed import ChangedKeys
+from penstock.side.store.positions import Positions, decode_positions, encode_positions
+from penstock.state.engines.engine import EngineFailedError
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
+from penstock.state.engines.snapshot import Snapshot
+from penstock.state.stores.view import SideView
+
+RESERVED = b"\xff" * 16
+"""Keys that begin with this are not the user's."""
+POSITIONS_KEY = RESERVED + b"positions"
+"""Where the positions are kept."""
+_contents = count(1)
+"""Numbers the engines of this process: what a view of one shows says nothing about another."""
+
+
+class SideEngine:
+    """A store that one thread writes, and that others read through views.
+
+    Entries and positions are written in one step. What is written is still there after this process has died once it
+    was flushed; after a crash without that, the content is what some earlier moment had, entries and positions alike,
+    because RocksDB's memory tables become files as a whole and in order.
+    """
+
+    def __init__(self, engine: RocksDbEngine | MemoryEngine, place: str, damaged: Callable[[], None] | None = None):
+        """Over an engine, which it closes.
+
+        Args:
+            engine: where the content is.
+            place: what errors call it, such as its folder.
+            damaged: called when its files turn out to be damaged, before that is raised. Any thread may call it.
+
+        Raises:
+            CorruptError: its positions are damaged.
+            IncompatibleError: a newer Penstock wrote it.
+        """
+        self._engine = engine
+        self._place = place
+        self._damaged = damaged or (lambda: None)
+        self._lock = threading.Lock()
+        self._number = next(_contents)
+        self._changed = ChangedKeys()
+        self._open: weakref.WeakSet[Snapshot] = weakref.WeakSet()
+        self._closed = False
+        self._compacts = True
+        with self._reading():
+            written = engine.get(POSITIONS_KEY)
+            self._positions = Positions() if written is None else decode_positions(written, place)
+
+    @property
+    def positions(self) -> Positions:
+        """What the newest content is made from; `Positions()` if nothing was ever written."""
+        return self._positions
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """That of a view that would be taken now."""
+        return self._number, self._changed.version
+
+    def write(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
+        """Write entries and positions, all or none as readers and a crash see it.
+
+        Args:
+            entries: new values by key; None deletes. If there are none, only the positions are written.
+            positions: what the content is made from with them.
+
+        Raises:
+            SerdeError: a key is reserved.
+            PenstockError: the engine cannot write, and what can be done about it; CorruptError if it is damaged.
+        """
+        if entries:
+            check_key(max(entries))
+        self._compact(True)
+        self._write(self._engine.apply, entries, positions, tuple(entries))
+
+    def load(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
+        """As `write`, for many entries at once: as one sorted file. Caches of what was read before are dropped as a
+        whole. Files are not merged before the positions are complete, or something is written otherwise."""
+        if entries:
+            check_key(max(entries))
+        self._compact(positions.complete)
+        self._write(self._engine.load, entries, positions, None)
+
+    def _compact(self, wanted: bool) -> None:
+        if wanted != self._compacts:
+            with self._writing():
+                self._engine.compact_in_background(wanted)
+            self._compacts = wanted
+
+    def _write(
+        self,
+        write: Callable[[Mapping[bytes, bytes | None]], None],
+        entries: Mapping[bytes, bytes | None],
+        positions: Positions,
+        keys: Collection[bytes] | None,
+    ) -> None:
+        changes = {**entries, POSITIONS_KEY: encode_positions(positions)}
+        with self._lock, self._writing():
+            write(changes)
+            self._positions = positions
+            if keys is None:
+                self._changed.forget()
+            elif keys:
+                self._changed.add(keys)
+
+    def get(self, key: bytes) -> bytes | None:
+        """The newest value of a key. For the thread that writes."""
+        if key >= RESERVED:
+            return None
+        with self._reading():
+            return self._engine.get(key)
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The newest entries with start <= key < end (None: unbounded), in order, as they are now."""
+        snapshot = self._engine.snapshot()
+        self._open.add(snapshot)  # a close ends the scan, which would keep the files open
+        return self._entries(snapshot, start, end)
+
+    def _entries(self, snapshot: Snapshot, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        with self._reading():
+            yield from snapshot.scan(start, _bounded(end))
+
+    def view(self) -> SideView:
+        """The content as it is now, whatever is written later. Release it: it keeps files, or replaced values."""
+        with self._lock:
+            snapshot = self._engine.snapshot()
+            self._open.add(snapshot)
+            return _View(self, snapshot, self.version)
+
+    def changed_between(self, older: tuple[int, int], newer: tuple[int, int]) -> Iterable[bytes] | None:
+        """The keys that may have other values in a newer view than in an older one; None: any key may."""
+        if older == newer:
+            return ()
+        if older[0] != self._number or older > newer:
+            return None
+        with self._lock:
+            return self._changed.since(older[1])
+
+    def flush(self) -> None:
+        """Make what was written outlive this process."""
+        with self._writing():
+            self._engine.flush()
+
+    def copy_to(self, directory: Path) -> None:
+        """Make a folder, which must not exist, with the content as it is at one moment. Files are linked where the
+        engine has some. Any thread may do that."""
+        with self._writing():
+            self._engine.copy_to(directory)
+
+    def statistics(self) -> dict[str, int]:
+        """What the engine says of itself; `keys` is about how many entries there are. Any thread may ask."""
+        found = self._engine.statistics()
+        return {**found, "keys": max(0, found["keys"] - 1)} if found else found
+
+    def close(self, *, flush: bool = True) -> None:
+        """Release all views, flush, and let go of the files. Idempotent.
+
+        Args:
+            flush: whether what was written is to outlive this process.
+        """
+        if self._closed:
+            return
+        for snapshot in list(self._open):
+            snapshot.release()
+        self._closed = True
+        try:
+            if flush:
+                with self._writing():
+                    self._engine.flush()
+        finally:
+            self._engine.close()
+
+    def failed(self, error: Exception) -> Exception:
+        """What to raise for an error of the engine. If its files are damaged, that is noted first."""
+        if type(error) is Exception:  # how the binding raises what RocksDB says
+            if self._closed:
+                return RetryableError(f"the side store in `{self._place}` was closed")
+            error = engine_error(error, f"the side store in `{self._place}` failed")
+        if isinstance(error, CorruptError) or os.strerror(errno.EIO) in str(error):
+            self._damaged()
+        return error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            raise self.failed(error) from error
+
+    _writing = _reading
+
+
+class _View(SideView):
+    """A snapshot of the engine without what is reserved."""
+
+    def __init__(self, content: SideEngine, snapshot: Snapshot, version: tuple[int, int]) -> None:
+        self._content = content
+        self._snapshot = snapshot
+        self._get = snapshot.get
+        self._version = version
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._version
+
+    def changed_since(self, version: tuple[int, int]) -> Iterable[bytes] | None:
+        return self._content.changed_between(version, self._version)
+
+    def get(self, key: bytes) -> bytes | None:
+        if key >= RESERVED:
+            return None
+        try:
+            return self._get(key)
+        except Exception as error:
+            raise EngineFailedError(str(self._content.failed(error))) from error
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from self._snapshot.scan(start, _bounded(end))
+        except Exception as error:
+            raise EngineFailedError(str(self._content.failed(error))) from error
+
+    def statistics(self) -> dict[str, int]:
+        return self._content.statistics()
+
+    def release(self) -> None:
+        self._snapshot.release()
+
+
+def _bounded(end: bytes | None) -> bytes:
+    return RESERVED if end is None or end > RESERVED else end
+
+
+def check_key(largest: bytes) -> None:
+    """Raise SerdeError if a key, the largest of several, is reserved."""
+    if largest >= RESERVED:
+        raise SerdeError(
+            f"a side store cannot have the key {largest[:40]!r}{'...' if len(largest) > 40 else ''}: keys that begin "
+            f"with {len(RESERVED)} bytes 0xff are reserved for the store's positions. Choose another serde for the keys"
+        )

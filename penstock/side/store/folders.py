@@ -1,0 +1,300 @@
+"""Where side stores are kept on a host, and how one is opened.
+
+    <base>/<store>/side-<task>                    of a task
+    <base>/<store>/side-all-<number>              of a container, where every task has everything
+    <base>/<store>/side-<task>-private-...        of a container that found the task's folder in use
+
+They outlive epochs and processes, but for the private ones. One process at a time has one; see
+`penstock.host.locked_folder`.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TypeAlias
+
+from penstock.config.model import StoreSettings
+from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
+from penstock.host.locked_folder import LockedFolder
+from penstock.os_errors import explained
+from penstock.side.store.engine import SideEngine
+from penstock.side.store.positions import Positions
+from penstock.side.store.reuse import Decision, Rebuild, Wanted, decide_reuse
+from penstock.state.engines.memory import MemoryEngine
+from penstock.state.engines.rocksdb import RocksDbEngine
+
+logger = logging.getLogger(__name__)
+
+_BASE_DIR = "job.logged.store.base.dir"
+_WAIT_SECONDS = 3.0
+"""How long an older process of this job may take to let go of a folder."""
+_POLL_SECONDS = 0.05
+_PRIVATE = "-private-"
+
+
+_Decide: TypeAlias = Callable[[Positions], Decision]
+_Fill: TypeAlias = Callable[[Path], bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideFolders:
+    """The folders of a container's side stores."""
+
+    base: Path
+    """The folder of the job's stores on this host."""
+    epoch: int
+    container: str
+
+    def of_task(self, store: str, task: int) -> Path:
+        """The folder of a task's part of a store."""
+        return self.base / store / f"side-{task}"
+
+    def of_all(self, store: str, number: int) -> Path:
+        """A folder of a store that has everything."""
+        return self.base / store / f"side-all-{number}"
+
+    def private(self, store: str, task: int | None) -> Path:
+        """A folder that nobody else opens, for this epoch."""
+        whose = "all" if task is None else str(task)
+        return self.base / store / f"side-{whose}{_PRIVATE}{self.epoch}-{self.container}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSide:
+    """A side store that was opened."""
+
+    engine: SideEngine
+    decision: Decision
+    """Whether it has content to continue from; otherwise it is empty."""
+    folder: LockedFolder | None
+    """Where it is kept; None in memory."""
+    outlives: bool
+    """Whether the folder is used again after this."""
+
+    def give_up(self) -> None:
+        """Let no later start continue it, however this process ends. It can be read as before."""
+        if self.folder is not None:
+            self.folder.mark_damaged()
+
+    def close(self) -> None:
+        """Flush and close the engine, then let go of the folder. Idempotent."""
+        try:
+            self.engine.close(flush=self.outlives)
+        finally:
+            if self.folder is not None:
+                self.folder.release() if self.outlives else self.folder.remove()
+
+
+def open_side_engine(
+    settings: StoreSettings,
+    folders: SideFolders,
+    task: int | None,
+    wanted: Wanted,
+    *,
+    now_ms: int,
+    max_age_ms: int,
+    wait_s: float = _WAIT_SECONDS,
+    fill: Callable[[Path], bool] | None = None,
+) -> OpenedSide:
+    """Open a side store on this host, with its content if that can be continued, otherwise empty.
+
+    Args:
+        settings: of the store.
+        folders: of the container.
+        task: whose part it is; None if it has everything.
+        wanted: what it is to be made from.
+        now_ms: the time, in epoch milliseconds.
+        max_age_ms: how long ago its content may have been up to date.
+        wait_s: how long to wait for a process that is ending to let go of a task's folder, in seconds.
+        fill: fills an empty folder with the files of a backup, and says whether it could; None if there is no backup.
+
+    Raises:
+        PenstockError: the folder cannot be written, and what to do about it.
+    """
+    if settings.factory == "memory":
+        nothing = Rebuild("it is kept in memory", expected=True)
+        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+
+    def decide(positions: Positions) -> Decision:
+        return decide_reuse(positions, wanted, now_ms, max_age_ms)
+
+    with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
+        folder = _shared(settings.name, folders, task, wait_s)
+        if folder is not None:
+            try:
+                return _open_shared(settings, folder, decide, fill)
+            except _InUseError:
+                folder.release()
+            except BaseException:
+                folder.release()
+                raise
+        folder = _private(settings.name, folders, task)
+        try:
+            return _open(settings, folder, decide, fill, outlives=False)
+        except BaseException:
+            folder.remove()
+            raise
+
+
+def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
+    """The same place without its content, which nobody reads.
+
+    Raises:
+        PenstockError: the folder cannot be written, and what to do about it.
+    """
+    opened.engine.close(flush=False)
+    nothing = Rebuild("it begins again", expected=True)
+    if opened.folder is None:
+        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+    with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
+        gc.collect()  # an error that was handled may hold the old files open, which are written when they are closed
+        opened.folder.empty()
+        return OpenedSide(_open_files(settings, opened.folder), nothing, opened.folder, opened.outlives)
+
+
+def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None, number: int) -> OpenedSide:
+    """An empty side store beside the one that is in use, for content that replaces it. It is removed when it is closed:
+    the next start fills the store from the beginning.
+
+    Args:
+        settings: of the store.
+        folders: of the container.
+        task: whose part it is; None if it has everything.
+        number: which one it is of those that this container makes.
+
+    Raises:
+        PenstockError: the folder cannot be written, and what to do about it.
+    """
+    nothing = Rebuild("it replaces another one", expected=True)
+    if settings.factory == "memory":
+        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+    with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
+        own = folders.private(settings.name, task)
+        folder = LockedFolder.lock(own.with_name(f"{own.name}-{number}"))
+        if folder is None:
+            raise RetryableError(f"`{own}-{number}` is in use, although no other process should know it")
+        folder.empty()
+        return OpenedSide(_open_files(settings, folder), nothing, folder, outlives=False)
+
+
+def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) -> None:
+    """Remove the folders of side stores that the job no longer has, or has otherwise, if nobody uses them.
+
+    Args:
+        folders: of any container of the job on this host.
+        stores: the side stores that are kept in folders, and whether each task has everything of it.
+        tasks: how many tasks the job has.
+    """
+    for lock in folders.base.glob("*/side-*.lock"):
+        path = lock.with_suffix("")
+        whose = path.name.removeprefix("side-")
+        broadcast = stores.get(path.parent.name)
+        if broadcast is not None and _PRIVATE not in whose:
+            if broadcast and whose.startswith("all-"):
+                continue
+            if not broadcast and whose.isdecimal() and int(whose) < tasks:
+                continue
+        if (folder := LockedFolder.lock(path)) is not None:
+            folder.remove()
+            if path.parent.name not in stores:
+                with suppress(OSError):  # it has something else
+                    path.parent.rmdir()
+
+
+class _InUseError(Exception):
+    """RocksDB says that the files are in use."""
+
+
+def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -> LockedFolder | None:
+    """The folder that is used again and again, locked; None if somebody has it."""
+    if task is None:
+        return next(filter(None, (LockedFolder.lock(folders.of_all(store, number)) for number in count())))
+    path, deadline = folders.of_task(store, task), time.monotonic() + wait_s
+    while (folder := LockedFolder.lock(path)) is None and time.monotonic() < deadline:
+        time.sleep(_POLL_SECONDS)
+    return folder
+
+
+def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill) -> OpenedSide:
+    try:
+        return _open(settings, folder, decide, fill, outlives=True)
+    except _InUseError:
+        gc.collect()  # what this process has closed may be held by an error that was handled
+        return _open(settings, folder, decide, fill, outlives=True)
+
+
+def _private(store: str, folders: SideFolders, task: int | None) -> LockedFolder:
+    path = folders.private(store, task)
+    logger.warning(
+        "store `%s` of %s is in use by another process on this host: it is filled from the beginning of its side "
+        "inputs, in `%s`, which is removed afterwards",
+        *(store, "all tasks" if task is None else f"task {task}", path),
+    )
+    folder = LockedFolder.lock(path)
+    if folder is None:
+        raise RetryableError(f"`{path}` is in use, although no other process should know it")
+    folder.empty()
+    return folder
+
+
+def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
+    engine, decision = _open_content(settings, folder, decide, "on this host")
+    if engine is None and fill is not None:
+        folder.empty()
+        if fill(folder.path):
+            engine, decision = _open_content(settings, folder, decide, "in its backup")
+    if engine is None:
+        folder.empty()
+        engine = _open_files(settings, folder)
+    return OpenedSide(engine, decision, folder, outlives)
+
+
+def _open_content(
+    settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
+) -> tuple[SideEngine | None, Decision]:
+    """What is in the folder, if it can be continued. It is logged if not."""
+    why = Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
+    if not folder.damaged:
+        try:
+            engine = _open_files(settings, folder)
+            decision = decide(engine.positions)
+            if not isinstance(decision, Rebuild):
+                logger.info("store `%s` continues from what was kept %s (`%s`)", settings.name, where, folder.path)
+                return engine, decision
+            engine.close(flush=False)
+            why = decision
+        except CorruptError as error:
+            why = Rebuild(f"it is damaged: {error}")
+        except IncompatibleError as error:
+            why = Rebuild(str(error))
+    logger.log(
+        logging.INFO if why.expected else logging.WARNING,
+        "store `%s` does not continue from what was kept %s (`%s`): %s",
+        *(settings.name, where, folder.path, why.reason),
+    )
+    return None, why
+
+
+def _open_files(settings: StoreSettings, folder: LockedFolder) -> SideEngine:
+    try:
+        files = RocksDbEngine(
+            folder.path,
+            block_cache_bytes=settings.rocksdb_block_cache_bytes,
+            write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
+        )
+    except PenstockError as error:
+        if "lock hold by current process" in str(error) or "While lock file" in str(error):
+            raise _InUseError from error
+        raise
+    try:
+        return SideEngine(files, str(folder.path), folder.mark_damaged)
+    except BaseException:
+        files.close()
+        raise

@@ -1,0 +1,99 @@
+"""Whether the content of a side store that is on a host can be continued."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.side.store.positions import Positions
+from penstock.system.contract.messages import PartitionOffsets
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a side store is to be made from, and how the streams are now."""
+
+    fingerprint: str
+    """What makes the content besides the streams: serdes and processor."""
+    ends: Mapping[SystemStreamPartition, PartitionOffsets]
+    """The ends of every partition that fills the store."""
+    complete_from: Mapping[SystemStreamPartition, int]
+    """From where on each partition has everything (`SystemAdmin.complete_from`)."""
+    identities: Mapping[SystemStream, str | None]
+    """What distinguishes each stream from others of its name (`SystemAdmin.stream_identity`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reuse:
+    """The content is continued from its positions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild:
+    """The content is made again from the beginning of the streams."""
+
+    reason: str
+    """Why, as a clause: `it was ...`."""
+    expected: bool = False
+    """Whether nothing is lost by it: there was no content."""
+
+
+Decision: TypeAlias = Reuse | Rebuild
+
+
+def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_ms: int) -> Decision:
+    """Whether content that has these positions is what would be made from the beginning of the streams, but for what
+    follows its positions.
+
+    Args:
+        found: the positions of the content; None if there is none.
+        wanted: what the store is to be made from.
+        now_ms: the time, in epoch milliseconds.
+        max_age_ms: how long ago the content may have been up to date.
+    """
+    if found is None or not found.next_offsets:
+        return Rebuild("nothing was kept yet", expected=True)
+    reason = (
+        _other_making(found, wanted)
+        or _other_streams(found, wanted)
+        or _too_old(found, now_ms, max_age_ms)
+        or next(filter(None, (_cannot_continue(ssp, found, wanted) for ssp in sorted(found.next_offsets))), None)
+    )
+    return Reuse() if reason is None else Rebuild(reason)
+
+
+def _other_making(found: Positions, wanted: Wanted) -> str | None:
+    if found.fingerprint == wanted.fingerprint:
+        return None
+    return "it was made by another processor or with other serdes"
+
+
+def _other_streams(found: Positions, wanted: Wanted) -> str | None:
+    if gone := sorted(set(found.next_offsets) - set(wanted.ends)):
+        return f"it was made from `{gone[0]}` as well, which is no longer a side input"
+    if new := sorted(set(wanted.ends) - set(found.next_offsets)):
+        return f"it was made without `{new[0]}`"
+    for stream, identity in sorted(wanted.identities.items()):
+        if found.identities.get(stream) != identity:
+            return f"the stream `{stream}` was deleted and created again since"
+    return None
+
+
+def _too_old(found: Positions, now_ms: int, max_age_ms: int) -> str | None:
+    if (age_ms := now_ms - found.updated_ms) <= max_age_ms:
+        return None
+    return f"it was brought up to date {age_ms // 1000} s ago, which is more than side.inputs.max.age.ms={max_age_ms}"
+
+
+def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: Wanted) -> str | None:
+    following, upcoming, complete_from = found.next_offsets[ssp], wanted.ends[ssp].upcoming, wanted.complete_from[ssp]
+    if following > upcoming:
+        return f"it was read up to offset {following} of `{ssp}`, which now ends at {upcoming}"
+    if following < complete_from:
+        return (
+            f"it was read up to offset {following} of `{ssp}`, and what followed up to {complete_from} was deleted or "
+            "compacted since: deletions may be missing"
+        )
+    return None

@@ -1,0 +1,208 @@
+"""Runs batches as Spark jobs: one job a run."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.errors.exceptions.captured import CapturedException
+
+from penstock.batch.batch import Batch
+from penstock.batch.ranges import BatchRanges
+from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError
+from penstock.runtime.reports import Report
+from penstock.runtime.stage.sink import writing_text
+from penstock.spark.batches.lineage import BatchPlan, run_batch
+from penstock.spark.batches.packet_rdd import PacketRdd, Step
+from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.session.gateway import spark_died
+from penstock.spark.session.spark_errors import cause_of
+from penstock.spark.workers.packages import Shipment
+from penstock.spark.workers.worker import ContainerStage, Lane, SinkStage, SourceStage
+from penstock.start.prepare import PreparedJob
+from penstock.wire.ports import RunBrokenError
+
+logger = logging.getLogger(__name__)
+_QUIET_SECONDS = 60
+_REPORT_SECONDS = 10.0
+_LOOK_SECONDS = 0.02
+
+
+class SparkJobs(Protocol):
+    """How the Spark jobs of a run are found and cancelled."""
+
+    def enter(self) -> None:
+        """This thread submits the run's next Spark job. Raises RunBrokenError if none may be submitted any more."""
+        ...
+
+    def cancel(self) -> None:
+        """Cancel those that run, from any thread."""
+        ...
+
+    def ids(self) -> Sequence[int]:
+        """The ids of those that Spark remembers."""
+        ...
+
+
+class JobGroup:
+    """The jobs of a run that has Spark for itself: one job group."""
+
+    def __init__(self, context: SparkContext, group: str, description: str) -> None:
+        self._context = context
+        self._group, self._description = group, description
+        self._entered = False
+
+    def enter(self) -> None:
+        """See `SparkJobs`."""
+        if not self._entered:  # a property of this thread
+            self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
+            self._entered = True
+
+    def cancel(self) -> None:
+        """See `SparkJobs`."""
+        self._context.cancelJobGroup(self._group)
+
+    def ids(self) -> Sequence[int]:
+        """See `SparkJobs`."""
+        return self._context.statusTracker().getJobIdsForGroup(self._group)
+
+
+class SparkRunner:
+    """The `BatchRunner` of a Spark context."""
+
+    def __init__(
+        self,
+        context: SparkContext,
+        job: PreparedJob,
+        shipment: Shipment,
+        directory: ContainerDirectory,
+        stop: threading.Event,
+        jobs: SparkJobs | None = None,
+    ) -> None:
+        """Once `stop` is set, nothing is waited for. `jobs`: by default a job group of the run."""
+        self._context = context
+        self._job = job
+        self._shipment = shipment
+        self._directory = directory
+        self._stop = stop
+        name = job.paths.root
+        self._jobs = jobs or JobGroup(context, f"penstock-{name}-{job.claim.run_id}", f"Penstock {name}")
+        self._running = False
+        """Whether a Spark job runs, or is about to."""
+
+    def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
+        """See `BatchRunner.run`."""
+        self._jobs.enter()
+        lanes = self._directory.lanes()
+        try:
+            self._running = True
+            return run_batch(self._context, self._job.topology, lanes, self._plan(epoch, lanes, batch, ranges))
+        except (Py4JJavaError, CapturedException) as error:
+            raise RunBrokenError(cause_of(error)) from error
+        except Exception:
+            self._cancel_group()
+            raise
+        finally:
+            self._running = False
+
+    def _plan(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> BatchPlan:
+        job, shipment = self._job, self._shipment
+        return BatchPlan(
+            self._source(epoch, lanes, batch, ranges),
+            tuple(
+                ContainerStage(stage.number, lanes, shipment.secret, epoch, batch, self._directory.tls)
+                for stage in job.topology.container_stages
+            ),
+            None if job.topology.sink is None else SinkStage(shipment.worker_package, lanes, batch, job.writer(epoch)),
+            self._rows(),
+        )
+
+    def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
+        """Stage 0 of the batch."""
+        return SourceStage(self._shipment.worker_package, lanes, batch, ranges.by_task, epoch)
+
+    def _rows(self) -> PacketRdd | None:
+        """What comes into stage 0; None: nothing."""
+        return None
+
+    def cancel(self) -> None:
+        """Cancel the running Spark job, from any thread; there may be none."""
+        if self._running:
+            self._cancel_group()
+
+    def _cancel_group(self) -> None:
+        try:
+            self._jobs.cancel()
+        except Exception as error:  # Spark is ending or dead, and its jobs with it: the loop notices that itself
+            logger.debug("the Spark job was not cancelled: %s", error)
+
+    def await_quiet(self) -> None:
+        """No task of an old job of this run may run beside what follows.
+
+        Spark may need `spark.network.timeout` to notice that an executor has ended.
+        """
+        self.cancel_rest()
+        timeout_s = self._quiet_timeout_s()
+        begun = time.monotonic()
+        report_at = begun + _REPORT_SECONDS
+        while active := self._active_tasks():
+            now = time.monotonic()
+            if self._directory.any_lost:
+                raise ContainerLostError(self._directory.loss())
+            if now - begun > timeout_s:
+                raise PenstockTimeoutError(
+                    f"Spark still runs {active} tasks {timeout_s:.0f} s after their job was cancelled. Their executors "
+                    "neither answer nor end: end them, and start the job again"
+                )
+            if now > report_at:
+                logger.warning(
+                    "waiting for %d tasks of the cancelled batch to end in Spark, for at most %.0f s more",
+                    active,
+                    timeout_s - (now - begun),
+                )
+                report_at = now + _REPORT_SECONDS
+            if self._stop.wait(_LOOK_SECONDS):
+                return
+
+    def cancel_rest(self) -> None:
+        """Cancel what of the last Spark job still runs; asked to cancel nothing, Spark logs a warning."""
+        status = self._context.statusTracker()
+        if set(self._jobs.ids()) & set(status.getActiveJobsIds()):
+            self._cancel_group()
+
+    def _quiet_timeout_s(self) -> float:
+        """As long as Spark takes to notice a lost executor, and some more."""
+        jvm: Any = self._context._jvm  # noqa: SLF001
+        text = self._context.getConf().get("spark.network.timeout", "120s")
+        return float(jvm.org.apache.spark.network.util.JavaUtils.timeStringAsSec(text)) + _QUIET_SECONDS
+
+    def waits_for(self) -> str:
+        """See `BatchRunner.waits_for`: whether the last of the running job's Spark stages has begun."""
+        if not self._running or self._job.topology.sink is None:
+            return ""
+        try:
+            status = self._context.statusTracker()
+            jobs = sorted(set(status.getActiveJobsIds()) & set(self._jobs.ids()))
+            infos = [status.getJobInfo(job) for job in jobs]
+            last = status.getStageInfo(max(infos[-1].stageIds)) if infos and infos[-1] else None
+        except Exception as error:  # Spark is ending or dead: the run loop notices that itself
+            logger.debug("Spark did not say what runs: %s", error)
+            return ""
+        return writing_text(self._job.topology) if last and last.numActiveTasks else ""
+
+    def _active_tasks(self) -> int:
+        """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
+        status = self._context.statusTracker()
+        jobs = sorted(self._jobs.ids())[-1:]
+        infos = [status.getJobInfo(job) for job in jobs]
+        stages = [status.getStageInfo(stage) for info in infos if info for stage in info.stageIds]
+        return sum(stage.numActiveTasks for stage in stages if stage)
+
+    def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
+        """See `BatchRunner.death`: whether Spark's JVM has died."""
+        return spark_died(error, last_checkpoint)

@@ -1,0 +1,491 @@
+"""The containers of a run: starting them, which task is where, and calls to all of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import TypeVar
+
+from pyspark import SparkContext
+
+from penstock.batch.batch import Due
+from penstock.config.model import JobConfig
+from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
+from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
+from penstock.retry import retry
+from penstock.spark.containers.callers import CallerIdentities
+from penstock.spark.containers.launch import ContainerLauncher
+from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
+from penstock.spark.containers.replacing import Replacing
+from penstock.spark.session.executors import LOCAL_ID
+from penstock.spark.workers.packages import pickled
+from penstock.spark.workers.worker import Lane
+from penstock.standby.driver.followers import moved_to, ready_standbys
+from penstock.wire.assignment import Assignment, Distance, Place, assign
+from penstock.wire.calls import (
+    CLOSE,
+    CLOSE_SECONDS,
+    OPEN,
+    WIND_DOWN,
+    Call,
+)
+from penstock.wire.client import ContainerClient
+from penstock.wire.package import JobPackage
+from penstock.wire.ports import Opening, ignore_answer
+from penstock.wire.protocol import (
+    ContainerAddress,
+    ContainerSpec,
+    EpochFailure,
+    Nothing,
+    OpenEpoch,
+    Request,
+    Restored,
+    StandbyState,
+)
+from penstock.wire.tls import TlsIdentity
+from penstock.wording import counted
+
+logger = logging.getLogger(__name__)
+_LAST_BEATS_SECONDS = 2.0
+"""How long the end waits for beats. Those of a container that was closed end at once, those of a host that is cut off
+do not."""
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
+T = TypeVar("T")
+_NOTES = 8
+
+
+class ContainerDirectory:
+    """All containers of one run.
+
+    Task assignment is sticky: a task stays in its container as long as that lives.
+    """
+
+    def __init__(
+        self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int, abort: threading.Event
+    ) -> None:
+        """`abort`: nothing more is waited for once it is set."""
+        self._context = context
+        self._abort = abort
+        self._config = config
+        self._callers = CallerIdentities(tls=spec.tls)
+        self._spec = spec
+        self._tasks = tasks
+        self._clients: dict[str, ContainerClient] = {}
+        self._assignment = Assignment()
+        self._standbys = config.job.standbys
+        self._warned_of_near = False
+        self._condemned: set[str] = set()
+        """Incarnations that count as lost, whether their processes know it or not."""
+        self._past_metrics = Snapshot()
+        """What containers have counted that are lost."""
+        self._metrics_lock = threading.Lock()
+        """A container is either among the clients or among the lost ones, for who adds up metrics."""
+        self._losses = LossWatch(
+            context, config.container, lambda: list(self._clients.values()), waits=not config.job.standbys
+        )
+        self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
+        self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
+        self._set_callers()
+        self._replacing = Replacing(self._launcher, self._calls)
+
+    def start(self, on_lost: Callable[[], None]) -> None:
+        """Watch containers from now on. `on_lost` is called from another thread when one is lost."""
+        self._losses.start(on_lost)
+
+    # Starting and assigning.
+
+    def drop_lost(self) -> None:
+        """Forget lost containers. An executor on a host that no longer answers is given up, so that Spark does not wait
+        for its tasks until `spark.network.timeout` has passed."""
+        self._losses.lost.clear()  # first: what is lost from here on sets it again
+        for client in [client for client in self._clients.values() if client.lost is not None]:
+            if client.address.container not in self._clients:
+                continue  # it was dropped with its executor
+            self._drop(client)
+            executor_id = client.address.executor_id
+            if executor_id != LOCAL_ID and not client.host_answers():
+                self._launcher.give_up(executor_id, f"container {client.address.container}: {client.lost}")
+                for other in [c for c in self._clients.values() if c.address.executor_id == executor_id]:
+                    self._drop(other)
+
+    def ensure(self) -> None:
+        """Drop lost containers, start what is missing on the executors there are, and give every task a home. Where
+        standbys can take over, what is missing is started in the background, and comes with a later epoch.
+
+        Raises:
+            ContainerLostError: a container did not start, or cannot be reached.
+            PenstockTimeoutError: there is no executor.
+        """
+        self.drop_lost()
+        self._callers.begin_epoch()
+        self._set_callers()
+        if self._standbys and self._assignment.survives_with(self._clients):
+            found = self._replacing.take()  # nobody waits for them: there is a container for every task
+            self._replacing.postpone()
+        else:
+            self._replacing.settle()
+            found = self._launcher.await_containers(frozenset(self._condemned))
+        found = [address for address in found if address.incarnation not in self._condemned]
+        new = [self._client(address) for address in found if address.container not in self._clients]
+        for client in new:
+            self._clients[client.address.container] = client
+            client.listen(self._losses.lose)
+        self._check_reached(new)
+        self._renew_ports()
+        self._assign()
+
+    @property
+    def tls(self) -> TlsIdentity | None:
+        """With what workers prove to containers who they are; None: in clear."""
+        return self._callers.current
+
+    def _client(self, address: ContainerAddress) -> ContainerClient:
+        return ContainerClient(address, self._spec.secret, self._callers.of(address.callers))
+
+    def _set_callers(self) -> None:
+        """Containers that start from now on accept the newest identity of callers."""
+        if self._callers.current is not None:
+            self._launcher.spec = replace(self._spec, callers=self._callers.current.certificate)
+
+    def _renew_ports(self) -> None:
+        """Give every container that accepts an older identity of callers a new port with a new certificate.
+
+        Raises:
+            ContainerLostError: one did not answer. It may have another port by now, which nobody knows.
+        """
+        tls = self._callers.current
+        if tls is None:
+            return
+        older = [client for client in self._clients.values() if client.address.callers != tls.certificate]
+        renewals = [(client, self._calls.submit(client.renew, tls)) for client in older]
+        failed = []
+        for client, renewal in renewals:
+            if (error := _wait(client, renewal, self._abort)) is not None:
+                client.lost = client.lost or f"its port was not renewed: {error}"
+                failed.append(client.lost)
+        if failed:
+            self._losses.lost.set()
+            raise ContainerLostError("; ".join(failed))
+
+    def newcomers(self) -> list[str]:
+        """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only.
+
+        With standbys: the containers that were started in the background, and those whose standbys are ready for
+        tasks that are to be in them.
+        """
+        used = Counter(client.address.executor_id for client in self._clients.values())
+        if not self._standbys:
+            return self._launcher.newcomers(used)
+        if started := self._replacing.started(frozenset(self._condemned), self._clients):
+            return started
+        if self._launcher.missing(used):
+            self._replacing.begin(frozenset(self._condemned))
+        after = self._next_assignment()
+        return moved_to(self._assignment, after, self._next_assignment(everything_ready=True))
+
+    def _check_reached(self, clients: list[ContainerClient]) -> None:
+        """Wait for the first beats of new containers: an address can be right for its host and wrong for others."""
+        deadline = time.monotonic() + self._config.container.lost_ms / 1000
+        for client in clients:
+            while client.last_beat is None and client.lost is None and time.monotonic() < deadline:
+                self._losses.pause(0.01)
+            if client.last_beat is None:
+                why = client.lost or f"no beat within container.lost.ms={self._config.container.lost_ms}"
+                client.lost = client.unreachable(why)
+                self._launcher.count_failure(client.address.executor_id)
+                raise ContainerLostError(client.lost)
+
+    def _drop(self, client: ContainerClient) -> None:
+        client.lost = client.lost or "its executor was given up"
+        client.disconnect()
+        self._condemned.add(client.address.incarnation)
+        with self._metrics_lock:
+            self._past_metrics = self._past_metrics.merged(client.metrics.without_gauges())
+            self._clients.pop(client.address.container, None)
+
+    def _assign(self) -> None:
+        if not self._clients:
+            raise ContainerLostError("there is no container")
+        self._assignment = self._next_assignment()
+        self._warn_of_near_standbys()
+
+    def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
+        """With the containers that there are now."""
+        ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
+        return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
+
+    def _places(self) -> dict[str, Place]:
+        addresses = [client.address for client in list(self._clients.values())]
+        return {each.container: Place(each.machine, each.executor_id, each.copies) for each in addresses}
+
+    def _warn_of_near_standbys(self) -> None:
+        """Once in a run: a standby on the same executor is lost with it."""
+        if not self._standbys or self._warned_of_near:
+            return
+        places, now = self._places(), self._assignment
+        near = [
+            task
+            for task, own in now.standbys.items()
+            if not own or all(places[now.homes[task]].distance(places[name]) is Distance.CONTAINERS for name in own)
+        ]
+        if near:
+            self._warned_of_near = True
+            logger.warning(
+                "%s of %d tasks have no standby on another executor, because there is none with a container: if the "
+                "executor is lost, they are restored from their backends (job.standbytasks.replication.factor=%d)",
+                len(near),
+                self._tasks,
+                self._standbys + 1,
+            )
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """Every container with the tasks that are in it.
+
+        Raises:
+            ContainerLostError: the containers' certificates have become old, and one did not get another one.
+        """
+        if self._callers.is_due:
+            self._callers.renew()
+            self._set_callers()
+            self._renew_ports()
+        now = self._assignment
+        found = (
+            Lane(replace(client.address, callers=None), tuple(now.tasks_in(name)))
+            for name, client in self._clients.items()
+        )
+        return tuple(lane for lane in found if lane.tasks)
+
+    def resident_bytes(self) -> int:
+        """Memory of all containers, as of their last beats."""
+        return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)
+
+    def processed_messages(self, batch: int) -> Mapping[int, int]:
+        """How many messages of the batch each stage with state has processed, as of the containers' last beats."""
+        beats = [c.last_beat for c in list(self._clients.values())]
+        found = Counter[int]()
+        for beat in beats:
+            if beat is not None and beat.batch == batch:
+                found.update(beat.processed)
+        return dict(sorted(found.items()))
+
+    def waits_for(self) -> str:
+        """See `Fleet.waits_for`."""
+        beats = [
+            c.last_beat for c in list(self._clients.values()) if c.last_beat is not None and c.last_beat.processing
+        ]
+        return max(beats, key=lambda beat: beat.stalled_ms).processing if beats else ""
+
+    def standby_states(self) -> dict[str, list[StandbyState]]:
+        """See `Fleet.standby_states`."""
+        beats = {name: client.last_beat for name, client in list(self._clients.items())}
+        return {name: beat.standbys for name, beat in beats.items() if beat is not None and beat.standbys}
+
+    def pending_bytes(self) -> int:
+        """What was written to stores since the last commit began, as of the containers' last beats."""
+        return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
+
+    def wants_commit(self) -> bool:
+        """See `Fleet`."""
+        return any(c.last_beat.wants_commit for c in self._clients.values() if c.last_beat is not None)
+
+    def metrics(self) -> Snapshot:
+        """The metrics of all containers, as of their last beats; of those that were lost, what they counted."""
+        with self._metrics_lock:
+            return self._past_metrics.merged(*(self._metrics_of(client) for client in list(self._clients.values())))
+
+    def _metrics_of(self, client: ContainerClient) -> Snapshot:
+        """Its metrics, without the gauges of tasks that have left it."""
+        own = f"container {client.address.container}"
+        beat = client.last_beat
+        memory = 0 if beat is None else beat.resident_bytes
+        name, now = client.address.container, self._assignment
+        tasks, standbys = now.tasks_in(name), now.standbys_in(name)
+        here = {own, *(f"Partition {task}" for task in tasks), *(f"Standby {task}" for task in standbys)}
+        gauges = {key: value for key, value in client.metrics.items() if key.source in here}
+        gauges[MetricId(own, "container", "physical-memory-bytes")] = GaugeValue(memory)
+        return Snapshot({**client.metrics.without_gauges(), **gauges})
+
+    # Calls to all.
+
+    def open(
+        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+    ) -> Mapping[int, Mapping[str, Due]]:
+        """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far. Returns
+        by task and operator the times of the oldest timers."""
+        data = pickled(package)
+        restored: dict[str, int] = {}
+
+        def restoring(container: str, answer: Restored) -> None:
+            restored[container] = answer.size_bytes
+            progress(sum(restored.values()))
+
+        request = OpenEpoch(data, opening.last_ended, opening.checkpoint_id, opening.markers, opening.covered)
+        answers = self.ask(OPEN, opening.epoch, request, on_answer=restoring)
+        noted = [note for answer in answers for note in answer.notes]
+        for note in noted[:_NOTES]:
+            logger.error("%s", note)
+        if len(noted) > _NOTES:
+            more = counted(len(noted) - _NOTES, "more restore")
+            logger.error("%s fell back to another backend: see the containers' logs", more)
+        return {task: due for answer in answers for task, due in answer.next_due.items()}
+
+    def ask(
+        self,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        *,
+        abandoned: threading.Event | None = None,
+        on_answer: Callable[[str, A], None] = ignore_answer,
+    ) -> list[A]:
+        """Make a call to every container that has tasks or is a standby, at once, each with what concerns it. Waits for
+        all; a loss is raised before any other error.
+
+        Args:
+            abandoned: once it is set, nothing is tried again. Without it, a container that is lost has this effect.
+            on_answer: called with a container's name and each of its answers, from several threads.
+
+        Returns:
+            The last answer of each container.
+
+        Raises:
+            ContainerLostError: a container refuses, does not answer, or is lost; or the call was abandoned.
+            PenstockTimeoutError: what may pass did not, within `task.commit.timeout.ms`.
+        """
+        return self._all(
+            lambda client: self._ask_one(client, call, epoch, request, abandoned or self._losses.lost, on_answer)
+        )
+
+    def _ask_one(
+        self,
+        client: ContainerClient,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        abandoned: threading.Event,
+        on_answer: Callable[[str, A], None],
+    ) -> A:
+        name, now = client.address.container, self._assignment
+        own = request.for_container(now.tasks_in(name), now.standbys_in(name))
+        began = time.monotonic()
+
+        def once() -> A:
+            timeout_s = call.answer_s(self._config, time.monotonic() - began)
+            answer = client.ask(call, epoch, own, timeout_s, lambda answer: on_answer(client.address.container, answer))
+            if call.name == WIND_DOWN.name:
+                client.note_metrics(answer)  # type: ignore[arg-type]
+            return answer
+
+        if call.again is None:
+            return once()
+        timeout_ms = self._config.task.commit_timeout_ms
+        try:
+            return retry(
+                once,
+                replace(call.again, within_s=timeout_ms / 1000),
+                interrupt=abandoned,
+                on_failure=lambda error: logger.warning("%s: %s", request.waiting, error),
+            )
+        except ContainerLostError:
+            raise
+        except RetryableError as error:
+            if abandoned.is_set():
+                raise ContainerLostError(self.loss(otherwise=f"{request.too_late}: it was abandoned")) from error
+            raise PenstockTimeoutError(
+                f"{request.too_late} within task.commit.timeout.ms={timeout_ms}; the last failure: {error}"
+            ) from error
+
+    def close(self, epoch: int) -> None:
+        """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
+        self._losses.stop()
+        for address in self._replacing.end():
+            client = self._client(address)
+            self._clients.setdefault(address.container, client)
+        self._launcher.end(partial(self._close_unknown, epoch))
+        alive = [client for client in self._clients.values() if client.lost is None]
+        futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
+        for future in futures:
+            try:
+                future.result()
+            except PenstockError as error:
+                logger.info("a container did not close by itself: %s", error)
+        deadline = time.monotonic() + _LAST_BEATS_SECONDS
+        for client in self._clients.values():
+            client.disconnect()
+            client.await_end(max(0.0, deadline - time.monotonic()))
+        self._launcher.release()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._losses.close()
+
+    def _close_unknown(self, epoch: int, address: ContainerAddress) -> None:
+        """Close a container that was started when the run was to end already. From any thread."""
+        if address.container in self._clients or address.incarnation in self._condemned:
+            return
+        client = self._client(address)
+        try:
+            client.ask(CLOSE, epoch, Nothing(), CLOSE_SECONDS)
+        except PenstockError as error:
+            logger.info("a container did not close by itself: %s", error)
+        finally:
+            client.disconnect()
+
+    # Losses.
+
+    @property
+    def overdue(self) -> str | None:
+        """See `Fleet.overdue`."""
+        return self._losses.overdue
+
+    @property
+    def side_failure(self) -> EpochFailure | None:
+        """See `Fleet.side_failure`."""
+        beats = (client.last_beat for client in list(self._clients.values()))
+        return next((beat.side_failure for beat in beats if beat is not None and beat.side_failure is not None), None)
+
+    @property
+    def side_troubles(self) -> frozenset[str]:
+        """See `Fleet.side_troubles`."""
+        beats = [client.last_beat for client in list(self._clients.values())]
+        return frozenset(text for beat in beats if beat is not None for text in beat.side_troubles)
+
+    @property
+    def any_lost(self) -> bool:
+        """Whether a container was lost since the last `ensure`."""
+        return self._losses.lost.is_set()
+
+    def loss(self, otherwise: str = "a container was lost") -> str:
+        """Which container was lost, and why."""
+        return self._losses.loss(otherwise)
+
+    def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
+        """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any
+        other error."""
+        busy = [client for name, client in self._clients.items() if self._assignment.concerns(name)]
+        futures = {client.address.container: self._calls.submit(call, client) for client in busy}
+        errors: list[BaseException] = []
+        for client in busy:
+            error = _wait(client, futures[client.address.container], self._abort)
+            if error is not None:
+                errors.append(error)
+        for error in sorted(errors, key=lambda e: not isinstance(e, ContainerLostError)):
+            raise error
+        return [future.result() for future in futures.values()]
+
+
+def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) -> BaseException | None:
+    """What the call ended with. One to a container that is lost meanwhile is left to its own deadline."""
+    while True:
+        try:
+            return future.exception(LOOK_SECONDS)
+        except TimeoutError:
+            if client.lost is not None:
+                return ContainerLostError(f"container {client.address.container}: {client.lost}")
+            if abort.is_set():
+                return ContainerLostError("the run was asked to end at once")

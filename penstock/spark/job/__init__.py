@@ -1,0 +1,1 @@
+"""A job on Spark, from its start to its end."""

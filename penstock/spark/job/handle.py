@@ -1,0 +1,315 @@
+"""The handle of a running job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from penstock.drain.progress import DrainProgress
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.show.progress import (
+    BatchProgress,
+    BootstrapProgress,
+    JobProgress,
+    ProgressBoard,
+    PublishingProgress,
+    TableStatus,
+)
+from penstock.errors import NotFoundError
+from penstock.job.shown_outage import Outage
+from penstock.metrics.snapshot import Snapshot
+from penstock.spark.job.program_end import Running, stop_with_program
+from penstock.spark.job.stop_signals import Ending, count_end_of_program
+
+logger = logging.getLogger(__name__)
+_CANCEL_SECONDS = 0.2
+
+
+class Job:
+    """The handle of a running job, from `app.run(...)`.
+
+    The job's run loop has a separate thread. All methods may be called from any thread. A `with` block stops the job at
+    its end, with a last commit, and waits until the job has ended.
+
+    SIGTERM and Ctrl-C stop a job that the main thread started, unless the program handles them itself. The first signal
+    ends the job after the current batch, with a last commit; a second one ends it at once. `await_termination` then
+    returns. A program that never asks whether its job has ended ends together with the job.
+
+    A program that ends while its job runs waits for the job: it is stopped as at the end of a `with` block, but for at
+    most two minutes, and then at once. Ctrl-C stops it at once. The exit status is the program's.
+
+    Example:
+        >>> with app.run({"spark.master": "local[2]"}) as job:  # doctest: +SKIP
+        ...     job.await_termination(60)
+        ...     print(job.phase, job.last_progress["numInputRows"])
+        False
+        running 1200
+    """
+
+    def __init__(
+        self, name: str, run_id: str, board: ProgressBoard, stop: StopRequest, log_directory: str = ""
+    ) -> None:
+        self.name = name
+        """The job's name and id, `<job.name>-<job.id>`."""
+        self.run_id = run_id
+        self.log_directory = log_directory
+        """The folder of the containers' logs, on each host. `container-*.log` has what the tasks print and log."""
+        self.prometheus_port: int | None = None
+        """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
+        self._board = board
+        self._stop = stop
+        self._cancel: Callable[[], None] = lambda: None
+        self._drain: Callable[[], None] = lambda: None
+        self._error: BaseException | None = None
+        self._is_error_known = False
+        """Whether the program was given the error, or it was logged."""
+        self.ending = Ending()
+        """The job's end, and whether the program asks for it. For the launcher."""
+
+    def __repr__(self) -> str:
+        batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
+        return f"<Job {self.name}: {self._board.phase}{batch}, checkpoint {self.last_checkpoint}, run {self.run_id}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(wait=kind is None)
+        if kind is not None:  # the block's own error goes on; the job's would hide it
+            self.ending.done.wait()
+            self._report()
+
+    def start(self, body: Callable[[], None], cancel: Callable[[], None], drain: Callable[[], None]) -> None:
+        """Run the job on a separate thread. Called once, by the launcher.
+
+        Args:
+            body: the run loop; what it raises is the job's error.
+            cancel: interrupts the Spark job of the running batch.
+            drain: asks the run to drain.
+        """
+        self._cancel, self._drain = cancel, drain
+        threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
+        name, at_once = f"job {self.name}", partial(self.stop, wait=False)  # a second request
+        stop_with_program(Running(name, self.ending.done, self._end_with_program, at_once, self._report))
+
+    def _run(self, body: Callable[[], None]) -> None:
+        try:
+            body()
+        except BaseException as error:
+            self._error = error
+        finally:
+            self._board.update(phase="failed" if self._error else "drained" if self._board.drained else "ended")
+            self.ending.done.set()
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until the job has ended.
+
+        Args:
+            timeout_s: how long to wait, in seconds; None for as long as it takes.
+
+        Returns:
+            Whether the job has ended.
+
+        Raises:
+            PenstockError: the job failed; this is its error.
+
+        Example:
+            >>> app.run(config, until="latest").await_termination(600)  # doctest: +SKIP
+            True
+        """
+        if not self.ending.look().wait(timeout_s):
+            return False
+        if self._error is not None:
+            self._is_error_known = True
+            raise self._error
+        return True
+
+    def stop(self, *, wait: bool = True) -> None:
+        """Stop the job after its current batch, with a last commit.
+
+        A second call ends the job at once: the running batch is dropped, and the next start reads it again from the
+        last checkpoint.
+
+        Args:
+            wait: return only when the job has ended.
+
+        Raises:
+            PenstockError: with `wait`, the job failed; this is its error.
+        """
+        self._stop.request()
+        if self._stop.immediate.is_set():
+            threading.Thread(target=self._keep_cancelling, name="penstock-cancel", daemon=True).start()
+        if wait:
+            self.await_termination()
+
+    def drain(self, *, wait: bool = True) -> None:
+        """Read no more input, process everything in flight and everything that waits for a time, commit, and end, as
+        `penstock drain`.
+
+        The next start may be of a changed program. If this process is killed before the end, the next start drains.
+
+        Args:
+            wait: return only when the job has ended.
+
+        Raises:
+            NotFoundError: the job has ended.
+            PenstockError: the request could not be written; or, with `wait`, the job failed, and this is its error.
+        """
+        if self.ending.done.is_set():
+            raise NotFoundError(f"job {self.name} has ended: there is nothing to drain")
+        self._drain()
+        if wait:
+            self.await_termination()
+
+    def _keep_cancelling(self) -> None:
+        """Cancel until the job has ended: a batch may be about to submit its Spark job at the first cancel."""
+        self._cancel()
+        while not self.ending.done.wait(_CANCEL_SECONDS):
+            self._cancel()
+
+    def _end_with_program(self) -> None:
+        self.ending.awaited = True
+        count_end_of_program()
+        logger.warning(
+            "the program ends while job %s runs: the job stops after the current batch, with a last commit, or at once "
+            "on Ctrl-C. To wait until a job has ended, call `await_termination()`",
+            self.name,
+        )
+        self._stop.ask()
+
+    def _report(self) -> None:
+        """Log the error of a job that failed, unless the program has it."""
+        if self._error is not None and not self._is_error_known:
+            self._is_error_known = True
+            logger.error("job %s failed: %s", self.name, self._error)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the job is still running."""
+        return not self.ending.look().is_set()
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The error of a job that failed; None otherwise."""
+        self._is_error_known = self._error is not None
+        return self._error
+
+    @property
+    def phase(self) -> str:
+        """The phase of the job: `starting`, `restoring`, `bootstrapping`, `publishing`, `running`, `draining`,
+        `stopping`, `ended`, `drained` or `failed`."""
+        self.ending.look()
+        return self._board.phase
+
+    @property
+    def last_progress(self) -> dict[str, Any] | None:
+        """The last batch that ended, with the fields of Spark's StreamingQueryProgress; None before the first. A field
+        that is not known is None.
+
+        Example:
+            >>> job.last_progress["numInputRows"], job.last_progress["durationMs"]["triggerExecution"]  # doctest: +SKIP
+            (1200, 85)
+        """
+        last = self._board.last
+        return None if last is None else last.to_dict()
+
+    @property
+    def progress(self) -> JobProgress | None:
+        """The last batch that ended, as a value; None before the first."""
+        return self._board.last
+
+    @property
+    def running_batch(self) -> BatchProgress | None:
+        """The batch that runs, and how much of it has been processed; None between batches."""
+        running = self._board.running
+        return None if running is None else BatchProgress(*running, self._board.processed(running[0]))
+
+    @property
+    def tables(self) -> tuple[TableStatus, ...]:
+        """The pushed tables, in the order in which they were declared: the version that batches read, and the one that
+        containers load. Empty if there are none, and before the first look at them.
+
+        Example:
+            >>> [(table.table, table.in_use, table.loading) for table in job.tables]  # doctest: +SKIP
+            [('planes', 6, 7)]
+        """
+        return self._board.tables
+
+    @property
+    def drain_progress(self) -> DrainProgress | None:
+        """What each stage has processed since the request to drain, what is left, and what the running batch waits for.
+        Once the job has ended, the summary of the drain. None if the job does not drain.
+
+        Example:
+            >>> job.drain()  # doctest: +SKIP
+            >>> [(stage.names, stage.panes) for stage in job.drain_progress.stages]  # doctest: +SKIP
+            [(('takeoffs', 'by-airport'), 0), (('hours', 'hour'), 24), (('local.takeoffs-by-hour',), 0)]
+        """
+        return self._board.drain_now()
+
+    @property
+    def bootstrap_progress(self) -> BootstrapProgress | None:
+        """How many messages of the side inputs have been read, and of how many, while the phase is `bootstrapping`;
+        None otherwise.
+
+        Example:
+            >>> print(job.bootstrap_progress)  # doctest: +SKIP
+            1,200,000 of 5,000,000 messages, about 12 s left
+        """
+        return self._board.bootstrap
+
+    @property
+    def publishing(self) -> PublishingProgress | None:
+        """The publication of exactly-once output that is under way; None if readers see all output of the last
+        checkpoint.
+
+        Example:
+            >>> print(job.publishing)  # doctest: +SKIP
+            1,200 of 5,000 messages to kafka.utilisation
+        """
+        return self._board.publishing
+
+    @property
+    def outage(self) -> Outage | None:
+        """The system that the job waits for, since when and why; None if it waits for none.
+
+        Example:
+            >>> print(job.outage)  # doctest: +SKIP
+            waits since 2026-03-01T10:15:00.000Z: the offsets of `kafka.flights` could not be read: ...
+        """
+        return self._board.outage
+
+    def metrics(self) -> Snapshot:
+        """All metrics of this run, by source, group and name; docs/metrics.md lists them.
+
+        Metrics of containers are as of their last heartbeats, a few seconds ago at most.
+
+        Example:
+            >>> job.metrics().total("messages-actually-processed", group="stage.0")  # doctest: +SKIP
+            1200
+            >>> job.metrics().to_dict()["Partition 0"]["stage.0"]["messages-actually-processed"]  # doctest: +SKIP
+            300
+        """
+        return self._board.metrics.snapshot()
+
+    @property
+    def last_checkpoint(self) -> str | None:
+        """The id of the last complete checkpoint; None before the first."""
+        return self._board.last_checkpoint
+
+    @property
+    def remaining_messages(self) -> int | None:
+        """How many messages are left until the job ends by itself; fewer where offsets have gaps. None if it runs until
+        it is stopped, and if an input is a folder, whose files are counted when they are read."""
+        return self._board.remaining
+
+    @property
+    def restored_bytes(self) -> int:
+        """How many bytes of state have been restored so far in the current epoch."""
+        return self._board.restored_bytes

@@ -1,0 +1,178 @@
+"""Rows of state variables as bytes, with code that is made for each schema.
+
+    fields   2 bytes: how many fields the row has
+    nulls    a bit for each field
+    fixed    the fields of fixed size and the lengths of the others, in the order of the schema
+    varying  the bytes of the others
+
+A row with fewer fields than the schema is from before the others were added: they are None.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql.streaming import stateful_processor_api_client as client
+from pyspark.sql.types import StructType
+
+from penstock.spark.processor.values.fields import Field, Fixed, field_of
+
+client._load_numpy()  # noqa: SLF001 - what follows asks for numpy's scalars
+plain = client._normalize_state_value  # noqa: SLF001
+"""A value as PySpark's state takes it: scalars of numpy and pandas as Python's own."""
+
+
+class RowCodec:
+    """Encodes and decodes rows of a schema.
+
+    Example:
+        >>> from pyspark.sql.types import LongType, StringType, StructType
+        >>> codec = RowCodec(StructType().add("n", LongType()).add("s", StringType()))
+        >>> codec.decode(codec.encode((7, "seven")))
+        (7, 'seven')
+    """
+
+    def __init__(self, schema: StructType, where: str = "state") -> None:
+        """Raises ConfigError if state cannot hold values of one of the types. `where` names the state in errors."""
+        self.schema = schema
+        self._where = where
+        self._fields = [field_of(f.dataType, f"{where}.{f.name}") for f in schema.fields]
+        self._count = len(self._fields)
+        self._null_bytes = (self._count + 7) // 8
+        codes = "".join(f.code if isinstance(f, Fixed) else "I" for f in self._fields)
+        self._head = struct.Struct(f"<H{self._null_bytes}s{codes}")
+        self._shorter: dict[int, RowCodec] = {}
+        self.encode: Callable[[Any], bytes] = _encoder(self._fields, self._head, self._null_bytes, self._encode_any)
+        """The bytes of a row. Raises TypeError or ValueError if it does not fit the schema."""
+        self.decode: Callable[[bytes], tuple[Any, ...]] = _decoder(
+            self._fields, self._head, self._null_bytes, self._decode_any
+        )
+        """The row, as a tuple."""
+
+    def _encode_any(self, values: Any) -> bytes:
+        """Any row: with nulls, with values that are to be converted, and what does not fit."""
+        given = tuple(map(plain, values))
+        if len(given) != self._count:
+            raise ValueError(
+                f"`{self._where}` has {self._count} fields ({', '.join(self.schema.names)}), and {len(given)} values "
+                f"were given: {given!r}"
+            )
+        nulls, head, rest = 0, [], []
+        for number, (value, field) in enumerate(zip(given, self._fields, strict=True)):
+            if value is None:
+                nulls |= 1 << number
+                head.append(0)
+                continue
+            try:
+                if isinstance(field, Fixed):
+                    found = value if field.to is None else field.to(value)
+                    struct.pack(f"<{field.code}", found)
+                    head.append(found)
+                else:
+                    data = field.to(value)
+                    head.append(len(data))
+                    rest.append(data)
+            except Exception as error:
+                kind = self.schema.fields[number]
+                raise TypeError(
+                    f"`{self._where}`: field `{kind.name}` of type {kind.dataType.simpleString()} cannot hold "
+                    f"{value!r} of type {type(value).__name__}: {error}"
+                ) from error
+        return self._head.pack(self._count, nulls.to_bytes(self._null_bytes, "little"), *head) + b"".join(rest)
+
+    def _decode_any(self, data: bytes) -> tuple[Any, ...]:
+        count = int.from_bytes(data[:2], "little")
+        if count != self._count:
+            return self._decode_other(data, count)
+        _, null_bits, *head = self._head.unpack_from(data)
+        nulls, at = int.from_bytes(null_bits, "little"), self._head.size
+        values: list[Any] = []
+        for number, (found, field) in enumerate(zip(head, self._fields, strict=True)):
+            if nulls >> number & 1:
+                values.append(None)
+            elif isinstance(field, Fixed):
+                values.append(found if field.back is None else field.back(found))
+            else:
+                values.append(field.back(data[at : at + found]))
+                at += found
+        return tuple(values)
+
+    def _decode_other(self, data: bytes, count: int) -> tuple[Any, ...]:
+        if count > self._count:
+            raise ValueError(f"`{self._where}` has {self._count} fields, and {count} are stored")
+        shorter = self._shorter.get(count)
+        if shorter is None:
+            shorter = self._shorter[count] = RowCodec(StructType(self.schema.fields[:count]), self._where)
+        return shorter.decode(data) + (None,) * (self._count - count)
+
+
+def _encoder(
+    fields: Sequence[Field], head: struct.Struct, null_bytes: int, any_row: Callable[[Any], bytes]
+) -> Callable[[Any], bytes]:
+    """Code for a row without nulls; anything else goes to `any_row`."""
+    names = [f"v{n}" for n in range(len(fields))]
+    scope: dict[str, Any] = {"pack": head.pack, "any_row": any_row, "count": len(fields), "nulls": bytes(null_bytes)}
+    lines, parts, rest = [], [], []
+    for name, (number, field) in zip(names, enumerate(fields), strict=True):
+        scope[f"to{number}"] = field.to
+        if isinstance(field, Fixed):
+            parts.append(name if field.to is None else f"to{number}({name})")
+        else:
+            lines.append(f"b{number} = to{number}({name})")
+            parts.append(f"len(b{number})")
+            rest.append(f"b{number}")
+    null = " or ".join(f"{name} is None" for name in names)
+    body = f"return pack(count, nulls, {', '.join(parts)})" + "".join(f" + {each}" for each in rest)
+    return _compiled(
+        "encode",
+        [
+            f"({', '.join(names)},) = row" if names else "() = row",
+            f"if {null}: return any_row(row)" if names else "pass",
+            *lines,
+            body,
+        ],
+        scope,
+    )
+
+
+def _decoder(
+    fields: Sequence[Field], head: struct.Struct, null_bytes: int, any_row: Callable[[bytes], tuple[Any, ...]]
+) -> Callable[[bytes], tuple[Any, ...]]:
+    names = [f"v{n}" for n in range(len(fields))]
+    scope: dict[str, Any] = {
+        "unpack": head.unpack_from,
+        "any_row": any_row,
+        "count": len(fields),
+        "nulls": bytes(null_bytes),
+        "size": head.size,
+    }
+    lines, values, at = [], [], "size"
+    for name, (number, field) in zip(names, enumerate(fields), strict=True):
+        scope[f"back{number}"] = field.back
+        if isinstance(field, Fixed):
+            values.append(name if field.back is None else f"back{number}({name})")
+        else:
+            lines.append(f"e{number} = {at} + {name}")
+            values.append(f"back{number}(row[{at}:e{number}])")
+            at = f"e{number}"
+    return _compiled(
+        "decode",
+        [
+            f"found, null, {''.join(f'{name}, ' for name in names)} = unpack(row)",
+            "if found != count or null != nulls: return any_row(row)",
+            *lines,
+            f"return ({''.join(f'{value}, ' for value in values)})",
+        ],
+        scope,
+    )
+
+
+def _compiled(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Callable[[Any], Any]:
+    text = f"def {name}(row):\n  try:\n"
+    text += "".join(f"    {line}\n" for line in lines)
+    text += "  except Exception:\n    return any_row(row)\n"
+    exec(compile(text, f"<{name}>", "exec"), scope)  # noqa: S102 - the text is made of numbers alone
+    made: Callable[[Any], Any] = scope[name]
+    return made

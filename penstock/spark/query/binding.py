@@ -1,0 +1,197 @@
+"""Which query, and which of its batches, the state in a root belongs to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.batch.positions import to_positions
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import IncompatibleError
+from penstock.system.spark import queries_of
+from penstock.wording import listed
+
+FromCheckpoint: TypeAlias = Literal["matching"] | None
+"""Which checkpoint a query continues from whose checkpoint location was set back; None: from none."""
+_OPTION = '`from_checkpoint="matching"`'
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The batch that a query begins with."""
+
+    query: str
+    """The id of the query, which its checkpoint location keeps."""
+    number: int
+    plan: str = ""
+    """What tells the batch from others of its number; empty: that is not known."""
+    before: str = ""
+    """The same of the batch before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What the query continues from."""
+
+    tasks: int | None = None
+    """How many tasks the job has; None: that is chosen now, because it has no checkpoint."""
+    record: CheckpointRecord | None = None
+    """The checkpoint to go back to; None: the newest one."""
+
+
+def bind(
+    view: LogView,
+    job: str,
+    root: str,
+    asked: Asked,
+    partitions: int | None,
+    chosen: FromCheckpoint = None,
+    *,
+    begins_here: bool = False,
+) -> Binding:
+    """Find the state that the batch continues.
+
+    Args:
+        view: the job's checkpoint log.
+        job: its name, as in commands.
+        root: `job.root`.
+        asked: the batch that the query begins with.
+        partitions: how many tasks the program asks for.
+        chosen: "matching": the retained checkpoint of the batch before, if the newest one does not fit.
+        begins_here: whether a job without any checkpoint may begin with a later batch than the first.
+
+    Raises:
+        IncompatibleError: the state belongs to another query, is of another batch, or has another number of tasks.
+    """
+    latest = view.latest
+    if latest is None:
+        if asked.number > 0 and (view.faults or not begins_here):
+            raise _no_state(job, root, asked)
+        return Binding()
+    bound = queries_of(latest.identities)
+    if not bound:
+        raise IncompatibleError(
+            f"job {job} in {root} runs by itself, and not inside a streaming query: give the query another root, or "
+            "another name"
+        )
+    if other := sorted(bound - {asked.query}):
+        raise _other_query(job, root, other[0], asked)
+    record = latest
+    back = None
+    if not _fits(latest, asked) or (chosen and view.faults):
+        back = matching(view.restorable, asked)
+        if chosen is None or back is None:
+            raise _wrong_batch(job, latest, asked, view)
+        record = back
+    if partitions not in (None, record.task_count):
+        raise IncompatibleError(
+            f"partitions={partitions}, and the state of job {job} has {record.task_count}: each key has its state in "
+            f"one of them. Nothing was started. Set partitions={record.task_count}, or leave it out"
+        )
+    return Binding(record.task_count, back)
+
+
+def reached_batch(record: CheckpointRecord) -> int:
+    """The last batch of the query that the state has seen."""
+    return min(to_positions(record.next_offsets).values()) - 1
+
+
+def matching(retained: Sequence[CheckpointRecord], asked: Asked) -> CheckpointRecord | None:
+    """The newest of these checkpoints, oldest first, of the batch before the one that is asked for.
+
+    Never a later one, and neither one of a batch of that number from before the checkpoint location was set back.
+    """
+    own = (record for record in retained if queries_of(record.identities) == {asked.query})
+    return next((record for record in reversed([*own]) if _is_before(record, asked)), None)
+
+
+def _fits(latest: CheckpointRecord, asked: Asked) -> bool:
+    """Whether the batch follows on the newest checkpoint, or is the one of which that has the output."""
+    return _is_before(latest, asked) or _is_again(latest, asked)
+
+
+def _is_before(record: CheckpointRecord, asked: Asked) -> bool:
+    return reached_batch(record) == asked.number - 1 and _same(record, asked.before)
+
+
+def _is_again(latest: CheckpointRecord, asked: Asked) -> bool:
+    has_output = latest.offered is None or latest.offered.has_output
+    return reached_batch(latest) == asked.number and has_output and _same(latest, asked.plan)
+
+
+def _same(record: CheckpointRecord, plan: str) -> bool:
+    """Whether the record's batch is the planned one, as far as both are known."""
+    known = "" if record.offered is None else record.offered.plan
+    return not known or not plan or known == plan
+
+
+def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
+    return IncompatibleError(
+        f"the query {asked.query} asks for batch {asked.number}, and {root} has no state of job {job}: the state of "
+        "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
+        "root or the name of the job was changed, set it back; without `name=`, the name is that of the processor's "
+        "class or of the application. If the state is lost, or there never was any, start the "
+        "query with a new checkpoint location: it then reads its sources from the beginning. Or let it begin with "
+        'empty state at this batch: begin_at="here"'
+    )
+
+
+def _other_query(job: str, root: str, bound: str, asked: Asked) -> IncompatibleError:
+    if asked.number == 0:
+        how = (
+            "This one is new: another query uses the same root and name, or its checkpoint location was changed or "
+            "deleted"
+        )
+        out = "To begin from nothing, give it another root or another name, or delete the state with the checkpoint"
+    else:
+        how, out = "Two queries use the same root and name", "Or give this one another root, or another name"
+    return IncompatibleError(
+        f"the state of job {job} in {root} belongs to the query {bound}, and this is the query {asked.query}. {how}. "
+        f"Nothing was started. Give the query the checkpoint location that the state belongs to. {out}"
+    )
+
+
+def _wrong_batch(job: str, latest: CheckpointRecord, asked: Asked, view: LogView) -> IncompatibleError:
+    """The query asks for a batch that does not follow on the newest checkpoint."""
+    retained, faulty = view.restorable, bool(view.faults)
+    reached, number = reached_batch(latest), asked.number
+    if faulty:
+        how = "the end of the checkpoint log is damaged"
+    elif number > reached + 1:
+        how = "its checkpoint location is newer than the state"
+    elif number == reached + 1:
+        how = f"its checkpoint location was set back, and its batch {reached} is not the one that the state has seen"
+    else:
+        how = "its checkpoint location was set back"
+    back = matching(retained, asked)
+    if back is None:
+        how_to = (
+            f"Restore a checkpoint location and a root that belong together. {_OPTION} would continue from a "
+            f"checkpoint of batch {number - 1} of this checkpoint location, but none is retained "
+            f"(`task.checkpoint.retained`). Those retained are of "
+            f"{_batches({reached_batch(each) for each in retained})}"
+        )
+    else:
+        how_to = (
+            f"Restore the checkpoint location as it was; or continue from checkpoint {back.id}, which is of batch "
+            f"{number - 1}, with {_OPTION}: everything processed since is then processed again"
+        )
+    return IncompatibleError(
+        f"the state of job {job} is at batch {reached}, and the query asks for batch {number}: {how}. Nothing was "
+        f"changed. {how_to}"
+    )
+
+
+def _batches(numbers: Collection[int]) -> str:
+    """Numbers of batches, in words; -1 is the state before the first one."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1 >= 0:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    named = [str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}" for run in runs if run != [-1]]
+    batches = [f"{'batches' if len(named) > 1 or ' ' in named[0] else 'batch'} {listed(named)}"] if named else []
+    return listed([*(["the time before the first batch"] if -1 in numbers else []), *batches])

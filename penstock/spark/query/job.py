@@ -1,0 +1,337 @@
+"""A job inside a streaming query: opened by the query's first batch, and driven by its calls."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import Offered
+from penstock.config.model import JobConfig
+from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.offered import OfferedFeed, next_batch
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.guards.tenure import Tenure
+from penstock.driver.loop.assembly import assemble
+from penstock.driver.show.metrics_exports import MetricsExports
+from penstock.driver.show.progress import ProgressBoard
+from penstock.driver.show.state_progress import StateOperatorProgress
+from penstock.errors import CorruptError, IncompatibleError, PenstockError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.identity import check_root
+from penstock.job.paths import JobPaths
+from penstock.job.shown_failure import LastWords, ShownFailure
+from penstock.job.stop_request import StopRequests
+from penstock.job.stop_request import StopWatch as RequestWatch
+from penstock.objects.open import open_job_root
+from penstock.side.plan import with_side_inputs
+from penstock.spark.batches.table_build import SparkTableBuilder
+from penstock.spark.containers.directory import ContainerDirectory
+from penstock.spark.job.launch import container_spec, leave
+from penstock.spark.query.batch import QueryBatch
+from penstock.spark.query.binding import Asked, Binding, FromCheckpoint, bind
+from penstock.spark.query.drained import DrainedQuery
+from penstock.spark.query.offsets import OffsetLog
+from penstock.spark.query.outputs import OutputRows, RowWriter
+from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
+from penstock.spark.query.source import RowReader
+from penstock.spark.query.stopping import QueryStoppedError, StopWatch
+from penstock.spark.query.watermark import SparkWatermark
+from penstock.spark.workers.packages import Shipment
+from penstock.start.owed import Debts
+from penstock.start.prepare import prepare
+from penstock.start.streams import JobStreams
+from penstock.system.spark import QUERY_SYSTEM, QuerySystem
+from penstock.tables.driver.builds import TableBuilds
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """How the rows of a DataFrame become messages of the stream `spark.<name>`."""
+
+    name: str
+    reader: RowReader
+    first: Callable[[DataFrame], DataFrame] | None = None
+    """Makes the DataFrame that the job's first batch reads in place of the rows."""
+
+    def of(self, rows: DataFrame, *, is_first: bool) -> DataFrame:
+        """The DataFrame that a batch reads."""
+        return rows if self.first is None or not is_first else self.first(rows)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryOutput:
+    """How messages that are sent to `spark.<name>` become rows."""
+
+    name: str
+    schema: StructType
+    writer: RowWriter
+
+
+def read_again(frames: Mapping[str, DataFrame]) -> None:
+    """Let Spark read the rows of a batch that is in the state already, and do nothing with them. Spark itself may have
+    lost what it learned of them: the event times, and the state of its own operators in the plan."""
+    for frame in frames.values():
+        frame._jdf.queryExecution().toRdd().count()  # noqa: SLF001
+
+
+class QueryJob:
+    """A job whose batches are those of a query. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        graph: ApplicationGraph,
+        config: JobConfig,
+        inputs: Sequence[QueryInput],
+        outputs: Sequence[QueryOutput],
+        *,
+        partitions: int | None,
+        first: QueryBatch,
+        from_checkpoint: FromCheckpoint = None,
+        begins_here: bool = False,
+        wake: Callable[[], None],
+    ) -> None:
+        """Take the job over and open its containers.
+
+        Args:
+            partitions: how many tasks a job has that has no checkpoint; None: as many as Spark runs at once, and one
+                for each input at least.
+            first: the batch that the query begins with.
+            from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
+                was set back.
+            begins_here: whether a job without a checkpoint may begin with any batch of the query.
+            wake: called when `next_due_ms` may have become earlier, from any thread.
+
+        Raises:
+            IncompatibleError: the state belongs to another query, or is of another batch.
+            LeaseHeldError: the job runs somewhere else.
+            QueryStoppedError: the query was stopped meanwhile.
+        """
+        self._config = config
+        self._inputs, self._outputs = tuple(inputs), tuple(outputs)
+        self._paths = JobPaths(config.job.name, config.job.id)
+        self._begins_here = begins_here
+        self._wake = wake
+        self._drained: DrainedQuery | None = None
+        self._stop, self._board = StopRequest(), ProgressBoard()
+        self._failed: BaseException | None = None
+        self._watch = StopWatch(self._stop)
+        with ExitStack() as undo:
+            undo.callback(self._watch.close)
+            with self._watch.over(first.number, first.is_active):
+                self._begin(graph, partitions, first, from_checkpoint, undo)
+            self._undo = undo.pop_all()
+
+    def _begin(
+        self,
+        graph: ApplicationGraph,
+        partitions: int | None,
+        first: QueryBatch,
+        chosen: FromCheckpoint,
+        undo: ExitStack,
+    ) -> None:
+        """Take the job over: first its lease, then its containers."""
+        config = self._config
+        self._objects = open_job_root(config.job)
+        undo.callback(self._objects.close)
+        self._log = log = CheckpointLog(self._objects, self._paths)
+        check_root(self._objects, self._paths, config.job.root)
+        tenure = Tenure.begin(self._objects, self._paths, log, config.job.lease_ms, named=config.run_id)
+        undo.callback(leave, tenure)
+        self._offsets = OffsetLog.of(first.spark, first.query)
+        bound = self._bind(first, partitions, chosen)
+        tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(self._inputs))
+        system = QuerySystem(first.query, tasks, first.number)
+        graph = with_side_inputs(graph, config)
+        streams = JobStreams.open(graph, config, {QUERY_SYSTEM: system})
+        undo.callback(streams.close)
+        self._job = job = prepare(
+            graph,
+            config,
+            self._objects,
+            streams,
+            log,
+            run_id=tenure.run_id,
+            from_checkpoint=None if bound.record is None else str(bound.record.id),
+            until_latest=False,
+        )
+        shown = ShownFailure(self._objects, self._paths)
+        self._words = LastWords(shown, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
+        undo.push(self._words)
+        undo.callback(job.admins.close)
+        self._open(first, tenure, undo)
+
+    def _bind(self, first: QueryBatch, partitions: int | None, chosen: FromCheckpoint) -> Binding:
+        """Find the state that the query continues, and say if it is not the newest one."""
+        number = first.number
+        before = self._offsets.plan(number - 1) if number else ""
+        asked = Asked(first.query, number, self._offsets.plan(number), before)
+        try:
+            view = self._log.read("raise" if chosen is None else "report")
+        except CorruptError as error:
+            raise CorruptError(
+                f'{error}. Inside a query `from_checkpoint="matching"` does, with the checkpoint location of that time'
+            ) from error
+        root = self._config.job.root
+        bound = bind(view, self._paths.root, root, asked, partitions, chosen, begins_here=self._begins_here)
+        if bound.record is not None:
+            logger.warning(
+                "the query asks for batch %d: the job goes back to checkpoint %s, which is of the batch before. Later "
+                "batches run again, and send again what they sent to exactly-once outputs of other systems",
+                number,
+                bound.record.id,
+            )
+        return bound
+
+    def _open(self, first: QueryBatch, tenure: Tenure, undo: ExitStack) -> None:
+        job, config, context = self._job, self._config, first.spark.sparkContext
+        shipment = Shipment.of(job)
+        spec = container_spec(context, job, shipment)
+        directory = ContainerDirectory(context, config, spec, job.settings.tasks, self._stop.immediate)
+        self._jobs = QueryJobs(context, f"penstock-{job.paths.root}-{job.claim.run_id}", self._watch.look)
+        runner = QueryRunner(context, job, shipment, directory, self._stop.immediate, self._jobs)
+        runner.readers = tuple(each.reader for each in self._inputs)
+        self._runner = runner
+        self._debts = Debts(self._log, job.uid, job.paths, keeps=True)
+        graph = job.topology.graph
+        self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
+        self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
+        tables = TableBuilds(
+            job, self._log, SparkTableBuilder(context, config.job.root, config.job.root_keys, job.paths)
+        )
+        self._loop = assemble(
+            job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
+        )
+        tables.needed = self._loop.needed_versions
+        self._words.epoch = lambda: self._loop.epoch
+        self._board.processed = directory.processed_messages
+        exports = MetricsExports(job, job.claim.run_id, self._board, tenure.keeper.lease.may_start_batch)
+        undo.callback(exports.close)  # after the last metrics have come
+        undo.callback(lambda: directory.close(self._loop.epoch))
+        undo.callback(tables.close)
+        undo.callback(self._loop.close)
+        undo.callback(runner.cancel)
+        self._watch.cancel = runner.cancel
+        directory.start(runner.cancel)
+        self._loop.start()
+        self._loop.watch_for_drains(self._wake)
+        requests = StopRequests(self._objects, self._paths)
+        undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+
+    @property
+    def tasks(self) -> int:
+        """How many tasks the job has."""
+        return self._job.settings.tasks
+
+    @property
+    def state_operators(self) -> tuple[StateOperatorProgress, ...]:
+        """What the last batch that this job processed did to its state; nothing before that."""
+        return () if self._board.last is None else self._board.last.state_operators
+
+    def run(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+        """Process a batch once, however often it is asked for, and commit it. Returns its outputs, by name.
+
+        Args:
+            batch: the present one of the query.
+            frames: the inputs, by name.
+
+        Raises:
+            QueryStoppedError: the query was stopped meanwhile.
+            PenstockError: the batch failed; nothing of it counts.
+        """
+        if self._failed is not None:
+            raise PenstockError(f"the job has failed before: {self._failed}") from self._failed
+        if self._drained is not None:
+            self._drained.await_end(batch)
+        reached = next_batch(self._loop.boundary) - 1
+        if batch.number not in (reached, reached + 1):
+            raise PenstockError(f"the query asks for batch {batch.number} after batch {reached}: start it again")
+        try:
+            with self._watch.over(batch.number, batch.is_active):
+                if batch.number == reached + 1:
+                    self._process(batch, frames)
+                else:
+                    self._check_schema()
+                    read_again(frames)
+                return self._taken(batch)
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
+        """Until the record of the batch is in the log."""
+        loop, is_first = self._loop, self._loop.boundary.batch == 0
+        ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
+        rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
+        watermark = None if self._watermark is None else self._watermark.of_batch()
+        self._feed.offer(batch.number, Offered(self._offsets.plan(batch.number), schema=self._schema), watermark)
+        try:
+            # A lost container leads back to this batch, unless its record is written.
+            while self._drained is None and (next_batch(loop.boundary) == batch.number or loop.drains):
+                is_read = next_batch(loop.boundary) != batch.number
+                self._runner.offered = rows.none(batch.spark.sparkContext) if is_read else rows
+                if loop.step():
+                    raise PenstockError(f"the run ended before batch {batch.number} did; nothing of it counts")
+                if loop.boundary.closed:
+                    self._drained = DrainedQuery(batch, self._offsets) if loop.try_finish() else None
+                elif next_batch(loop.boundary) != batch.number and not loop.drains:
+                    loop.try_commit()
+            if self._watch.seen:
+                raise QueryStoppedError(batch.number)
+        finally:
+            self._jobs.leave()
+            self._runner.offered = None
+
+    def next_due_ms(self) -> int | None:
+        """When a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
+        if self._drained is not None:
+            return None
+        if self._loop.drain_waits:
+            return 0
+        watermark = None if self._watermark is None else self._watermark.of_next()
+        return self._feed.next_due_ms(self._loop.boundary, watermark)
+
+    @property
+    def _schema(self) -> str:
+        """What tells the columns of the outputs from others."""
+        columns = sorted((each.name, each.schema.json()) for each in self._outputs)
+        return hashlib.sha256(repr(columns).encode()).hexdigest()
+
+    def _check_schema(self) -> None:
+        """Raise IncompatibleError if another program has made the output of the last batch, with other columns."""
+        last = self._loop.boundary.offered
+        if last is not None and last.schema not in ("", self._schema):
+            raise IncompatibleError(
+                "the outputs of this program have other columns than when the last batch was processed, and the "
+                "handler of the query is still to get its rows. Nothing was changed. Start the query once as it was "
+                "before, until the handler has them"
+            )
+
+    def _taken(self, batch: QueryBatch) -> dict[str, DataFrame]:
+        owed = self._debts.now()
+        objects = [each for own in owed.unpublished for each in own.objects]
+        frames, place = {}, self._config.job
+        for output in self._outputs:
+            stream = SystemStream(QUERY_SYSTEM, output.name)
+            schema = to_arrow_schema(output.schema, timezone="UTC")
+            rows = OutputRows(place.root, place.root_keys, batch.number, stream, schema, output.writer)
+            frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._objects)
+        return frames
+
+    def close(self) -> None:
+        """Give the job back. The state is as of the last batch that was committed."""
+        with self._undo:
+            if self._failed is not None:
+                self._words.say(self._failed)
+            elif self._drained is None:
+                self._loop.finish()

@@ -1,0 +1,116 @@
+"""Runs a query's batches: the Spark jobs are the query's, and the rows come from its DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark import SparkContext
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.batch.batch import Batch
+from penstock.batch.ranges import BatchRanges
+from penstock.errors import ConfigError
+from penstock.spark.batches.packet_rdd import PacketRdd, Step
+from penstock.spark.batches.spark_runner import SparkRunner
+from penstock.spark.query.source import QuerySource, RowReader
+from penstock.spark.workers.frames import RawFrames
+from penstock.spark.workers.worker import Lane
+from penstock.wire.ports import RunBrokenError
+from penstock.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class OfferedRows:
+    """The rows of one batch of the query, as an RDD of the JVM that each run of the batch reads again."""
+
+    rows: PacketRdd
+    inputs: tuple[int, ...]
+    """By Spark partition, the number of the input that it has rows of."""
+    schemas: tuple[pa.Schema, ...]
+    """By the number of the input, how Spark sends its rows."""
+
+    @classmethod
+    def of(cls, context: SparkContext, frames: Sequence[DataFrame], tasks: int) -> OfferedRows:
+        """The rows of these DataFrames, which are the inputs in the order of their numbers.
+
+        There are at most as many partitions of rows as tasks, because each is stage 0 of one task at least.
+        """
+        if len(frames) > tasks:
+            raise ConfigError(
+                f"the query has {len(frames)} inputs and its job {counted(tasks, 'task')}, each of which has the rows "
+                "of one input at most. Give the query another root, with more partitions"
+            )
+        each = tasks // len(frames)
+        rdds: list[Any] = []
+        inputs: list[int] = []
+        for number, frame in enumerate(frames):
+            rdd = frame._jdf.toArrowBatchRdd()  # noqa: SLF001  # what `DataFrame.toArrow` collects
+            if rdd.getNumPartitions() > each:
+                rdd = rdd.toJavaRDD().coalesce(each).rdd()
+            inputs += [number] * rdd.getNumPartitions()
+            rdds.append(rdd.toJavaRDD())
+        schemas = tuple(to_arrow_schema(frame.schema, timezone="UTC") for frame in frames)
+        if not inputs:
+            return cls(PacketRdd.empty(context, 1), (0,), schemas)
+        union = rdds[0]
+        for rdd in rdds[1:]:
+            union = union.union(rdd)
+        return cls(PacketRdd.of(context, union.rdd(), RawFrames()), tuple(inputs), schemas)
+
+    def none(self, context: SparkContext) -> OfferedRows:
+        """No rows, of the same inputs."""
+        return OfferedRows(PacketRdd.empty(context, 1), (0,), self.schemas)
+
+
+class QueryJobs:
+    """The Spark jobs of a query's batch: they are in the query's job group, and have a tag of the run, so that a stop
+    of the query ends them, and the run cancels nothing but its own. See `SparkJobs`."""
+
+    def __init__(self, context: SparkContext, tag: str, is_active: Callable[[], bool]) -> None:
+        self._context = context
+        self._tag = tag
+        self._is_active = is_active
+        self._tracker = context._jsc.sc().statusTracker()  # noqa: SLF001
+
+    def enter(self) -> None:
+        """See `SparkJobs`."""
+        if not self._is_active():
+            raise RunBrokenError("the query was stopped")
+        self._context.addJobTag(self._tag)
+
+    def leave(self) -> None:
+        """What this thread submits next is not the run's."""
+        self._context.removeJobTag(self._tag)
+
+    def cancel(self) -> None:
+        """See `SparkJobs`."""
+        self._context.cancelJobsWithTag(self._tag)
+
+    def ids(self) -> Sequence[int]:
+        """See `SparkJobs`."""
+        return list(self._tracker.getJobIdsForTag(self._tag))
+
+
+class QueryRunner(SparkRunner):
+    """The `BatchRunner` of a query."""
+
+    readers: tuple[RowReader, ...] = ()
+    """By the number of the input."""
+    offered: OfferedRows | None = None
+    """The rows of the batch that Spark handed over last."""
+
+    def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
+        package, tasks, offered = self._shipment.worker_package, self._job.settings.tasks, self._rows_now()
+        return QuerySource(package, batch, ranges.by_task, tasks, offered.inputs, offered.schemas, self.readers)
+
+    def _rows(self) -> PacketRdd | None:
+        return self._rows_now().rows
+
+    def _rows_now(self) -> OfferedRows:
+        if self.offered is None:
+            raise AssertionError("a batch runs that the query did not ask for")
+        return self.offered

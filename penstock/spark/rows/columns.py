@@ -1,0 +1,156 @@
+"""Rows in columns of Arrow as the values of messages, and back: all rows of a column at once."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.conversion import LocalDataToArrowConversion
+from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
+
+from penstock.spark.processor.values.codec import RowCodec
+from penstock.spark.processor.values.fields import Fixed, field_of
+from penstock.spark.rows.serde import in_utc
+from penstock.system.contract.messages import RawMessage
+
+_AT_ONCE = 4096
+"""Rows that become messages, or columns, together."""
+_Elements: TypeAlias = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsReader:
+    """Makes a message of each row."""
+
+    schema: StructType
+    event_time: str | None = None
+    """The column with the event time; None: the time of a row is when it is read."""
+
+    def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[list[RawMessage]]:
+        """See `RowReader`."""
+        encoder = ColumnEncoder(self.schema)
+        for batch in batches:
+            for start in range(0, batch.num_rows, _AT_ONCE):
+                rows = batch.slice(start, _AT_ONCE)
+                yield list(zip(repeat(offset), self._times(rows), repeat(None), encoder.encode(rows)))
+
+    def _times(self, rows: pa.RecordBatch) -> Iterable[int]:
+        """The event times, in epoch milliseconds. A row without one is as old as can be."""
+        if self.event_time is None:
+            return repeat(time.time_ns() // 1_000_000, rows.num_rows)
+        times: Any = rows.column(rows.schema.get_field_index(self.event_time))
+        if pa.types.is_struct(times.type):
+            times = pc.struct_field(times, "end")
+        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
+        found: list[int] = (micros.to_numpy(zero_copy_only=False) // 1000).tolist()
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RowsWriter:
+    """Makes rows of messages."""
+
+    schema: StructType
+
+    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """See `RowWriter`."""
+        decode = RowCodec(in_utc(self.schema), "row").decode
+        for start in range(0, len(values), _AT_ONCE):
+            rows = [decode(value) for value in values[start : start + _AT_ONCE] if value is not None]
+            columns = zip(*rows, strict=True) if rows else [()] * len(schema)
+            arrays = [
+                _array(list(column), field, known.type)
+                for column, field, known in zip(columns, self.schema.fields, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _array(values: list[Any], field: StructField, kind: pa.DataType) -> pa.Array:
+    if not values or not isinstance(field.dataType, StructType | ArrayType | MapType | UserDefinedType):
+        return pa.array(values, kind)
+    one = StructType([StructField("value", field.dataType, field.nullable)])
+    table = LocalDataToArrowConversion.convert([(value,) for value in values], one, False)
+    return table.column(0).combine_chunks().cast(kind)
+
+
+class ColumnEncoder:
+    """Encodes the rows of a batch as `RowCodec.encode` does each of them."""
+
+    def __init__(self, schema: StructType) -> None:
+        kinds = [_stored(field.dataType) for field in schema.fields]
+        self._fields = [field_of(kind, f"row.{name}") for kind, name in zip(kinds, schema.names, strict=True)]
+        self._null_bytes = (len(kinds) + 7) // 8
+        codes = "".join(field.code if isinstance(field, Fixed) else "I" for field in self._fields)
+        self._pack = struct.Struct(f"<H{self._null_bytes}s{codes}").pack
+
+    def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
+        """The bytes of each row."""
+        fixed, varying = list[_Elements](), list[_Elements]()
+        for column, field in zip(rows.columns, self._fields, strict=True):
+            if isinstance(field, Fixed):
+                fixed.append(_numbers(column, field))
+            else:
+                data = _bytes(column, field.to)
+                fixed.append([*map(len, data)])
+                varying.append(data)
+        heads = map(self._pack, repeat(len(self._fields), rows.num_rows), self._nulls(rows), *fixed)
+        return list(map(b"".join, zip(heads, *varying, strict=True)) if varying else heads)
+
+    def _nulls(self, rows: pa.RecordBatch) -> Iterable[bytes]:
+        size = self._null_bytes
+        if not any(column.null_count for column in rows.columns):
+            return repeat(bytes(size), rows.num_rows)
+        bits = np.zeros((rows.num_rows, 8 * size), bool)
+        for number, column in enumerate(rows.columns):
+            bits[:, number] = column.is_null().to_numpy(zero_copy_only=False)
+        packed = np.packbits(bits, axis=1, bitorder="little").tobytes()
+        return [packed[at : at + size] for at in range(0, len(packed), size)]
+
+
+def _stored(kind: DataType) -> DataType:
+    """The type of what Arrow has: a user's type is not serialized a second time."""
+    match kind:
+        case UserDefinedType():
+            return _stored(kind.sqlType())
+        case ArrayType():
+            return ArrayType(_stored(kind.elementType), kind.containsNull)
+        case MapType():
+            return MapType(_stored(kind.keyType), _stored(kind.valueType), kind.valueContainsNull)
+        case StructType():
+            return StructType([StructField(field.name, _stored(field.dataType)) for field in kind.fields])
+    return kind
+
+
+_AS_NUMBERS = (
+    (pa.types.is_date32, pa.int32()),
+    (pa.types.is_timestamp, pa.int64()),
+    (pa.types.is_time64, pa.int64()),
+    (pa.types.is_duration, pa.int64()),
+)
+
+
+def _numbers(column: Any, field: Fixed) -> _Elements:
+    kind = column.type
+    for is_one, number in _AS_NUMBERS:
+        if is_one(kind):
+            column = column.cast(number)
+    if pa.types.is_boolean(column.type):
+        flags: list[Any] = column.fill_null(False).to_pylist()
+        return flags
+    found: list[Any] = column.fill_null(0).to_numpy(zero_copy_only=False).tolist()
+    return found
+
+
+def _bytes(column: Any, to: Any) -> Sequence[bytes]:
+    kind = column.type
+    if any(is_one(kind) for is_one in (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)):
+        found: list[bytes] = column.cast(pa.binary()).fill_null(b"").to_pylist()
+        return found
+    return [b"" if value is None else to(value) for value in column.to_pylist()]

@@ -1,0 +1,169 @@
+"""Rows of DataFrames as the values of an application: the serde."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    MapType,
+    Row,
+    StructField,
+    StructType,
+    TimestampType,
+    VariantType,
+)
+
+from penstock.api.serdes import Serde
+from penstock.errors import ConfigError
+from penstock.spark.processor.values.codec import RowCodec
+from penstock.spark.processor.values.rows import row_class
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_made_of = lru_cache(64)(row_class)
+
+
+class Rows(Serde[Any]):
+    """The serde of rows: the value of a message is a PySpark Row.
+
+    Every input and output of an application that is a DataFrame has this serde (`app.input("spark.clicks",
+    value=pss.Rows())`). Any other value may have it as well.
+
+    A row that is read has its columns by name: `row.user`, `row["user"]`. Timestamps are `datetime` objects in UTC. A
+    row that is written is a Row (columns by name, each of them), a dict (a column that it lacks is null) or a tuple (in
+    the order of the schema). A naive `datetime` is in local time, as everywhere in PySpark.
+
+    Args:
+        schema: the columns, as a StructType or as DDL, such as "user STRING, n LONG". None for an input: the
+            columns are those of its DataFrame. DDL is parsed by Spark when the application starts, so that
+            a test without Spark needs a StructType.
+
+    Raises:
+        ConfigError: rows cannot have one of the types, or two columns have the same name.
+
+    Example:
+        >>> from pyspark.sql.types import LongType, StringType, StructType
+        >>> rows = Rows(StructType().add("user", StringType()).add("n", LongType()))
+        >>> row = rows.from_bytes(rows.to_bytes({"n": 7, "user": "Ada"}))
+        >>> row, row.n
+        (Row(user='Ada', n=7), 7)
+    """
+
+    def __init__(self, schema: StructType | str | None = None) -> None:
+        if not (schema is None or isinstance(schema, StructType | str)):
+            raise ConfigError(f"pss.Rows() takes a StructType or a schema as text, not {schema!r}")
+        self.declared = schema
+        self._bind(schema if isinstance(schema, StructType) else None)
+
+    def _bind(self, schema: StructType | None) -> None:
+        self._schema = schema
+        if schema is None:
+            return
+        for name, count in Counter(schema.names).items():
+            if count > 1:
+                raise ConfigError(f"{count} columns have the name `{name}`: rename one, as in df.withColumnRenamed")
+        self._names = list(schema.names)
+        self._required = [number for number, field in enumerate(schema.fields) if not field.nullable]
+        try:
+            codec = RowCodec(in_utc(schema), "row")
+        except ConfigError as error:
+            raise ConfigError(f"{error}. Cast the column, or leave it out") from error
+        self._encode, self._decode = codec.encode, codec.decode
+        self._made = _made_of(tuple(self._names))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.declared if self._schema is None else self._schema,)
+
+    def __repr__(self) -> str:
+        return f"pss.Rows({'' if self.declared is None else repr(self.declared)})"
+
+    @property
+    def schema(self) -> StructType:
+        """The columns. Raises ConfigError until they are known."""
+        if self._schema is None:
+            raise ConfigError(
+                f"the columns of {self!r} are known once the application runs in a query: without one, write "
+                "pss.Rows(StructType(...))"
+            )
+        return self._schema
+
+    @property
+    def name(self) -> str:
+        """Two schemas have different names: state is not read with another schema."""
+        if self._schema is None:
+            return f"rows#{id(self)}"
+        columns = ",".join(f"{field.name}:{field.dataType.simpleString()}" for field in self._schema.fields)
+        return f"rows({columns})".replace(" ", "%20")
+
+    def to_bytes(self, obj: Any) -> bytes:
+        """See `Serde.to_bytes`."""
+        if self._schema is None:
+            raise ConfigError(f"{self!r} has no schema: name the columns, as in pss.Rows('user STRING, n LONG')")
+        row = obj if type(obj) is self._made else self._ordered(obj)
+        data = self._encode(row)
+        for number in self._required:
+            if row[number] is None:
+                raise ValueError(f"column `{self._names[number]}` is NOT NULL, and its value is None")
+        return data
+
+    def from_bytes(self, data: bytes) -> Any:
+        """See `Serde.from_bytes`."""
+        if self._schema is None:
+            return self.schema
+        row: Row = tuple.__new__(self._made, self._decode(data))
+        return row
+
+    def _ordered(self, obj: Any) -> Sequence[Any]:
+        """The values in the order of the schema."""
+        if isinstance(obj, dict):
+            self._check(obj)
+            return [obj.get(name) for name in self._names]
+        if isinstance(obj, Row) and hasattr(obj, "__fields__"):
+            fields = list(obj.__fields__)
+            if fields == self._names:
+                return obj
+            self._check(fields)
+            if missing := [name for name in self._names if name not in fields]:
+                raise ValueError(f"the row has no column `{missing[0]}`; it has {', '.join(fields)}")
+            return [obj[fields.index(name)] for name in self._names]
+        if isinstance(obj, tuple | list):
+            return obj
+        raise TypeError(f"a row is a Row, a dict or a tuple, not a value of type {type(obj).__name__}")
+
+    def _check(self, fields: Any) -> None:
+        for name in fields:
+            if name not in self._names:
+                raise ValueError(f"there is no column `{name}`; the columns are {', '.join(self._names)}")
+
+
+class _UtcTimestamp(TimestampType):
+    """A timestamp whose values are in UTC: in local time, an hour of autumn would come twice."""
+
+    def fromInternal(self, ts: int) -> datetime:  # noqa: N802 - Spark's name
+        return _EPOCH + timedelta(microseconds=ts)
+
+
+def in_utc(schema: StructType) -> StructType:
+    """The schema with timestamps whose values are in UTC. Raises ConfigError for values that messages cannot have."""
+    fields = [StructField(field.name, _utc(field.dataType), field.nullable) for field in schema.fields]
+    return StructType(fields)
+
+
+def _utc(kind: DataType) -> DataType:
+    match kind:
+        case TimestampType():
+            return _UtcTimestamp()
+        case ArrayType():
+            return ArrayType(_utc(kind.elementType), kind.containsNull)
+        case MapType():
+            return MapType(_utc(kind.keyType), _utc(kind.valueType), kind.valueContainsNull)
+        case StructType():
+            return in_utc(kind)
+        case VariantType():
+            raise ConfigError(f"a row cannot have values of type {kind.simpleString()}")
+    return kind

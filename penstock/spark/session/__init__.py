@@ -1,0 +1,1 @@
+"""Spark itself: the session, its JVM, its settings and its executors."""

@@ -1,0 +1,317 @@
+"""Spark's JVM, where this process starts it: quiet at its start, deaf to SIGTERM, and reported when it dies.
+
+A signal to the process group (`timeout`, Ctrl-C) or to the whole control group (systemd) reaches the driver and the
+JVM at once. The driver answers it with a last commit, for which it needs Spark. The JVM therefore ignores SIGTERM and
+SIGINT; it ends when its standard input does, which is when the driver ends, however that happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark import SparkContext
+from pyspark.find_spark_home import _find_spark_home
+from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
+from pyspark.sql import SparkSession
+
+from penstock.errors import PenstockError
+from penstock.file_modes import UMASK
+from penstock.host.machine import ending
+
+logger = logging.getLogger(__name__)
+_DEAF = f'export {UMASK}="${{{UMASK}:-$(umask)}}"; umask 077; trap "" INT TERM; exec "$0" "$@"'
+"""A JVM that is started with a signal ignored goes on ignoring it. What it writes, and the sockets of its Python
+workers, are for nobody else."""
+_POLL_SECONDS = 0.02
+_DEATH_SECONDS = 2.0
+"""How long a JVM may take to be seen as dead once its connections broke."""
+_STOP_SECONDS = 150.0
+"""How long Spark may take to stop; it waits two minutes itself for an executor that does not answer."""
+_LAST_WORDS = 12
+_NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
+_NO_ANSWER = re.compile(r"An error occurred while calling \S+")
+_NO_NAME = re.compile(r"\S+ does not exist in the JVM")
+_LOG4J = "log4j2.configurationFile"
+_PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
+
+
+@dataclass(frozen=True, slots=True)
+class SparkJvm:
+    """The JVM that this process started, and the last lines of its standard error."""
+
+    process: subprocess.Popen[bytes]
+    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
+
+    def death(self, wait_s: float = 0.0) -> str | None:
+        """How it died, if it did within the time."""
+        try:
+            status = self.process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return None
+        words = "".join(f"\n  {line}" for line in self.last_words)
+        return f"Spark's JVM (process {self.process.pid}) {ending(status)}" + (
+            f"; its last lines:{words}" if words else ""
+        )
+
+
+class _Current:
+    jvm: SparkJvm | None = None
+    hear: Callable[[int], None] | None = None
+    """What signals to spark-submit are handed to."""
+
+
+def start_jvm(conf: Mapping[str, str]) -> None:
+    """Start the JVM that the next session of this process runs in, unless there is one or `spark-submit` made it.
+
+    Raises:
+        PenstockError: it did not start; the message has its last lines.
+    """
+    if _PORT in os.environ:
+        return
+    if SparkContext._gateway is not None:  # noqa: SLF001 - pyspark keeps it there, and nothing public asks
+        if _Current.jvm is None or _Current.jvm.death() is None:
+            return
+        forget()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "connection"
+        _Current.jvm = jvm = _launch(write_conf(Path(folder) / "spark.conf", conf), file)
+        while not file.exists():
+            if (death := jvm.death(_POLL_SECONDS)) is not None:
+                raise PenstockError(f"Spark did not start: {death}")
+        written = file.read_bytes()
+    port, size = int.from_bytes(written[:4], "big"), int.from_bytes(written[4:8], "big")
+    os.environ |= {_PORT: str(port), _SECRET: written[8 : 8 + size].decode()}
+    try:
+        gateway = launch_gateway()  # type: ignore[no-untyped-call]
+    finally:
+        del os.environ[_PORT], os.environ[_SECRET]
+    gateway.proc = jvm.process
+    SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+    for name in (None, "py4j.clientserver"):
+        logging.getLogger(name).addFilter(_not_py4j)
+
+
+def write_conf(file: Path, conf: Mapping[str, str]) -> Path:
+    """Write the keys as a properties file that nobody else can read: other users see a command line."""
+    lines = (f"{_escaped(key)}={_escaped(value)}\n" for key, value in conf.items())
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as opened:
+        opened.writelines(lines)
+    return file
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"[\\ :=#!\f\t]", lambda found: "\\" + {"\t": "t", "\f": "f"}.get(found[0], found[0]), text)
+    return text.replace("\n", "\\n").replace("\r", "\\r")
+
+
+def submit_command(script: str, conf: Path, arguments: Sequence[str]) -> list[str]:
+    """The command line of spark-submit.
+
+    Args:
+        script: spark-submit.
+        conf: the properties file with all keys, those of the user's properties files among them: spark-submit reads
+            one file only, the last one that is named.
+        arguments: what the user has given to Spark, with the name of the application at the end.
+    """
+    before, application = list(arguments[:-1]), list(arguments[-1:])
+    return [script, *before, "--properties-file", str(conf), *application]
+
+
+def _launch(conf: Path, connection: Path) -> SparkJvm:
+    """The command that pyspark would run, with a shell in front."""
+    script = str(Path(_find_spark_home()) / "bin" / "spark-submit")
+    command = submit_command(script, conf, shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")))
+    environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
+    if not _has_log4j(environment):
+        ours = f"-D{_LOG4J}={Path(__file__).with_name('log4j2.properties').as_uri()}"
+        if logger.isEnabledFor(logging.DEBUG):
+            ours += " -Dpenstock.stack=full"
+        # In front: whatever the user adds comes later, and the last one counts.
+        environment["SPARK_SUBMIT_OPTS"] = f"{ours} {environment.get('SPARK_SUBMIT_OPTS', '')}".strip()
+    process = subprocess.Popen(  # noqa: S603 - Spark's own script
+        ["/bin/sh", "-c", _DEAF, *command], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    jvm = SparkJvm(process)
+    threading.Thread(target=_pass_on, args=(jvm,), name="spark-stderr", daemon=True).start()
+    return jvm
+
+
+def _has_log4j(environment: Mapping[str, str]) -> bool:
+    """Whether the user configured what Spark logs."""
+    folder = Path(environment.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
+    options = (environment.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"))
+    return any(folder.glob("log4j2.*")) or any(_LOG4J in option for option in options)
+
+
+def _pass_on(jvm: SparkJvm) -> None:
+    """Its standard error goes to this process's own, without what the JVM says at every start."""
+    stream: Any = jvm.process.stderr
+    for line in stream:
+        if line.rstrip() in _NOISE:
+            continue
+        jvm.last_words.append(line.decode(errors="replace").rstrip())
+        with suppress(OSError):  # nobody reads it: the JVM must not wait for that
+            os.write(2, line)
+
+
+def hear_signals_of_submit(hear: Callable[[int], None]) -> None:
+    """With spark-submit, the process that others know is the JVM, and this one is its child: a signal to the JVM would
+    end Spark below the job. From now on the JVM hands SIGTERM and SIGINT to `hear`, in a thread of this process, and
+    runs on; it ends when this process does. Nothing happens if spark-submit did not start this process.
+    """
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    if _PORT not in os.environ or gateway is None or _Current.hear is not None:
+        return
+    _Current.hear = hear
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    misc = gateway.jvm.sun.misc
+    for name in ("TERM", "INT"):
+        misc.Signal.handle(misc.Signal(name), _SubmitSignals())
+
+
+class _SubmitSignals:
+    """Called by the JVM."""
+
+    def handle(self, received: Any) -> None:
+        """A signal came."""
+        if _Current.hear is not None:
+            _Current.hear(int(received.getNumber()))
+
+    class Java:
+        """What py4j looks for."""
+
+        implements = ("sun.misc.SignalHandler",)
+
+
+def _not_py4j(record: logging.LogRecord) -> bool:
+    """py4j logs the traceback of an error that it also raises, and of a connection that a signal has interrupted."""
+    return not str(record.msg).endswith((" while sending command.", " while shutting down connection"))
+
+
+class SparkDiedError(PenstockError):
+    """Spark's JVM is dead."""
+
+
+def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedError | None:
+    """What to say instead of the error, which a thread met, if Spark's JVM has died.
+
+    A JVM that another process started has no exit status here: a connection to it that is refused counts.
+    """
+    ours = _Current.jvm if is_ours() else None
+    broken = _is_broken(error, may_wait=ours is not None)
+    death = ours.death(_DEATH_SECONDS if broken else 0.0) if ours is not None else None
+    if isinstance(error, SparkDiedError) or (death is None and (ours is not None or not broken)):
+        return None
+    return SparkDiedError(
+        f"{death or 'Spark does not answer any more'}. The state is as of checkpoint {last_checkpoint}; start the job "
+        "again, and it processes what came after it"
+    )
+
+
+def is_ours() -> bool:
+    """Whether the JVM of this process is one that `start_jvm` started."""
+    gateway: Any = SparkContext._gateway  # noqa: SLF001
+    return _Current.jvm is not None and gateway is not None and gateway.proc is _Current.jvm.process
+
+
+def stop_context(context: SparkContext) -> None:
+    """Stop it, with the session that was made on it meanwhile, or forget it if its JVM is dead.
+
+    Nothing of the job depends on it any more. So a JVM that does not answer is not waited for: if this process has
+    started it, it is killed.
+    """
+    ours = _Current.jvm if is_ours() else None
+    if ours is not None and ours.death() is not None:
+        forget()
+        return
+    failure: list[BaseException] = []
+    stopping = threading.Thread(target=_stop, args=(context, failure), name="stop-spark", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_SECONDS)
+    if failure:
+        raise failure[0]
+    if not stopping.is_alive():
+        return
+    if ours is None:
+        logger.warning("Spark has not stopped within %.0f s and is left to the process that started it", _STOP_SECONDS)
+        return
+    logger.warning("Spark's JVM (process %d) did not stop within %.0f s: killed", ours.process.pid, _STOP_SECONDS)
+    ours.process.kill()
+    stopping.join(_DEATH_SECONDS)
+    forget()
+
+
+def _stop(context: SparkContext, failure: list[BaseException]) -> None:
+    session = SparkSession._instantiatedSession  # noqa: SLF001
+    try:
+        if session is not None and session.sparkContext is context:
+            session.stop()
+        else:
+            context.stop()
+    except BaseException as error:
+        failure.append(error)
+
+
+def _is_broken(error: BaseException | None, *, may_wait: bool) -> bool:
+    """Whether an error, or one that led to it, is a broken connection to the JVM.
+
+    An error that is raised again may be in its own chain. With `may_wait`, an error that has other causes as well
+    counts too: whether the JVM is dead is then seen by waiting for it.
+    """
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if isinstance(error, ConnectionError | Py4JNetworkError) or _has_no_answer(error):
+            return True
+        if may_wait and (isinstance(error, EOFError) or _has_no_name(error)):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _has_no_answer(error: BaseException) -> bool:
+    """Whether py4j met a broken connection while it waited for an answer.
+
+    It then says only which call it was; an error in the JVM has a trace, or is a `Py4JJavaError`.
+    """
+    return type(error) is Py4JError and bool(_NO_ANSWER.fullmatch(str(error)))
+
+
+def _has_no_name(error: BaseException) -> bool:
+    """Whether py4j looked a class or a member up in vain. It says the same where the connection broke."""
+    return type(error) is Py4JError and bool(_NO_NAME.fullmatch(str(error)))
+
+
+def forget() -> None:
+    """The JVM is dead: the next session of this process gets a new one."""
+    context = SparkContext._active_spark_context  # noqa: SLF001
+    if context is not None:
+        server: Any = getattr(context, "_accumulatorServer", None)
+        if server is not None:
+            server.shutdown()
+    with suppress(Exception):
+        SparkContext._gateway.shutdown()  # type: ignore[union-attr]  # noqa: SLF001
+    SparkContext._active_spark_context = None  # noqa: SLF001
+    SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
+    SparkSession._instantiatedSession = None  # noqa: SLF001
+    _Current.jvm = None
+
+
+def silence_broken_streams(context: SparkContext) -> None:
+    """PySpark's server for accumulators prints a traceback when the JVM's connection to it breaks."""
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is not None:
+        server.handle_error = lambda *_: None

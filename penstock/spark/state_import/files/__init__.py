@@ -1,0 +1,1 @@
+"""The files of a Spark state store's checkpoint."""

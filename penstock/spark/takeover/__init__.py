@@ -1,0 +1,1 @@
+"""Taking over the state of a query that ran PySpark's transformWithState."""

@@ -1,0 +1,178 @@
+"""Takes the state that PySpark keeps into the backups of a job's first checkpoint, all of it in Spark's tasks.
+
+Spark's own reader shows the state: it knows every file system and encoding. One Spark job reads all state variables and
+makes entries of them, brings those of each store and task together, and backs each of these parts up.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain, groupby
+from operator import itemgetter
+from pathlib import Path
+
+import orjson
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.checkpoint.versions.value import Markers
+from penstock.errors import PenstockError
+from penstock.spark.state_frames.stored_state import worker_scratch
+from penstock.spark.state_import.first_backup import FirstBackup
+from penstock.spark.takeover.from_spark import Convert
+from penstock.spark.workers.arrow_frames import map_in_arrow
+from penstock.system.partitioner import partitions_of
+
+_ENTRY = "part INT, key BINARY, value BINARY"
+_DONE = "part INT, entries BIGINT, markers STRING"
+_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",  # a worker sends nothing while it backs a store up
+}
+_IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_MOST, _MOST_BYTES = 4096, 16 << 20
+
+
+class SparkReader:
+    """Reads the state of a stateful operator as of a batch, as DataFrames."""
+
+    def __init__(self, spark: SparkSession, location: str, operator: int, batch: int, *, has_ids: bool) -> None:
+        """
+        Args:
+            has_ids: whether Spark keeps the state with checkpoint ids. Its reader goes by the session's setting.
+        """
+        self.spark = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
+        for name, value in {**_SETTINGS, _IDS: "2" if has_ids else "1"}.items():
+            self.spark.conf.set(name, value)
+        self._options = {"path": location, "operatorId": str(operator), "batchId": str(batch)}
+
+    def variable(self, name: str) -> DataFrame:
+        """A state variable: a row for each value, entry of a map, or element of a list."""
+        return self._frame(stateVarName=name, flattenCollectionTypes="true")
+
+    def timers(self) -> DataFrame:
+        """All timers."""
+        return self._frame(readRegisteredTimers="true")
+
+    def _frame(self, **options: str) -> DataFrame:
+        return self.spark.read.format("statestore").options(**self._options, **options).load()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSource:
+    """The rows of Spark's reader that become the entries of a store."""
+
+    rows: DataFrame
+    convert: Convert
+
+
+def back_up(
+    spark: SparkSession,
+    sources: Mapping[str, StoreSource],
+    heads: Mapping[str, Mapping[bytes, bytes]],
+    first: FirstBackup,
+) -> tuple[dict[int, Markers], dict[str, int]]:
+    """Make all backups. Returns the markers by task, and the number of entries by store.
+
+    Args:
+        spark: the session in which it is done.
+        sources: by store. A store without any is empty.
+        heads: what stores have in each task besides.
+    """
+    parts = first.tasks * len(first.stores)
+    # Every part has a row, so that the backup of an empty one is made as well.
+    rows = spark.range(0, parts, 1, 1).selectExpr("CAST(id AS INT) part", "CAST(NULL AS BINARY) key", "X'' value")
+    rows = reduce(DataFrame.unionAll, entries_of(sources, first.stores, first.tasks), rows)
+    sorted_rows = rows.repartitionById(parts, "part").sortWithinPartitions("part", "key")
+    done = {row.part: row for row in map_in_arrow(sorted_rows, _BackUp(first, heads), _DONE).collect()}
+    if done.keys() != set(range(parts)):
+        raise PenstockError(f"{len(done)} of {parts} backups were made")
+    markers: dict[int, dict[str, dict[str, str]]] = {task: {} for task in range(first.tasks)}
+    counts = dict.fromkeys(first.stores, 0)
+    for part, row in done.items():
+        task, store = part // len(first.stores), first.stores[part % len(first.stores)]
+        counts[store] += row.entries
+        for backend, marker in orjson.loads(row.markers).items():
+            markers[task].setdefault(backend, {})[store] = marker
+    return dict(markers), counts
+
+
+def entries_of(sources: Mapping[str, StoreSource], stores: tuple[str, ...], tasks: int) -> list[DataFrame]:
+    """The entries of each source, with the columns part, key and value. The part of a store and task is `task *
+    len(stores) +` the number of the store."""
+    return [
+        map_in_arrow(source.rows, _Spread(source.convert, tasks, stores.index(store), len(stores)), _ENTRY)
+        for store, source in sources.items()
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """Makes entries of the rows of a reader: a function for `map_in_arrow`."""
+
+    convert: Convert
+    tasks: int
+    store: int
+    stores: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        owners, keys, values, size = list[bytes](), list[bytes](), list[bytes](), 0
+        for owner, key, value in self.convert(batches):
+            owners.append(owner)
+            keys.append(key)
+            values.append(value)
+            size += len(key) + len(value)
+            if len(keys) == _MOST or size > _MOST_BYTES:
+                yield self._batch(owners, keys, values)
+                owners, keys, values, size = [], [], [], 0
+        if keys:
+            yield self._batch(owners, keys, values)
+
+    def _batch(self, owners: list[bytes], keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
+        parts = partitions_of(pa.array(owners, pa.binary()), self.tasks) * self.stores + self.store
+        columns = [pa.array(parts, pa.int32()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+        return pa.RecordBatch.from_arrays(columns, ["part", "key", "value"])
+
+
+@dataclass(frozen=True, slots=True)
+class _BackUp:
+    """Backs up the parts that are in a partition: a function for `map_in_arrow`."""
+
+    first: FirstBackup
+    heads: Mapping[str, Mapping[bytes, bytes]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        stores = self.first.stores
+        with worker_scratch() as scratch:
+            for part, rows in groupby(_rows(batches), key=itemgetter(0)):
+                task, store = part // len(stores), stores[part % len(stores)]
+                counted = _Counted((key, value) for _, key, value in rows if key is not None)
+                entries = chain(self.heads.get(store, {}).items(), counted)
+                with tempfile.TemporaryDirectory(prefix="part-", dir=scratch, ignore_cleanup_errors=True) as folder:
+                    markers = self.first.run(task, store, entries, Path(folder))
+                found = [[part], [counted.count], [orjson.dumps(markers).decode()]]
+                columns = [pa.array(*each) for each in zip(found, (pa.int32(), pa.int64(), pa.string()), strict=True)]
+                yield pa.RecordBatch.from_arrays(columns, ["part", "entries", "markers"])
+
+
+class _Counted:
+    """Entries, and how many of them are not of an index, whose entries have no value."""
+
+    def __init__(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
+        self._entries = entries
+        self.count = 0
+
+    def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
+        for entry in self._entries:
+            self.count += bool(entry[1])
+            yield entry
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes | None, bytes]]:
+    for batch in batches:
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

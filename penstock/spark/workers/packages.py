@@ -1,0 +1,42 @@
+"""What Spark's workers and containers get of a job: pickled once, and what proves who may talk to whom."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, field
+
+from pyspark import cloudpickle
+
+from penstock.errors import ConfigError
+from penstock.spark.workers.worker import PackedPackage, WorkerPackage
+from penstock.start.prepare import PreparedJob
+
+
+@dataclass(frozen=True, slots=True)
+class Shipment:
+    """What leaves the driver with every batch."""
+
+    worker_package: PackedPackage
+    secret: str = field(repr=False)
+
+    @classmethod
+    def of(cls, job: PreparedJob) -> Shipment:
+        """Raises ConfigError if the application cannot be pickled."""
+        data = pickled(WorkerPackage(job.topology, job.settings, job.streams.systems))
+        return cls(
+            PackedPackage(hashlib.sha256(data).hexdigest(), data),
+            secrets.token_urlsafe(32),
+        )
+
+
+def pickled(package: object) -> bytes:
+    """User code may come from a script, so functions are pickled by value where they cannot be imported."""
+    try:
+        data: bytes = cloudpickle.dumps(package)
+    except Exception as error:
+        raise ConfigError(
+            f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "
+            "picklable; open files, locks and connections belong in StreamTask.init"
+        ) from error
+    return data

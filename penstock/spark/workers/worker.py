@@ -1,0 +1,280 @@
+"""What runs in Spark's Python workers: one callable per kind of stage, pickled into each batch's job."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+
+from penstock.api.shipped import read_shipped
+from penstock.batch.batch import Batch
+from penstock.batch.portions import Portion
+from penstock.errors import PenstockTimeoutError
+from penstock.graph.topology import Topology
+from penstock.runtime.interrupts import mark_interrupts
+from penstock.runtime.messages.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.spool import Spool
+from penstock.runtime.messages.streams import run_together
+from penstock.runtime.pandas_later import keep_pandas_out
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, check_writing, write_outputs
+from penstock.runtime.stage.source import InputReaders, SourceProgress, run_source
+from penstock.system.base import System, WriterIdentity
+from penstock.wire.exchange import exchange
+from penstock.wire.protocol import AttemptCall, ContainerAddress, Identity
+from penstock.wire.tls import TlsIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPackage:
+    """What of a job a Spark worker needs."""
+
+    topology: Topology
+    settings: RuntimeSettings
+    systems: Mapping[str, System]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPackage:
+    """A pickled WorkerPackage. Unpickled once per worker process, however many batches it serves."""
+
+    digest: str
+    data: bytes = field(repr=False)
+
+    def load(self) -> WorkerPackage:
+        """The package."""
+        if self.digest not in _packages:
+            _packages.clear()
+            _packages[self.digest] = read_shipped(self.data)
+        return _packages[self.digest]
+
+
+_packages: dict[str, WorkerPackage] = {}
+_readers: dict[tuple[str, int], InputReaders] = {}
+_writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
+_settled = False
+_modules = 0
+"""How many modules there were when the garbage collector was last told of what is loaded."""
+
+
+def settle_worker() -> None:
+    """Tell Ctrl-C from failures of the application, and prepare the process for many tasks. Called in each task, when
+    what it needs is loaded."""
+    global _settled
+    if not _settled:
+        mark_interrupts()
+        keep_pandas_out()
+        gc.set_threshold(100_000, 20, 50)  # pages of decoded messages are many objects, and no garbage yet
+        pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
+        _settled = True
+    hide_loaded()
+
+
+def hide_loaded() -> None:
+    """Take what is loaded by now out of the garbage collector's sight, whenever more is loaded than before.
+
+    PySpark's worker collects garbage after every task, before it takes the next one. With Arrow and Spark's SQL loaded
+    that takes 40 ms, longer than all the rest of a small task.
+    """
+    global _modules
+    if len(sys.modules) != _modules:
+        gc.collect()
+        gc.freeze()
+        _modules = len(sys.modules)
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The tasks one Spark task serves: those of one container, so that a batch costs one Spark task per slot and
+    stage, however many tasks the job has."""
+
+    address: ContainerAddress
+    tasks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceStage:
+    """Stage 0: reads the portions of its lane's tasks. Nothing comes in."""
+
+    package: PackedPackage
+    lanes: tuple[Lane, ...]
+    batch: Batch
+    portions: Mapping[int, Sequence[tuple[int, Portion]]]
+    epoch: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        package = self.package.load()
+        settle_worker()
+        for _ in batches:
+            pass  # a worker whose input was not read to its end is not used again
+        progress = SourceProgress()
+        packets = self.packets(package, self.lanes[spark_partition()].tasks, progress)
+        yield from alive_packets(packets, progress)
+
+    def packets(self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress) -> Iterator[Packet]:
+        """What all these tasks send, one task after the other."""
+        readers = _input_readers(self.package.digest, self.epoch, package)
+        readers.expect(portion for task in tasks for _, portion in self.portions.get(task, ()))
+        for task in tasks:
+            portions = self.portions.get(task, ())
+            yield from run_source(package.topology, package.settings, self.batch, task, portions, readers, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerStage:
+    """A stage with state: streams its packets through the lane's container, passes all others on."""
+
+    stage: int
+    lanes: tuple[Lane, ...]
+    secret: str = field(repr=False)
+    epoch: int
+    batch: Batch
+    tls: TlsIdentity | None = None
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        settle_worker()
+        lane = self.lanes[spark_partition()]
+        identity = Identity(lane.address.incarnation, self.epoch)
+        call = AttemptCall(identity, self.batch, self.stage, list(lane.tasks))
+        return exchange(
+            lane.address, self.secret, call, iter(batches), lambda batch: _split(batch, self.stage), self.tls
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkStage:
+    """The last stage: writes the outputs, passes reports on."""
+
+    package: PackedPackage
+    lanes: tuple[Lane, ...]
+    batch: Batch
+    identity: WriterIdentity
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        package = self.package.load()
+        settle_worker()
+        topology = package.topology
+        if topology.sink is None:
+            raise ValueError("a job without outputs has no sink stage")
+        with closing(Spool()) as spool:
+            tasks = self.lanes[spark_partition()].tasks
+            attempts = {task: SinkAttempt(topology, package.settings, self.batch, task, spool) for task in tasks}
+            for batch in batches:
+                mine, others = _split(batch, topology.sink)
+                for packet in from_batch(mine):
+                    attempts[packet.dest].accept(packet)
+                if others.num_rows:
+                    yield others
+            writers = _output_writers(self.package.digest, package, self.identity)
+            yield from self._written(package, attempts, writers)
+
+    def _written(
+        self, package: WorkerPackage, attempts: Mapping[int, SinkAttempt], writers: OutputWriters
+    ) -> Iterator[pa.RecordBatch]:
+        """Write what came, and report. One that takes longer than it may is left alone, and reported as failed."""
+        limit = package.settings.step_limits.of_outputs(self.batch)
+
+        def progress() -> object:
+            check_writing(package.topology, writers, limit)
+            return sum(attempt.packets_written for attempt in attempts.values()) if limit.is_general else object()
+
+        reported: set[int] = set()
+        try:
+            for batch in _alive(_batches(write_outputs(list(attempts.values()), writers, limit)), progress):
+                reported.update(batch.column("source_task").to_pylist())
+                yield batch
+        except PenstockTimeoutError as error:
+            _writers.clear()  # one that is stuck cannot be closed
+            yield to_batch([attempt.report(error) for task, attempt in attempts.items() if task not in reported])
+
+
+@dataclass(frozen=True, slots=True)
+class ByLane:
+    """The end of a stage before an exchange: each batch cut by the lanes that its packets go to."""
+
+    lane_of: tuple[int, ...]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        settle_worker()
+        lane_of = pa.array(self.lane_of, pa.int32())
+        for batch in batches:
+            lanes = lane_of.take(batch.column("dest"))
+            found = lanes.unique().to_pylist()
+            if len(found) > 1:
+                for lane in found:
+                    yield lane, batch.filter(pc.equal(lanes, lane))
+            else:
+                yield (found or [0])[0], batch
+
+
+def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
+    """The number of each task's lane, by task."""
+    return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
+
+
+def _input_readers(digest: str, epoch: int, package: WorkerPackage) -> InputReaders:
+    """The readers of this process; those of another job or epoch are closed."""
+    key = (digest, epoch)
+    if key not in _readers:
+        for older in _readers.values():
+            older.close()
+        _readers.clear()
+        _readers[key] = InputReaders(package.systems)
+    return _readers[key]
+
+
+def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentity) -> OutputWriters:
+    """The writers of this process; those of another job or epoch are closed."""
+    key = (digest, identity)
+    if key not in _writers:
+        for older in _writers.values():
+            older.close()
+        _writers.clear()
+        _writers[key] = OutputWriters(package.systems, identity)
+    return _writers[key]
+
+
+def spark_partition() -> int:
+    """The number of the partition that this Spark task has."""
+    context = TaskContext.get()
+    if context is None:
+        raise RuntimeError("this runs inside a Spark task only")
+    return context.partitionId()
+
+
+def _split(batch: pa.RecordBatch, stage: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+    """(for this stage, for others). Which task it is for, the exchange before has decided."""
+    mine = pc.equal(batch.column("stage"), stage)
+    return batch.filter(mine), batch.filter(pc.invert(mine))
+
+
+def _batches(packets: Iterator[Packet]) -> Iterator[pa.RecordBatch]:
+    for group in split_by_size(packets):
+        yield to_batch(group)
+
+
+def alive_packets(packets: Iterator[Packet], progress: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+    """The packets in batches, with signs of life while there are none yet."""
+    return _alive(_batches(packets), progress)
+
+
+def _alive(batches: Iterator[pa.RecordBatch], progress: Callable[[], object]) -> Iterator[pa.RecordBatch]:
+    """The batches, and an empty one from time to time while there are none yet but `progress` changes.
+
+    Spark kills a worker that sends nothing for long (`idle_limit`). User code may take as long for all messages of a
+    batch together, but not for one.
+    """
+    seen: object = None
+
+    def sign() -> pa.RecordBatch | None:
+        nonlocal seen
+        before, seen = seen, progress()
+        return NO_PACKETS if seen != before else None
+
+    return run_together(batches, when_idle=sign)

@@ -1,0 +1,1 @@
+"""Standbys: copies of stores on other hosts, which follow the checkpoints."""

@@ -1,0 +1,1 @@
+"""The container's part of standbys."""

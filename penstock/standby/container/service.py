@@ -1,0 +1,203 @@
+"""The standbys of a container: stores of other containers' tasks, brought from checkpoint to checkpoint."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.container.shared.resources import EpochResources
+from penstock.errors import RetryableError
+from penstock.standby.copies import StandbyPlace, remove_of_the_dead
+from penstock.standby.copy import Wanted
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.restore import restore_order
+from penstock.wire.protocol import Follow, StandbyState
+
+logger = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
+_WARN_EVERY_S = 60.0
+
+
+@dataclass(slots=True)
+class _Failure:
+    """The last failure of a standby that has not succeeded since."""
+
+    text: str
+    again_at: float
+    pause_s: float
+
+
+class Standbys:
+    """A service: one thread that follows the checkpoints. The copies are the process's and outlive it.
+
+    Only the newest checkpoint counts: a standby that is slow goes from where it is to that one.
+    """
+
+    name = "standbys"
+
+    def __init__(self, resources: EpochResources) -> None:
+        self._resources = resources
+        self._copies = resources.standby_copies
+        self._changed = threading.Condition()
+        self._follow: Follow | None = None
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._doing: tuple[StandbyPlace, str] | None = None
+        self._failures: dict[StandbyPlace, _Failure] = {}
+        self._warned: dict[StandbyPlace, float] = {}
+
+    def start(self) -> None:
+        """Remove what processes have left here that died, also if there are no standbys any more."""
+        remove_of_the_dead(self._resources.folders.base)
+
+    def follow(self, request: Follow) -> None:
+        """Bring the copies to this checkpoint. Returns at once."""
+        with self._changed:
+            if self._stopping.is_set() or (self._copies.is_empty and not request.markers):
+                return
+            self._follow = request
+            self._changed.notify_all()
+            if self._thread is None:
+                name = f"standbys-{self._resources.epoch}"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def states(self) -> list[StandbyState]:
+        """How far they are. Called by any thread."""
+        follow, doing, failures = self._follow, self._doing, dict(self._failures)
+        if follow is None:
+            return []
+        return [
+            self._state(int(task), backends, follow.checkpoint_id, doing, failures)
+            for task, backends in follow.markers.items()
+        ]
+
+    def _state(
+        self,
+        task: int,
+        backends: Mapping[str, Mapping[str, str]],
+        wanted: str,
+        doing: tuple[StandbyPlace, str] | None,
+        failures: dict[StandbyPlace, _Failure],
+    ) -> StandbyState:
+        places = _places(task, backends, self._resources.stores)
+        held = [self._copies.checkpoint_of(place) for place in places]
+        known = [CheckpointId.parse(each) for each in held if each is not None]
+        at = str(min(known, default=wanted)) if len(known) == len(held) else None
+        text = doing[1] if doing is not None and doing[0].task == task else ""
+        failed = next((f"it failed: {failures[place].text}" for place in places if place in failures), "")
+        return StandbyState(task, at, wanted, failed or text)
+
+    def wind_down(self, timeout_s: float) -> None:
+        """Nothing to do: the process ends with its copies."""
+
+    def stop(self) -> None:
+        """Stop and join. A copy that was on its way stays of use."""
+        with self._changed:
+            self._stopping.set()
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
+    def status(self) -> str:
+        """What it does."""
+        doing = self._doing
+        return "" if doing is None else f"{doing[0]}: {doing[1]}"
+
+    # On its thread.
+
+    def _run(self) -> None:
+        done: Follow | None = None
+        while not self._stopping.is_set():
+            with self._changed:
+                while not self._stopping.is_set() and not self._is_due(done):
+                    self._changed.wait(self._pause())
+                follow = self._follow
+            if self._stopping.is_set() or follow is None:
+                return
+            try:
+                self._copies.open(self._resources.folders.base)
+                self._copies.keep_only([int(task) for task in follow.markers])
+                self._bring_all(follow)
+            except Exception:
+                logger.exception("the standbys failed, and try again")
+                self._stopping.wait(_LONGEST_PAUSE_S)
+            done = follow
+
+    def _is_due(self, done: Follow | None) -> bool:
+        return self._follow is not done or any(f.again_at <= time.monotonic() for f in self._failures.values())
+
+    def _pause(self) -> float | None:
+        """Until the next failure is tried again; None if there is none."""
+        if not self._failures:
+            return None
+        return max(0.0, min(failure.again_at for failure in self._failures.values()) - time.monotonic())
+
+    def _bring_all(self, follow: Follow) -> None:
+        """Every store to the checkpoint; left when a newer one is there."""
+        checkpoint_id = CheckpointId.parse(follow.checkpoint_id)
+        wanted = {
+            place: backends
+            for task, backends in follow.markers.items()
+            for place in _places(int(task), backends, self._resources.stores)
+        }
+        self._failures = {place: failure for place, failure in self._failures.items() if place in wanted}
+        self._warned = {place: at for place, at in self._warned.items() if place in wanted}
+        for place, backends in wanted.items():
+            if self._stopping.is_set() or self._follow is not follow:
+                return
+            failure = self._failures.get(place)
+            if failure is not None and failure.again_at > time.monotonic():
+                continue
+            factories = self._resources.package.config.store(place.store).restore_factories
+            order = restore_order(place.store, factories, backends)
+            self._bring(place, Wanted.of(checkpoint_id, place.store, order, backends))
+
+    def _bring(self, place: StandbyPlace, wanted: Wanted) -> None:
+        held = self._copies.checkpoint_of(place)
+        metrics = self._resources.standby_metrics.of_task(place.task)
+        folders = self._resources.folders
+        restored_bytes = metrics.new_counter("standby", "bytes-restored")
+        self._doing = place, "restoring" if held is None else "following"
+        progress = RestoreProgress(self._stopping, restored_bytes.inc, lambda text: logger.warning("%s", text))
+        try:
+            with metrics.new_timer("standby", "follow-ns").time():
+                self._copies.bring(
+                    place,
+                    wanted,
+                    lambda name: self._context(name, place),
+                    lambda directory: folders.open_restored(place.store, directory),
+                    progress,
+                    lambda directory: folders.copies(place.store, place.task).take(
+                        wanted.checkpoint_id, wanted.markers, directory
+                    ),
+                )
+            self._failures = {other: failure for other, failure in self._failures.items() if other != place}
+        except BaseException as error:  # an engine that failed is no Exception
+            if self._stopping.is_set():
+                return
+            self._failed(place, error)
+        finally:
+            self._doing = None
+
+    def _context(self, backend: str, place: StandbyPlace) -> BackendContext:
+        return self._resources.standby_context(backend, place.task, place.store)
+
+    def _failed(self, place: StandbyPlace, error: BaseException) -> None:
+        """Note it, and say so, but not each time. The run needs no standby to go on."""
+        now, before = time.monotonic(), self._failures.get(place)
+        pause_s = _FIRST_PAUSE_S if before is None else min(2 * before.pause_s, _LONGEST_PAUSE_S)
+        self._failures = {**self._failures, place: _Failure(str(error), now + pause_s, pause_s)}
+        if now - self._warned.get(place, -_WARN_EVERY_S) >= _WARN_EVERY_S:
+            self._warned[place] = now
+            kind = "" if isinstance(error, RetryableError) else f"{type(error).__name__}: "
+            logger.warning("the standby of %s is behind, and tries again: %s%s", place, kind, error)
+
+
+def _places(task: int, backends: Mapping[str, Mapping[str, str]], stores: Collection[str]) -> list[StandbyPlace]:
+    """The stores of a task that the checkpoint has."""
+    return [StandbyPlace(task, store) for store in stores if any(store in own for own in backends.values())]

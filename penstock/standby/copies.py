@@ -1,0 +1,191 @@
+"""The copies that a container process keeps as a standby. They survive its epochs: a change of epochs is when they are
+needed.
+
+    <base>/.standbys/<incarnation>.lock    locked as long as the process lives
+                    /<incarnation>/<store>-<task>-<number>/   one copy
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from penstock.errors import RetryableError
+from penstock.standby.copy import StandbyCopy, Wanted
+from penstock.state.backends.base import BackendContext, RestoreProgress
+from penstock.state.engines.engine import Engine
+
+logger = logging.getLogger(__name__)
+_FOLDER = ".standbys"
+
+
+def remove_of_the_dead(base: Path) -> None:
+    """Remove the copies of processes that are gone, below the folder of the job's stores. Never raises: what cannot be
+    removed now goes another time."""
+    for path in (base / _FOLDER).glob("*.lock"):
+        with suppress(OSError), path.open("ab") as file:
+            if _lock(file):
+                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True, slots=True)
+class StandbyPlace:
+    """A store of a task."""
+
+    task: int
+    store: str
+
+    def __str__(self) -> str:
+        return f"store `{self.store}` of task {self.task}"
+
+
+class StandbyCopies:
+    """All copies of one process. The dict is thread-safe; each copy is used by one thread at a time."""
+
+    def __init__(self, incarnation: str) -> None:
+        self._incarnation = incarnation
+        self._lock = threading.Lock()
+        self._copies: dict[StandbyPlace, StandbyCopy] = {}
+        self._folder: Path | None = None
+        self._locked: IO[bytes] | None = None
+        self._made = 0
+
+    def open(self, base: Path) -> None:
+        """Have a folder below the folder of the job's stores."""
+        if self._folder is not None:
+            return
+        parent = base / _FOLDER
+        parent.mkdir(parents=True, exist_ok=True)
+        self._locked, self._folder = _locked(parent / f"{self._incarnation}.lock"), parent / self._incarnation
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no copy."""
+        return not self._copies
+
+    def checkpoint_of(self, place: StandbyPlace) -> str | None:
+        """The checkpoint of a copy; None if there is none."""
+        with self._lock:
+            copy = self._copies.get(place)
+        return None if copy is None else str(copy.checkpoint_id)
+
+    def bring(
+        self,
+        place: StandbyPlace,
+        wanted: Wanted,
+        contexts: Callable[[str], BackendContext],
+        open_engine: Callable[[Path], Engine],
+        progress: RestoreProgress,
+        take_local: Callable[[Path], bool],
+    ) -> None:
+        """Bring the copy of a store to a checkpoint, by its tail or whole; `take_local` as in `StandbyCopy.made`.
+
+        Raises what `StandbyCopy.made` raises. The copy that was there then stays, unless it is of no use.
+        """
+        with self._lock:
+            held = self._copies.get(place)
+        if held is not None and self._advanced(place, held, wanted, contexts, progress):
+            return
+        if self._folder is None:
+            raise AssertionError("the copies of standbys have no folder yet")
+        self._made += 1
+        directory = self._folder / f"{place.store}-{place.task}-{self._made}"
+        made = StandbyCopy.made(place.store, wanted, contexts, directory, open_engine, progress, take_local)
+        with self._lock:
+            held, self._copies[place] = self._copies.get(place), made
+        if held is not None:
+            held.remove()
+
+    def take(
+        self,
+        place: StandbyPlace,
+        wanted: Wanted,
+        contexts: Callable[[str], BackendContext],
+        progress: RestoreProgress,
+    ) -> tuple[Engine, Path] | None:
+        """Take over a store: the open engine of its copy at exactly the checkpoint, brought there if it is behind, and
+        the folder. None if there is no copy that can be brought there by its tail.
+
+        Raises RetryableError if it was cancelled.
+        """
+        with self._lock:
+            held = self._copies.get(place)
+        if held is None or not self._advanced(place, held, wanted, contexts, progress):
+            return None
+        try:
+            engine = held.engine()
+        except Exception as error:
+            logger.warning("the standby of %s is not used: %s", place, error)
+            self._drop(place)
+            return None
+        with self._lock:
+            del self._copies[place]
+        return engine, held.directory
+
+    def keep_only(self, tasks: Collection[int]) -> None:
+        """Remove the copies of all other tasks."""
+        with self._lock:
+            others = [place for place in self._copies if place.task not in tasks]
+        for place in others:
+            self._drop(place)
+
+    def close(self) -> None:
+        """Remove all of them; the process ends."""
+        self.keep_only(())
+        if self._locked is not None and self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.with_suffix(".lock").unlink(missing_ok=True)
+            self._locked.close()
+            self._locked = self._folder = None
+
+    def _advanced(
+        self,
+        place: StandbyPlace,
+        held: StandbyCopy,
+        wanted: Wanted,
+        contexts: Callable[[str], BackendContext],
+        progress: RestoreProgress,
+    ) -> bool:
+        """Whether the copy is at the checkpoint now. One that is of no use any more is dropped."""
+        try:
+            return held.advance(wanted, contexts, progress)
+        except RetryableError:
+            raise
+        except Exception as error:
+            logger.warning("the standby of %s begins again: %s", place, error)
+            self._drop(place)
+            return False
+
+    def _drop(self, place: StandbyPlace) -> None:
+        with self._lock:
+            copy = self._copies.pop(place, None)
+        if copy is not None:
+            copy.remove()
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The file, locked by this process; another one may have removed it before it was locked."""
+    while True:
+        file = path.open("ab")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
+
+
+def _lock(file: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

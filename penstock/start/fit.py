@@ -1,0 +1,103 @@
+"""Whether a configuration fits an application. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from penstock.api.ssp import SystemStream
+from penstock.checkpoint.versions.changelog_marker import BACKEND
+from penstock.checkpoint.versions.v2 import VERSION as V2
+from penstock.config.model import JobConfig
+from penstock.config.table import (
+    STREAM_BOOTSTRAP,
+    STREAM_GUARANTEE,
+    STREAM_IDLE_MS,
+    STREAM_OFFSET_DEFAULT,
+    STREAM_ON_DATA_LOSS,
+    STREAM_PRIORITY,
+    STREAM_RESET_OFFSET,
+)
+from penstock.errors import ConfigError
+from penstock.graph.specs import ApplicationGraph
+from penstock.side.plan import side_input_of, side_streams
+
+
+def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if the configuration does not fit the application's stores and outputs."""
+    known = {spec.name for spec in graph.stores}
+    for name in config.store_names:
+        if name not in known:
+            stores = ", ".join(f"`{store}`" for store in sorted(known)) or "none"
+            raise ConfigError(f"`stores.{name}.*` is configured, but the application has the stores: {stores}")
+    outputs = {spec.stream for spec in graph.outputs} | {config.task.dead_letter_stream}
+    for stream in config.retained_streams:
+        if stream not in outputs:
+            raise ConfigError(
+                f"`streams.{stream}.retention.*` is configured, but `{stream}` is not an output of the application. "
+                f"Change the retention of other streams with `penstock stream retain {stream}`"
+            )
+    _check_guarantees(graph, config, outputs)
+    _check_side_inputs(graph, config)
+    _check_data_loss(graph, config)
+    _check_versions((spec.name for spec in graph.written_stores), config)
+
+
+def _check_guarantees(graph: ApplicationGraph, config: JobConfig, outputs: Container[SystemStream | None]) -> None:
+    """Raise ConfigError if the configuration wants exactly-once output in a stream that is no output."""
+    between = {reader.stream for reader in graph.intermediates}
+    for stream in config.exactly_once_streams:
+        name = STREAM_GUARANTEE.full(str(stream))
+        if stream in between:
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}): `{stream}` is an intermediate stream. Every message in it counts "
+                "once in any case, because checkpoints record how far it is read. Remove the key"
+            )
+        if stream not in outputs:
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}): `{stream}` is not an output of the application. Correct its name, "
+                "or remove the key"
+            )
+
+
+def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if the configuration says where a side input is read from: that follows from its store."""
+    inputs = {op.stream for op in graph.inputs}
+    for stream, specs in side_streams(graph).items():
+        for key in (STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET, STREAM_IDLE_MS, STREAM_BOOTSTRAP, STREAM_PRIORITY):
+            name = key.full(str(stream))
+            if stream not in inputs and name in config.origins:
+                raise ConfigError(
+                    f"`{name}` ({config.origin(name)}): `{stream}` is {side_input_of(s.name for s in specs)}. It is "
+                    "read from where the content of the store ends, else from its oldest message, before the first "
+                    "batch and beside the others, and holds no watermark back. Remove the key"
+                )
+
+
+def _check_data_loss(graph: ApplicationGraph, config: JobConfig) -> None:
+    """Raise ConfigError if what is lost of a stream that is no input should be skipped: the job needs all of it."""
+    inputs = {op.stream for op in graph.inputs}
+    used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*side_streams(graph)}
+    used |= {config.store(spec.name).changelog for spec in graph.written_stores}
+    for stream in sorted(used - inputs):
+        name = STREAM_ON_DATA_LOSS.full(str(stream))
+        if name in config.origins:
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}): `{stream}` is not an input of the application, and nothing of it "
+                "may be skipped. Remove the key"
+            )
+
+
+def _check_versions(stores: Iterable[str], config: JobConfig) -> None:
+    """Checkpoints must be written in a version that can hold the markers of every store, and be read in it."""
+    write, read = config.task.checkpoint_write_versions, config.task.checkpoint_read_versions
+    used = next(version for version in read if version in write)
+    if used == V2:
+        return
+    lost = sorted(store for store in stores if BACKEND not in config.store(store).backup_factories)
+    if lost:
+        raise ConfigError(
+            f"checkpoints would be read in version {used} (task.checkpoint.write.versions is "
+            f"{','.join(map(str, write))}, task.checkpoint.read.versions {','.join(map(str, read))}), which holds "
+            f"markers of `{BACKEND}` only. The stores {', '.join(f'`{store}`' for store in lost)} are not backed up "
+            f"to it, so no start could restore them. Add it to their backup.factories, or write and read version {V2}"
+        )

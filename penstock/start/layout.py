@@ -1,0 +1,147 @@
+"""Which operators use which store, and whether an application fits the stores of a checkpoint. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping
+from dataclasses import replace
+
+from penstock.api.state.store import OPERATOR_STORES, StoreSpec, layout_of
+from penstock.api.state.tables import TableSpec
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.checkpoint.store_layout import StoreLayout
+from penstock.errors import IncompatibleError
+from penstock.graph.specs import ApplicationGraph
+from penstock.start.row_layout import processor_change
+from penstock.wording import argument, counted, listed
+
+_EMPTY = (
+    f"begin with empty stores: set a startpoint with {argument('with_state', 'clear')}, or give the job a new `job.id`"
+)
+_WORDS = re.compile(r"[^:,()]+")
+TABLE = "(table)"
+"""The operators of a table: any may write and join it. No operator can have this id."""
+
+
+def store_layout(graph: ApplicationGraph) -> dict[str, str]:
+    """Store that the job writes -> what a checkpoint remembers of it, the text of a `StoreLayout`."""
+    users = graph.store_users()
+    return {spec.name: str(_layout_of(spec, users.get(spec.name, []))) for spec in graph.written_stores}
+
+
+def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
+    operators = (TABLE,) if isinstance(spec, TableSpec) else tuple(users)
+    return StoreLayout(operators, spec.key_serde.name, spec.value_serde.name, spec.ttl is not None)
+
+
+def check_layout(
+    record: CheckpointRecord, layout: Mapping[str, str], tasks: int, emptied: Container[str] = (), job: str = "JOB"
+) -> None:
+    """Raise IncompatibleError if the application cannot go on from the checkpoint. Of stores in `emptied` it takes
+    nothing, whatever the checkpoint has. `job` is the job's name in commands."""
+    if record.task_count != tasks:
+        raise IncompatibleError(
+            f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
+            "largest "
+            "partition count of the inputs, job.intermediate.stream.partitions or task.broadcast.inputs has changed. "
+            "Keys would move away from their state. Set it back, or give the job a new `job.id`"
+        )
+    for store, before in record.stores.items():
+        now = layout.get(store)
+        if now == before or store in emptied:
+            continue
+        if now is not None and _is_read_as(StoreLayout.parse(before), StoreLayout.parse(now), now):
+            continue
+        if (why := processor_change(store, before, now)) is not None:
+            raise IncompatibleError(f"{why}. The checkpoint is {record.id}; nothing was changed")
+        if store.endswith(OPERATOR_STORES):
+            if not record.is_closed:  # after the end of the stream nothing waits in it
+                raise _changed_operator(record, store, before, now, job)
+            continue
+        if now is None:
+            raise IncompatibleError(
+                f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
+                f"longer in the application. Declare it again, or {_EMPTY}"
+            )
+        old = StoreLayout.parse(before)
+        if old.expires and now == str(replace(old, expires=False)):
+            raise _without_ttl(record, store)
+        raise IncompatibleError(
+            f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
+            f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or {_EMPTY}"
+        )
+
+
+def _is_read_as(old: StoreLayout, new: StoreLayout, now: str) -> bool:
+    """Whether a store is read as it was written: its entries get a time to live in the first batch, or its rows have
+    more fields now."""
+    return (new.expires and now == str(replace(old, expires=True))) or new.adds_fields(old)
+
+
+def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
+    """Its entries say when they expire, in a form that a store without a time to live does not read."""
+    return IncompatibleError(
+        f"the entries of store `{store}` in checkpoint {record.id} have a time to live, and the application declares "
+        f'none. Declare it again: app.store("{store}", ..., ttl_ms=...). The time may be another one: '
+        "entries that are written from now on have it, and the others keep theirs. Or start from a checkpoint from "
+        f"before the store had one ({argument('from_checkpoint')}), or {_EMPTY}"
+    )
+
+
+def _changed_operator(
+    record: CheckpointRecord, store: str, before: str, now: str | None, job: str
+) -> IncompatibleError:
+    """What an operator has in its own store cannot be read by another operator, or by one that is defined otherwise."""
+    operator, _, kind = store.rpartition(".")
+    was = before.split(" ")[-1]
+    verb, it = ("are", "them") if kind == "timers" else ("is", "it")
+    is_now = "" if now is None else now.split(" ")[-1]
+    drain = f"drain it with `penstock drain {job} --wait`: everything that waits fires, and the next start may be of"
+    reset = f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
+    if is_now and layout_of(was) != layout_of(is_now):
+        return IncompatibleError(
+            f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} in layout {layout_of(was)} of the "
+            f"store, which another version of Penstock wrote. This version reads layout {layout_of(is_now)}: what "
+            f"waits in {it} would be read wrongly. Start the application, as it was, with that version, and {drain} "
+            f"this version. {reset}"
+        )
+    found = f"{verb} `{is_now}` now{_difference(was, is_now)}" if is_now else f"{verb} no longer in the application"
+    put = "Put" if now is None else "Set"
+    return IncompatibleError(
+        f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
+        f'{it} would be lost. {put} {it} back, with id="{operator}". To change {it}, start the application as it was, '
+        f"and {drain} the changed one. {reset}"
+    )
+
+
+def _difference(was: str, now: str) -> str:
+    """The words that changed, where both texts have the same form and are long."""
+    old, new = _WORDS.findall(was), _WORDS.findall(now)
+    changed = [f"`{a}` became `{b}`" for a, b in zip(old, new, strict=False) if a != b]
+    return f" ({listed(changed)})" if len(old) == len(new) > max(4, len(changed)) else ""
+
+
+def _renamed(before: str, now: str) -> str:
+    """What to write where the store is the same and its operators have other ids: those without one are numbered."""
+    (old, *serdes), (new, *others) = before.split(" "), now.split(" ")
+    olds, news = old.split(","), new.split(",")
+    if serdes != others or len(olds) != len(news):
+        return ""
+    moved = [(was, is_now) for was, is_now in zip(olds, news, strict=True) if was != is_now]
+    ids = " and ".join(f'.process(..., id="{was}") to the one that is `{is_now}` now' for was, is_now in moved)
+    return (
+        "Operators without an id are numbered in order: one that is put before another changes its id. If these are "
+        f"the operators that wrote the store, give them their ids back: {ids}; and give each one before them a new id. "
+        "Otherwise: "
+    )
+
+
+def _old_numbers(store: str, before: str, now: str) -> str:
+    """What to declare where only the form of number keys differs: they used to be written as Samza does."""
+    old, new = before.split(" "), now.split(" ")
+    if len(old) != 3 or len(new) != 3 or (old[0], old[2]) != (new[0], new[2]) or new[1] != f"ordered-{old[1]}":
+        return ""
+    return (
+        "Its keys are in Samza's form, which has no ranges: "
+        f'app.store("{store}", key=ps.Samza{old[1].capitalize()}()) reads them. '
+    )

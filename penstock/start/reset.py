@@ -1,0 +1,88 @@
+"""Operators that begin again at a start, while everything else continues. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.api.state.store import OPERATOR_STORES
+from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import NotFoundError
+from penstock.graph.specs import OperatorSpec
+from penstock.start.times import StartTimes
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """The operators whose own stores begin empty, and whose watermarks are not above those of what they read."""
+
+    operators: tuple[str, ...] = ()
+
+    @property
+    def stores(self) -> frozenset[str]:
+        """Every store that could belong to one of them alone. What a task declares is not among them."""
+        return frozenset(f"{operator}{kind}" for operator in self.operators for kind in OPERATOR_STORES)
+
+    def times(self, kept: StartTimes, operators: Iterable[OperatorSpec]) -> StartTimes:
+        """The times of a start that would otherwise keep these.
+
+        An operator keeps its watermark, because windows before it may have been due at the checkpoint and fire now.
+        The watermark becomes that of what it reads if that is lower: it may read something else than before.
+
+        Args:
+            operators: those of the application, upstream first.
+        """
+        watermarks = {op: each for op, each in kept.watermarks.items() if op not in self.operators}
+        for operator in operators:
+            if operator.id in self.operators and operator.id in kept.watermarks:
+                read = [watermarks.get(up, NO_WATERMARK) for up in operator.upstream]
+                watermarks[operator.id] = min([kept.watermarks[operator.id], *read]) if read else NO_WATERMARK
+        return replace(kept, watermarks={op: each for op, each in watermarks.items() if each > NO_WATERMARK})
+
+
+def plan_reset(
+    operators: Sequence[str],
+    declared: Collection[str],
+    record: CheckpointRecord | None,
+    layout: Mapping[str, str],
+    between: Collection[str] = (),
+) -> Reset:
+    """The operators that begin again, each once.
+
+    Args:
+        operators: the ids that were asked for.
+        declared: the ids of the application's operators.
+        record: the checkpoint that the start chose; None: there is none.
+        layout: the application's stores.
+        between: the operators that write or read a durable intermediate stream, by the application and by the
+            checkpoint.
+
+    Raises:
+        NotFoundError: neither the application nor the checkpoint has such an operator, or it keeps nothing that could
+            be cleared.
+    """
+    stores = {*layout, *(record.stores if record else ())}
+    clearable = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
+    clearable.update(between)
+    known = clearable.union(declared, record.watermarks if record else ())
+    for operator in operators:
+        if operator not in known:
+            which = "the application" if record is None else f"the application or in checkpoint {record.id}"
+            raise NotFoundError(
+                f"there is no operator `{operator}` in {which} that could be reset. These can: {_named(clearable)}"
+            )
+        if operator not in clearable:
+            raise NotFoundError(
+                f"operator `{operator}` has nothing that could be reset: only windows, joins and timers have stores "
+                "that belong to them alone, and only a partition_by through a stream has messages that wait. These "
+                f"can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
+            )
+    return Reset(tuple(dict.fromkeys(operators)))
+
+
+def _named(operators: Collection[str]) -> str:
+    return ", ".join(f"`{operator}`" for operator in sorted(operators)) or "no operator"
+
+
+__all__ = ["Reset", "plan_reset"]

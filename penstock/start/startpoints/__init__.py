@@ -1,0 +1,1 @@
+"""Startpoints (SEP-18): requests for positions, and what a start makes of them."""

@@ -1,0 +1,200 @@
+"""A request for a startpoint, as the metadata store keeps it until a start takes it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+import orjson
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import KINDS, Startpoint
+from penstock.documents import decode
+from penstock.errors import ConfigError, CorruptError
+from penstock.start.startpoints.serde import WrittenStartpoint, to_document
+from penstock.wording import listed
+
+WithState: TypeAlias = Literal["nearest", "clear", "keep"]
+"""What becomes of the state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
+as it is."""
+
+CLOCKS_DIFFER_MS = 5 * 60_000
+"""How far the clocks of two hosts may differ. A startpoint that was made later than this is from the future."""
+_UUID = re.compile(r"[0-9A-Za-z_-]+")
+_KEY = re.compile(r"(?P<ssp>.+\.[0-9]+?)(?:\.(?P<task>Partition (?:0|[1-9][0-9]*)))?")
+_TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
+_TICKS_PER_MS = 4096
+"""As many as a uuid has room for beside its time."""
+_ticking = threading.Lock()
+_last_tick = 0
+"""Of the uuid that was made last, since 1970."""
+
+
+def task_name(task: int) -> str:
+    """Samza's name of a task, by GroupByPartition."""
+    return f"Partition {task}"
+
+
+def task_number(name: str) -> int:
+    """The inverse of `task_name`. Raises ConfigError for another name."""
+    match = _TASK.fullmatch(name)
+    if match is None:
+        raise ConfigError(f"`{name}` is not the name of a task, which looks like `{task_name(3)}`")
+    return int(match[1])
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """What a startpoint is for: a partition in every task that reads it, or (`task`) in one. Written as Samza does,
+    `system.stream.partition[.Partition n]`; stream names with dots round-trip."""
+
+    ssp: SystemStreamPartition
+    task: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.ssp) if self.task is None else f"{self.ssp}.{self.task}"
+
+    @classmethod
+    def parse(cls, text: str) -> RequestKey:
+        """Read the written form. Raises ConfigError if the text has another one."""
+        match = _KEY.fullmatch(text)
+        if match is None:
+            raise ConfigError(
+                f"`{text}` is not the key of a startpoint, which looks like `system.stream.partition` or "
+                f"`system.stream.partition.{task_name(3)}`"
+            )
+        return cls(SystemStreamPartition.parse(match["ssp"]), match["task"])
+
+
+@dataclass(frozen=True, slots=True)
+class StartpointRequest:
+    """A startpoint that somebody asked for. `uuid` tells requests with the same key apart; the checkpoint of the start
+    that takes it remembers it.
+
+    `with_state` is what is to become of the state; None: nobody said, any other request may. `clamp` accepts the
+    nearest offset instead of one that is not there. `from_future` is set where requests are read: by the reader's
+    clock, the request has not been made yet.
+
+    Raises:
+        ConfigError: it could be written but not read.
+    """
+
+    key: RequestKey
+    uuid: str
+    startpoint: Startpoint
+    with_state: WithState | None = None
+    clamp: bool = False
+    from_future: bool = field(default=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if type(self.startpoint) not in KINDS:
+            kinds = listed([f"ps.{kind.__name__}" for kind in KINDS])
+            raise ConfigError(
+                f"a startpoint for `{self.key}` is {self.startpoint!r}, an object of "
+                f"{type(self.startpoint).__name__}: no start could read it. Give one of {kinds}"
+            )
+        if self.with_state not in (None, *get_args(WithState)):
+            raise ConfigError(f"with_state is one of {listed(get_args(WithState))}, not {self.with_state!r}")
+        if type(self.clamp) is not bool:
+            raise ConfigError(f"clamp is True or False, not {self.clamp!r}")
+        if not _UUID.fullmatch(self.uuid) or RequestKey.parse(str(self.key)) != self.key:
+            raise ConfigError(f"`{self.key}/{self.uuid}` does not name a startpoint")
+
+    @property
+    def rank(self) -> tuple[bool, int, bool, str]:
+        """Of several that apply to a partition of a task, the one with the largest counts: the last one made, and of
+        two made at once that of the task. The uuid makes it total, so that everybody decides alike, and of two that a
+        process made in the same millisecond, the later one counts. One from the future goes behind all others: nobody
+        knows when it was made, and a wrong clock must not outrank every later request."""
+        created = self.startpoint.creation_timestamp
+        return not self.from_future, created, self.key.task is not None, self.uuid
+
+    def is_expired(self, now_ms: int, ttl_ms: int) -> bool:
+        """Whether it is too old to be applied."""
+        return now_ms - self.startpoint.creation_timestamp >= ttl_ms
+
+    def __str__(self) -> str:
+        return f"`{self.key}`, {describe(self.startpoint)}"
+
+
+def new_uuid() -> str:
+    """A uuid that is larger than all that this process has made: version 7, with a counter in its time."""
+    global _last_tick
+    with _ticking:
+        _last_tick = max(_last_tick + 1, time.time_ns() * _TICKS_PER_MS // 1_000_000)
+        milliseconds, tick = divmod(_last_tick, _TICKS_PER_MS)
+    number = milliseconds << 80 | 7 << 76 | tick << 64 | 2 << 62 | secrets.randbits(62)
+    return uuid.UUID(int=number).hex
+
+
+def describe(startpoint: Startpoint) -> str:
+    """A startpoint for people."""
+    document = to_document(startpoint)
+    kind = str(document["@type"]).removeprefix("Startpoint").lower()
+    value = document.get("specificOffset", document.get("timestampOffset"))
+    return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
+
+
+def encode_request(request: StartpointRequest) -> bytes:
+    """What is stored: Samza's JSON of the startpoint, with what Samza does not have added where it was asked for."""
+    document = to_document(request.startpoint)
+    if request.with_state is not None:
+        document["withState"] = request.with_state
+    if request.clamp:
+        document["clamp"] = True
+    return orjson.dumps(document)
+
+
+def is_from_future(startpoint: Startpoint, now_ms: int) -> bool:
+    """Whether it was made later than any clock can show now."""
+    return startpoint.creation_timestamp > now_ms + CLOCKS_DIFFER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRequest:
+    """An object among the requests that is none. `key` is what it is for, if its name says so."""
+
+    path: str
+    key: RequestKey | None
+    problem: str
+
+    def __str__(self) -> str:
+        how = (
+            f"delete the object `{self.path}` of the job's root" if self.key is None else f"`{how_to_delete(self.key)}`"
+        )
+        return (
+            f"the startpoint in `{self.path}` is left out, because it cannot be read: {self.problem}. To delete it: "
+            f"{how}"
+        )
+
+
+def how_to_delete(key: RequestKey) -> str:
+    """The command that deletes the requests of a key."""
+    task = "" if key.task is None else f" --task '{key.task}'"
+    where = f"--stream {key.ssp.system_stream} --partition {key.ssp.partition}{task}"
+    return f"penstock startpoint delete JOB {where}"
+
+
+def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
+    """Read what is stored under a key.
+
+    Raises:
+        CorruptError: this is no request.
+    """
+    try:
+        own = decode(_Written, data, "it is damaged")
+        return StartpointRequest(RequestKey.parse(key), uuid, own.startpoint(), own.with_state, clamp=own.clamp)
+    except (CorruptError, ConfigError) as error:
+        raise CorruptError(str(error)) from error
+
+
+class _Written(WrittenStartpoint, rename="camel"):
+    """What is stored: Samza's fields, and what Samza does not have."""
+
+    with_state: WithState | None = None
+    clamp: bool = False

@@ -1,0 +1,334 @@
+"""The systems and streams of a job, by its graph and its configuration."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.api.retention import StreamRetention
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.checkpoint.versions.changelog_marker import BACKEND
+from penstock.config.model import JobConfig
+from penstock.config.table import STREAM_GUARANTEE, SYSTEM_FACTORY
+from penstock.config.values.broadcast import PartitionRange
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.graph.specs import ApplicationGraph
+from penstock.side.plan import side_input_of, side_streams
+from penstock.start.grouping import Grouping, group_inputs
+from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
+from penstock.system.contract.messages import partitions_with_messages
+from penstock.system.registry import open_system
+from penstock.wording import counted, listed, owned_stream
+
+logger = logging.getLogger(__name__)
+
+INTERMEDIATE = "an intermediate stream of the job, whose positions are in checkpoints"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedStreams:
+    """The streams that a job uses, and their systems. No stream was looked at."""
+
+    inputs: tuple[SystemStream, ...]
+    outputs: tuple[SystemStream, ...]
+    intermediates: tuple[SystemStream, ...]
+    exactly_once: frozenset[SystemStream]
+    systems: dict[str, System]
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> UsedStreams:
+        """By the graph of an application and its configuration. `given` are systems that are open already, by name.
+
+        Raises:
+            ConfigError: a system is neither given nor configured, or refuses an option; a stream is used for two
+                things; or its system cannot hold what the job writes to it.
+        """
+        inputs = tuple(op.stream for op in graph.inputs)
+        dead_letter = config.task.dead_letter_stream
+        outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
+        if len(set(outputs)) != len(outputs):
+            raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
+        changelogs = {config.store(spec.name).changelog: spec.name for spec in graph.written_stores}
+        for spec in graph.written_stores:
+            settings = config.store(spec.name)
+            if settings.changelog in outputs and BACKEND in settings.backup_factories:
+                raise ConfigError(
+                    f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
+                    f"`stores.{spec.name}.changelog` to another stream"
+                )
+        intermediates = tuple(reader.stream for reader in graph.intermediates)
+        _refuse_shared(intermediates, dead_letter, changelogs)
+        side = side_streams(graph)
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side)}
+        opened = given or {}
+        if missing := sorted(names - opened.keys() - set(config.system_names)):
+            raise ConfigError(
+                "\n".join(
+                    f"there is no system `{name}`, which the application uses; known: "
+                    f"{', '.join(config.system_names)}; set `{SYSTEM_FACTORY.full(name)}`"
+                    for name in missing
+                )
+            )
+        systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
+        for stream in intermediates:
+            _refuse_silent(stream, systems[stream.system])
+        exactly_once = frozenset(filter(config.exactly_once, outputs))
+        for stream in sorted(exactly_once):
+            _refuse_forgetful(stream, systems[stream.system])
+        return cls(inputs, outputs, intermediates, exactly_once, systems)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStreams:
+    """The systems and streams of a job, and the admins to look at them."""
+
+    inputs: tuple[SystemStream, ...]
+    outputs: tuple[SystemStream, ...]
+    systems: dict[str, System]
+    admins: dict[str, SystemAdmin] = field(compare=False)
+    broadcast: tuple[PartitionRange, ...] = ()
+    least_tasks: int = 0
+    retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
+    """How long outputs keep their messages, where the configuration says it."""
+    intermediates: tuple[SystemStream, ...] = ()
+    """The durable intermediate streams."""
+    exactly_once: frozenset[SystemStream] = frozenset()
+    """The outputs whose messages are published once each."""
+    owed: tuple[SystemStream, ...] = ()
+    """The streams that earlier runs left something to be published to and that are no outputs any more."""
+    given: Mapping[str, System] = field(default_factory=dict, compare=False, repr=False)
+    """Systems that were open already, by name."""
+
+    @classmethod
+    def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
+        """`given` are systems that are open already, by name. Raises ConfigError as `UsedStreams.of`."""
+        used = UsedStreams.of(graph, config, given)
+        return cls(
+            used.inputs,
+            used.outputs,
+            used.systems,
+            {name: system.admin() for name, system in used.systems.items()},
+            config.task.broadcast_inputs,
+            config.job.intermediate_stream_partitions or 0,
+            {stream: found for stream in used.outputs if (found := config.retention(stream)) is not None},
+            used.intermediates,
+            used.exactly_once,
+            given=given or {},
+        )
+
+    @property
+    def fenced(self) -> tuple[SystemStream, ...]:
+        """The streams that the job writes and that refuse what an older epoch appends."""
+        written = self.outputs + self.intermediates + self.owed
+        return tuple(stream for stream in written if self.systems[stream.system].fences)
+
+    def owing(self, streams: Iterable[SystemStream], config: JobConfig) -> JobStreams:
+        """These, and the streams that something is still to be published to. Their systems are opened if need be, for
+        these streams as well: `close` of either closes all.
+
+        Raises:
+            ConfigError: a system is not configured, or no output of it can be exactly once.
+        """
+        others = tuple(sorted(set(streams) - set(self.outputs)))
+        for stream in others:
+            if stream.system not in self.systems:
+                system = self.given.get(stream.system) or _open_owed(stream, config)
+                self.systems[stream.system], self.admins[stream.system] = system, system.admin()
+            _refuse_forgetful(stream, self.systems[stream.system])
+        return replace(self, owed=others)
+
+    def input_partitions(self) -> list[SystemStreamPartition]:
+        """Every partition of every input. Raises NotFoundError if an input does not exist."""
+        return [
+            SystemStreamPartition(stream.system, stream.stream, partition)
+            for stream in self.inputs
+            for partition in range(self.admins[stream.system].partition_count(stream.stream))
+        ]
+
+    def group(self, ssps: Iterable[SystemStreamPartition]) -> Grouping:
+        """Which task reads which of the inputs' partitions. Raises ConfigError as `group_inputs`."""
+        return group_inputs(ssps, self.broadcast, self.least_tasks)
+
+    def create_outputs(self, partitions: int) -> dict[str, int]:
+        """Partitions of every output; one that does not exist is created with as many as there are tasks.
+
+        Raises:
+            IncompatibleError: an output that exists has another retention than the configuration says.
+            ConfigError: an output is a changelog, or its system cannot delete old messages.
+        """
+        counts = {}
+        for stream in self.outputs:
+            admin = self.admins[stream.system]
+            try:
+                counts[str(stream)] = admin.partition_count(stream.stream)
+            except NotFoundError:
+                admin.create_stream(stream.stream, partitions, self.retention.get(stream))
+                counts[str(stream)] = admin.partition_count(stream.stream)
+                logger.info(
+                    "created the output `%s`, which did not exist, with %s%s",
+                    stream,
+                    counted(counts[str(stream)], "partition"),
+                    f"; it keeps its messages: {self.retention[stream]}" if stream in self.retention else "",
+                )
+            if stream in self.retention:
+                admin.create_stream(stream.stream, counts[str(stream)], self.retention[stream])  # refuses another one
+            if (owner := admin.owner(stream.stream)) is not None:
+                raise ConfigError(
+                    f"the output `{stream}` is {owned_stream(owner)} that only its owner writes: {owner}. Name another "
+                    "output"
+                )
+        return counts
+
+    def record_limits(self) -> dict[str, RecordLimits]:
+        """By exactly-once output, what its stream refuses of a message, if anything. They exist."""
+        found = {str(own): self.admins[own.system].record_limits(own.stream) for own in self.exactly_once}
+        return {name: limits for name, limits in found.items() if limits != RecordLimits()}
+
+    def create_intermediates(self, tasks: int, owner: str) -> frozenset[SystemStream]:
+        """Make the durable intermediate streams with a partition for each task, where they are missing, and own them.
+
+        Args:
+            tasks: how many the job has.
+            owner: the text by which streams name the job as their owner.
+
+        Returns:
+            The streams that were not the job's before, where the system keeps owners.
+
+        Raises:
+            IncompatibleError: a stream that exists has another number of partitions.
+            ConfigError: it has another owner, or messages and no owner, or deletes old messages.
+        """
+        new: set[SystemStream] = set()
+        for stream in self.intermediates:
+            admin = self.admins[stream.system]
+            try:
+                admin.create_stream(stream.stream, tasks)
+            except IncompatibleError as error:
+                raise IncompatibleError(
+                    f"{error}. An intermediate stream has a partition for each task of the job: name another stream in "
+                    f"`through`, or delete this one (`penstock stream delete {stream}`)"
+                ) from error
+            if not self.systems[stream.system].keeps_owners:
+                continue
+            if admin.owner(stream.stream) is None:
+                _refuse_messages(stream, admin)
+                new.add(stream)
+            if (found := admin.own(stream.stream, owner)) != owner:
+                raise ConfigError(
+                    f"the intermediate stream `{stream}` belongs to another owner: {found}. This is {owner}. Name "
+                    "another stream in `through`. If the owner's job was deleted, "
+                    f"`penstock stream delete {stream}` deletes what it left"
+                )
+        return frozenset(new)
+
+    def intermediate_ends(self) -> dict[SystemStream, dict[int, PartitionOffsets]]:
+        """The ends of every partition of every durable intermediate stream."""
+        return {stream: self.admins[stream.system].offsets(stream.stream) for stream in self.intermediates}
+
+    def identities(self) -> dict[SystemStream, str]:
+        """What distinguishes each input from others of its name, where the system has that. Raises NotFoundError if an
+        input does not exist."""
+        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.inputs}
+        return {stream: identity for stream, identity in found.items() if identity is not None}
+
+    def output_identities(self) -> dict[SystemStream, str]:
+        """The same of each exactly-once output. Raises NotFoundError if one does not exist."""
+        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.exactly_once}
+        return {stream: identity for stream, identity in found.items() if identity is not None}
+
+    def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
+        """The ends of every partition of every input."""
+        return {
+            SystemStreamPartition(stream.system, stream.stream, partition): ends
+            for stream in self.inputs
+            for partition, ends in self.admins[stream.system].offsets(stream.stream).items()
+        }
+
+    def without_startpoints(self, graph: ApplicationGraph, config: JobConfig) -> dict[SystemStream, str]:
+        """The streams that the job uses and that take no startpoint, with what they are."""
+        changelogs = {
+            config.store(spec.name).changelog: f"the changelog of store `{spec.name}`" for spec in graph.written_stores
+        }
+        outputs = dict.fromkeys(self.outputs, "an output of the job, which does not read it")
+        between = dict.fromkeys(self.intermediates, INTERMEDIATE)
+        side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in side_streams(graph).items()}
+        named = {**side, **changelogs, **outputs, **between}
+        return {stream: what for stream, what in named.items() if stream not in self.inputs}
+
+    def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
+        """Whether every side input is there.
+
+        Raises:
+            NotFoundError: a stream does not exist.
+        """
+        for stream, specs in side_streams(graph).items():
+            what = f"the side input `{stream}` of store {listed([f'`{spec.name}`' for spec in specs])}"
+            create = f"`penstock stream create {stream} --partitions {tasks}`"
+            try:
+                self.admins[stream.system].partition_count(stream.stream)
+            except NotFoundError as error:
+                raise NotFoundError(f"{what} does not exist: create it ({create}), or correct its name") from error
+
+    def close(self) -> None:
+        """Close the admins."""
+        for admin in self.admins.values():
+            admin.close()
+
+
+def _refuse_shared(
+    intermediates: Iterable[SystemStream], dead_letter: SystemStream | None, changelogs: Mapping[SystemStream, str]
+) -> None:
+    """Raise ConfigError if the configuration uses an intermediate stream for something else."""
+    for stream in intermediates:
+        if stream == dead_letter:
+            raise ConfigError(
+                f"task.dead.letter.stream `{stream}` is an intermediate stream of the application as well"
+            )
+        if stream in changelogs:
+            raise ConfigError(
+                f"`{stream}` is an intermediate stream and the changelog of store `{changelogs[stream]}`: name another "
+                "stream in `through`"
+            )
+
+
+def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
+    """Raise ConfigError if a stream without an owner has messages: only the job's may be in it, which it deletes."""
+    if held := [str(partition) for partition in partitions_with_messages(admin.offsets(stream.stream))]:
+        raise ConfigError(
+            f"the stream `{stream}` has messages that this job did not write (partition {listed(held)}), and an "
+            "intermediate stream is written and deleted by its job alone. Name another stream in `through`. If nobody "
+            f"needs these messages, delete the stream: `penstock stream delete {stream}`"
+        )
+
+
+def _refuse_silent(stream: SystemStream, system: System) -> None:
+    """Raise ConfigError if the system cannot hold an intermediate stream."""
+    if not system.reports_appended:
+        raise ConfigError(
+            f"`{stream}` cannot be an intermediate stream: the system `{system.name}` does not say which offsets the "
+            "records of a batch got (`System.reports_appended`). Name a stream of another system in `through`, or "
+            "leave `through` out"
+        )
+
+
+def _open_owed(stream: SystemStream, config: JobConfig) -> System:
+    try:
+        return open_system(config.system(stream.system))
+    except ConfigError as error:
+        raise ConfigError(
+            f"the last checkpoint left messages to be published to `{stream}`, and its system cannot be opened: "
+            f"{error}. Configure the system as it was, even if the application no longer has this output: this start "
+            "publishes them, and later ones do not need it"
+        ) from error
+
+
+def _refuse_forgetful(stream: SystemStream, system: System) -> None:
+    """Raise ConfigError if no output of the system can be exactly once."""
+    if not system.keeps_progress:
+        name = STREAM_GUARANTEE.full(str(stream))
+        raise ConfigError(
+            f"`{name}`: the system `{system.name}` cannot record the progress of publishing in one step with the "
+            "messages (`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output "
+            "of another system"
+        )

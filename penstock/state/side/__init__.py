@@ -1,1 +1,0 @@
-"""Where a store that is filled from the outside is kept on a host: its engine, its positions, and views of it."""

@@ -1,0 +1,195 @@
+"""Folders of files, on any file system that Arrow knows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.errors import ConfigError, CorruptError, NotFoundError, RetryableError, SystemRefusedError
+from penstock.os_errors import explain
+from penstock.system.files.listing import FoundFile
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"
+
+
+class Folder:
+    """A folder, by its URL or path. Nothing is opened or looked for when it is made."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._place: tuple[fs.FileSystem, str] | None = None
+
+    def exists(self) -> bool:
+        """Whether it is there. An object store has no empty folders."""
+        with _explained(f"`{self.url}` cannot be looked for"):
+            system, path = self._open()
+            return bool(system.get_file_info(path).type == fs.FileType.Directory)
+
+    def is_gone(self) -> bool:
+        """Whether it was deleted, or its disk is away. An object store does not say: it has no empty folders."""
+        with _explained(f"`{self.url}` cannot be looked for"):
+            system, path = self._open()
+            return isinstance(system, fs.LocalFileSystem) and system.get_file_info(path).type == fs.FileType.NotFound
+
+    def holds(self, name: str) -> bool:
+        """Whether a folder of this name is in it."""
+        with _explained(f"`{self.url}` cannot be looked at"):
+            system, path = self._open()
+            return bool(system.get_file_info(f"{path.rstrip('/')}/{name}").type == fs.FileType.Directory)
+
+    def create(self) -> None:
+        """Make it, and the folders above it."""
+        with _explained(f"`{self.url}` cannot be made"):
+            system, path = self._open()
+            system.create_dir(path, recursive=True)
+
+    def folders(self) -> list[str]:
+        """The names of the folders in it that hold data, ascending."""
+        _, path = self._open()
+        return sorted(info.base_name for info in self._infos(path, recursive=False) if _is_folder(info))
+
+    def files(self) -> list[FoundFile]:
+        """All data files below it. Files and folders whose names begin with `_` or `.` are none, as for Spark, and an
+        empty file is not complete yet."""
+        _, base = self._open()
+        found = []
+        for info in self._below():
+            path = info.path[len(base) :].lstrip("/")
+            if info.type == fs.FileType.File and info.size and _is_data(path):
+                found.append(FoundFile(path, info.size, info.mtime_ns // 1_000_000))
+        return found
+
+    def stat(self, path: str) -> FoundFile:
+        """A file that is there. Raises NotFoundError if it is not."""
+        with _explained(f"`{self.url}` cannot be looked at"):
+            system, base = self._open()
+            info = system.get_file_info(f"{base.rstrip('/')}/{path}")
+        if info.type != fs.FileType.File:
+            raise NotFoundError(f"`{self.url.rstrip('/')}/{path}` was committed and is gone: put it back")
+        return FoundFile(path, info.size, info.mtime_ns // 1_000_000)
+
+    @contextmanager
+    def reading(self, file: FoundFile) -> Iterator[tuple[fs.FileSystem, str]]:
+        """The file system and the path of a file that is as it was found. What goes wrong while the block runs is
+        raised as an error that names it.
+
+        Raises:
+            NotFoundError: the file is gone.
+            CorruptError: it has changed since, or its format is broken.
+        """
+        name = f"{self.url.rstrip('/')}/{file.path}"
+        with _explained(f"`{name}` cannot be read"):
+            system, base = self._open()
+            path = f"{base.rstrip('/')}/{file.path}"
+            info = system.get_file_info(path)
+            if info.type == fs.FileType.NotFound:
+                raise NotFoundError(
+                    f"`{name}` is gone. It is listed, and was not read to its end: put it back as it was"
+                )
+            if (info.size, info.mtime_ns // 1_000_000) != (file.size_bytes, file.modified_ms):
+                raise CorruptError(
+                    f"`{name}` was changed after it was listed: it had {file.size_bytes:,} bytes, and has "
+                    f"{info.size:,}. A file must be complete when it appears in the folder: write it under a name that "
+                    "begins with `_` or `.`, then rename it. Put the earlier one back, or continue behind it with a "
+                    "startpoint"
+                )
+            try:
+                yield system, path
+            except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+                raise CorruptError(f"`{name}` cannot be read: {error}") from error
+            except OSError as error:
+                if error.errno is None and isinstance(system, fs.LocalFileSystem):  # packed data that is cut off
+                    raise CorruptError(f"`{name}` cannot be read: {error}") from error
+                raise
+
+    def _below(self) -> list[fs.FileInfo]:
+        """All that is below it. Links to folders are followed, but for one that leads back to a folder which it is in:
+        Arrow itself follows such a link again and again, until the system refuses the path."""
+        system, path = self._open()
+        if not isinstance(system, fs.LocalFileSystem):
+            return self._infos(path, recursive=True)
+        found: list[fs.FileInfo] = []
+        ahead: list[tuple[str, frozenset[tuple[int, int]]]] = [(path, frozenset())]
+        while ahead:
+            folder, above = ahead.pop()
+            own = self._identity(folder)
+            if own is None or own in above:
+                continue
+            inside = self._infos(folder, recursive=False)
+            found += inside
+            ahead += [(each.path, above | {own}) for each in inside if each.type == fs.FileType.Directory]
+        return found
+
+    def _identity(self, folder: str) -> tuple[int, int] | None:
+        """What a folder of this machine has by whichever path it is found; None if it is gone."""
+        with _explained(f"`{self.url}` cannot be listed"):
+            try:
+                found = os.stat(folder)
+            except FileNotFoundError:
+                return None
+            return found.st_dev, found.st_ino
+
+    def _infos(self, path: str, *, recursive: bool) -> list[fs.FileInfo]:
+        with _explained(f"`{self.url}` cannot be listed"):
+            system, _ = self._open()
+            found: list[fs.FileInfo] = system.get_file_info(
+                fs.FileSelector(path, recursive=recursive, allow_not_found=True)
+            )
+            return found
+
+    def _open(self) -> tuple[fs.FileSystem, str]:
+        if self._place is None:
+            try:
+                given = self.url if "://" in self.url else str(Path(self.url).absolute())
+                self._place = fs.FileSystem.from_uri(given)
+            except (pa.ArrowException, ValueError, TypeError) as error:
+                raise ConfigError(f"`{self.url}` is not the URL of a folder: {error}") from error
+        return self._place
+
+
+def partition_values(path: str) -> dict[str, str | None]:
+    """The values of the partition columns in a path: of its folders `name=value`.
+
+    Example:
+        >>> partition_values("year=2024/place=New%20York/part-0.parquet")
+        {'year': '2024', 'place': 'New York'}
+    """
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        name, equals, value = folder.partition("=")
+        if equals and name:
+            found[unquote(name)] = None if value == _NULL else unquote(value)
+    return found
+
+
+def _is_data(path: str) -> bool:
+    """Spark ignores names that begin with `_` or `.`; a folder of a partition has a `=`."""
+    *folders, name = path.split("/")
+    if name.startswith(("_", ".")):
+        return False
+    return not any(each.startswith(".") or (each.startswith("_") and "=" not in each) for each in folders)
+
+
+def _is_folder(info: fs.FileInfo) -> bool:
+    return bool(info.type == fs.FileType.Directory) and not info.base_name.startswith(("_", "."))
+
+
+@contextmanager
+def _explained(what: str) -> Iterator[None]:
+    """What Arrow's file systems raise, as an error of Penstock that begins with `what`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{what}: {error}") from error
+    except PermissionError as error:
+        raise SystemRefusedError(f"{what}: {error}. Let this user read there") from error
+    except OSError as error:
+        if error.errno is None:  # of a service behind the network
+            raise RetryableError(f"{what}: {error}") from error
+        raise explain(error, what, "systems.<name>.folder") from error

@@ -1,0 +1,222 @@
+"""Which files a stream has, in which order and partition: a log of numbered objects that only grows.
+
+    0                 the stream: identity, folder, number of partitions
+    1, 2, ...         files that were found together
+    whole/<number>    all files up to a number, so that a reader need not get each object
+
+An object is created once, under the next number (`put_if_absent`): of several processes that look at once, one appends,
+and the others read what it appended. What a number names never changes, so every reader at any time has the same
+files under the same offsets.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Struct
+
+from penstock.documents import Count, decode
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
+from penstock.objects.store import ObjectStore
+from penstock.system.files.manifests import MOST_PARTITIONS, Partitions
+
+FORMAT = 1
+WHOLE_EVERY = 256
+"""After so many objects, one has all files."""
+ROW_BITS = 32
+"""A row's offset is its file's number in the partition, and in the lower bits its own number in the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A file of a folder, by its path below the folder."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+class _Stream(Struct, rename="kebab"):
+    format: Count
+    identity: str
+    folder: str
+    partitions: Partitions
+
+
+class _File(Struct, array_like=True):
+    path: str
+    size_bytes: Count
+    modified_ms: int
+    partition: Count
+
+
+class _Files(Struct):
+    files: Annotated[list[_File], msgspec.Meta(min_length=1)]
+
+
+class _Whole(Struct):
+    files: list[_File]
+
+
+class Listing:
+    """The files of a stream, as far as the log was read. Used by one thread at a time."""
+
+    def __init__(self, objects: ObjectStore, prefix: str, folder: str) -> None:
+        """
+        Args:
+            objects: where the log is.
+            prefix: the folder of its objects there.
+            folder: the URL of the folder with the files.
+        """
+        self._objects = objects
+        self._prefix = prefix
+        self._folder = folder
+        self._stream: _Stream | None = None
+        self._next = 1
+        self._all: list[_File] = []
+        self._seen: dict[str, tuple[int, int]] = {}
+        self._bytes: list[int] = []
+        self.files: list[list[FoundFile]] = []
+        """By partition, in the order of their offsets."""
+
+    @property
+    def exists(self) -> bool:
+        """Whether the log was begun, as of the last `read`."""
+        return self._stream is not None
+
+    @property
+    def identity(self) -> str:
+        """What distinguishes this log from any other."""
+        return self._known.identity
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions the stream has."""
+        return self._known.partitions
+
+    def begin(self, partitions: int) -> bool:
+        """Begin the log, if it was not; True if this call did. Reads it in any case. Raises ConfigError if there are
+        too many partitions."""
+        if partitions > MOST_PARTITIONS:
+            raise ConfigError(f"a stream of files has at most {MOST_PARTITIONS:,} partitions, not {partitions:,}")
+        made = _Stream(FORMAT, uuid.uuid4().hex, self._folder, partitions)
+        begun = self._objects.put_if_absent(self._key(0), msgspec.json.encode(made))
+        self.read()
+        return begun and self.identity == made.identity
+
+    def read(self) -> None:
+        """Read what was appended since the last call.
+
+        Raises:
+            CorruptError: an object of the log is damaged.
+            IncompatibleError: a newer version of Penstock wrote it.
+        """
+        if self._stream is None:
+            self._read_first()
+        while self._stream is not None:
+            try:
+                data = self._objects.get(self._key(self._next))
+            except NotFoundError:
+                return
+            self._add(self._files(_Files, data, self._key(self._next)))
+            self._next += 1
+
+    def new(self, found: Iterable[FoundFile]) -> list[FoundFile]:
+        """Those of these files whose path is not listed, oldest first."""
+        return sorted(self.unseen(found), key=lambda file: (file.modified_ms, file.path))
+
+    def unseen(self, found: Iterable[FoundFile]) -> list[FoundFile]:
+        """Those of these files whose path is not listed, in their order."""
+        return [file for file in found if file.path not in self._seen]
+
+    def changed(self, found: Iterable[FoundFile]) -> list[FoundFile]:
+        """Those of these files that are listed with another size or time."""
+        seen = self._seen
+        return [file for file in found if seen.get(file.path, (at := (file.size_bytes, file.modified_ms))) != at]
+
+    def append(self, files: Sequence[FoundFile], partition: int | None = None) -> bool:
+        """Append files to a partition, or each to the one with the fewest bytes; False if somebody else appended
+        meanwhile, whose files have then been read."""
+        sizes = list(self._bytes)
+        placed = []
+        for file in files:
+            place = sizes.index(min(sizes)) if partition is None else partition
+            sizes[place] += max(file.size_bytes, 1)
+            placed.append(_File(file.path, file.size_bytes, file.modified_ms, place))
+        number = self._next
+        appended = self._objects.put_if_absent(self._key(number), msgspec.json.encode(_Files(placed)))
+        self.read()
+        if appended and number % WHOLE_EVERY == 0:
+            self._write_whole(number)
+        return appended
+
+    def place(self, path: str) -> tuple[int, int | None]:
+        """The partition of a file, and its number there; None for the latter if no such file is listed."""
+        for partition, files in enumerate(self.files):
+            for number, file in enumerate(files):
+                if file.path == path:
+                    return partition, number
+        return -1, None
+
+    def upcoming(self, partition: int) -> int:
+        """The offset behind the last file of a partition."""
+        return len(self.files[partition]) << ROW_BITS
+
+    @property
+    def _known(self) -> _Stream:
+        if self._stream is None:
+            raise NotFoundError(f"`{self._folder}` has no listing yet")
+        return self._stream
+
+    def _read_first(self) -> None:
+        try:
+            data = self._objects.get(self._key(0))
+        except NotFoundError:
+            return
+        stream = decode(_Stream, data, f"`{self._key(0)}` of the listing is damaged")
+        if stream.format != FORMAT:
+            raise IncompatibleError(
+                f"the listing of `{self._folder}` has format {stream.format}, and this version of Penstock reads "
+                f"{FORMAT}: use the version that wrote it, or a newer one"
+            )
+        self._stream = stream
+        self._bytes = [0] * stream.partitions
+        self.files = [[] for _ in range(stream.partitions)]
+        while wholes := self._objects.list(f"{self._prefix}/whole"):
+            try:
+                data = self._objects.get(wholes[-1])
+            except NotFoundError:  # a newer one has just taken its place
+                continue
+            self._add(self._files(_Whole, data, wholes[-1]))
+            self._next = int(wholes[-1].rpartition("/")[2]) + 1
+            return
+
+    def _files(self, form: type[_Files | _Whole], data: bytes, key: str) -> list[_File]:
+        what = f"`{key}` of the listing is damaged"
+        files = decode(form, data, what).files
+        if any(each.partition >= len(self.files) for each in files):
+            raise CorruptError(f"{what}: it names a partition that the stream does not have")
+        return files
+
+    def _add(self, files: Sequence[_File]) -> None:
+        for each in files:
+            self.files[each.partition].append(FoundFile(each.path, each.size_bytes, each.modified_ms))
+            self._bytes[each.partition] += max(each.size_bytes, 1)
+            self._seen[each.path] = (each.size_bytes, each.modified_ms)
+        self._all += files
+
+    def _write_whole(self, number: int) -> None:
+        """An object with all files up to a number takes the place of the one before."""
+        wholes = self._objects.list(f"{self._prefix}/whole")
+        if self._next != number + 1:
+            return  # more has been read already, which belongs to the next one
+        self._objects.put_if_absent(f"{self._prefix}/whole/{number:020d}", msgspec.json.encode(_Whole(self._all)))
+        for key in wholes:
+            self._objects.delete(key)
+
+    def _key(self, number: int) -> str:
+        return f"{self._prefix}/log/{number:020d}"

@@ -1,0 +1,175 @@
+"""The options of a system `kafka`: checked, and translated to what librdkafka takes. Nothing is opened here."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from penstock.config.model import RootKeys
+from penstock.errors import ConfigError
+from penstock.system.kafka.options.java import HELD, REFUSED, RENAMED, translate, whole_number
+from penstock.system.kafka.options.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.options.values import expected
+from penstock.system.kafka.signatures import RecordSigner
+
+DEFAULT_TIMEOUT_MS = 30_000
+"""How long a call waits for the brokers before it is a RetryableError."""
+_TIMEOUT = "default.api.timeout.ms"
+_PARTS = ("consumer.", "producer.", "default.stream.")
+_SERVERS = "bootstrap.servers"
+_SECURITY = ("security.protocol", "ssl.", "sasl.", "enable.ssl.", "enable.sasl.", "https.")
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaOptions:
+    """What `systems.<name>.*` says, in librdkafka's names. It may hold passwords: they are in no text of it."""
+
+    system: str
+    consumer: Mapping[str, str] = field(repr=False)
+    """For consumers, and for admins what admins know of it."""
+    producer: Mapping[str, str] = field(repr=False)
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """The settings of topics that Penstock creates."""
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    """How long a call waits for the brokers."""
+    keys: RootKeys = field(default_factory=RootKeys)
+    """Those of `job.root`, which sign Penstock's own records."""
+    takes_unsigned: bool = False
+    """Whether records of the job without a signature count, although there is a key: while they are being signed."""
+
+    @property
+    def signer(self) -> RecordSigner:
+        """Signs and verifies Penstock's own records."""
+        return RecordSigner(self.keys, takes_unsigned=self.takes_unsigned)
+
+    @property
+    def servers(self) -> str:
+        """The addresses that brokers are looked for at, for messages."""
+        return self.consumer[_SERVERS]
+
+    @property
+    def timeout_s(self) -> float:
+        """How long a call waits for the brokers, in seconds."""
+        return self.timeout_ms / 1000
+
+    @property
+    def admin(self) -> Mapping[str, str]:
+        """For admins: what of `consumer` is no property of consumers alone."""
+        return {key: value for key, value in self.consumer.items() if key not in CONSUMER}
+
+
+def weaknesses(options: KafkaOptions) -> list[str]:
+    """What in the options lets others read or pretend, in words."""
+    given = options.consumer
+    protocol = given.get("security.protocol", "plaintext").lower()
+    found = []
+    if protocol == "sasl_plaintext":
+        found.append(
+            "`security.protocol` is SASL_PLAINTEXT: the network can read messages, and passwords in most cases"
+        )
+    if given.get("enable.ssl.certificate.verification", "true").lower() == "false":
+        found.append("`enable.ssl.certificate.verification` is false: anybody can pretend to be a broker")
+    if given.get("ssl.endpoint.identification.algorithm", "https").lower() in ("none", ""):
+        found.append(
+            "`ssl.endpoint.identification.algorithm` is none: any certificate will do to pretend to be a broker"
+        )
+    return found
+
+
+def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
+    """What `systems.<name>.*` says.
+
+    Args:
+        system: the system's name.
+        options: by the rest of the key, such as `consumer.bootstrap.servers`. `root.key` and `root.key.previous` come
+            from `job.root.key`.
+
+    Raises:
+        ConfigError: no brokers are given, or an option is unknown (the message names the nearest) or cannot be taken
+            (the message says why). No value of an option is in the message where it could be a secret.
+    """
+    keys = RootKeys(options.get("root.key"), options.get("root.key.previous"))
+    parts: dict[str, dict[str, str]] = {part: {} for part in _PARTS}
+    for option, value in options.items():
+        if option in ("root.key", "root.key.previous"):
+            continue
+        part = next((each for each in _PARTS if option.startswith(each)), None)
+        if part is None:
+            raise ConfigError(_unknown(f"systems.{system}.", option, _all_names()))
+        parts[part][option.removeprefix(part)] = value
+    consumer, producer, topics = parts.values()
+    timeout = _timeout_ms(system, consumer)
+    consumer = _checked(f"systems.{system}.consumer", consumer, SHARED | CONSUMER, PRODUCER)
+    producer = _checked(f"systems.{system}.producer", producer, SHARED | PRODUCER, CONSUMER)
+    _share_connection(consumer, producer)
+    found = KafkaOptions(system, consumer, producer, topics, timeout, keys)
+    if not found.consumer.get(_SERVERS, "").strip():
+        raise ConfigError(
+            f"`systems.{system}.consumer.bootstrap.servers` is missing: the addresses of some brokers, such as "
+            "`broker-1:9092,broker-2:9092`"
+        )
+    return found
+
+
+def _timeout_ms(system: str, consumer: dict[str, str]) -> int:
+    given = consumer.pop(_TIMEOUT, None)
+    if given is None:
+        return DEFAULT_TIMEOUT_MS
+    found = whole_number(f"systems.{system}.consumer.{_TIMEOUT}", given)
+    if found < 1:
+        raise ConfigError(f"`systems.{system}.consumer.{_TIMEOUT}` = `{given}`: expected at least 1 ms")
+    return found
+
+
+def _share_connection(consumer: dict[str, str], producer: dict[str, str]) -> None:
+    """Where only one side names brokers, both have them; where only one says how to reach these, both reach them so."""
+    sides = (consumer, producer), (producer, consumer)
+    for given, other in sides:
+        if _SERVERS in given:
+            other.setdefault(_SERVERS, given[_SERVERS])
+    if _brokers(consumer) == _brokers(producer):
+        for given, other in sides:
+            if not any(key.startswith(_SECURITY) for key in other):
+                other.update({key: value for key, value in given.items() if key.startswith(_SECURITY)})
+
+
+def _brokers(side: Mapping[str, str]) -> set[str]:
+    return {each.strip() for each in side.get(_SERVERS, "").split(",")}
+
+
+def _checked(
+    name: str, properties: Mapping[str, str], known: frozenset[str], others: Collection[str]
+) -> dict[str, str]:
+    found = translate(name, properties)
+    for key in found:
+        if key in known:
+            continue
+        if key in others:
+            side = "consumers" if name.endswith("producer") else "producers"
+            raise ConfigError(f"`{name}.{key}` cannot be set: only {side} have it")
+        raise ConfigError(_unknown(f"{name}.", key, _taken(known)))
+    for key, value in properties.items():
+        translated = RENAMED.get(key, key)
+        if (wanted := expected(translated, found.get(translated, value).strip())) is not None:
+            raise ConfigError(f"`{name}.{key}` = `{value}`: expected {wanted}")
+    return found
+
+
+def _unknown(prefix: str, key: str, known: Collection[str]) -> str:
+    near = difflib.get_close_matches(key, sorted(known), n=1, cutoff=0.5)
+    hint = f"did you mean `{prefix}{near[0]}`?" if near else "docs/kafka.md says which there are"
+    return f"unknown option `{prefix}{key}`: {hint}"
+
+
+def _all_names() -> list[str]:
+    sides = {"consumer.": SHARED | CONSUMER, "producer.": SHARED | PRODUCER}
+    topics = ["default.stream.replication.factor", "default.stream.min.insync.replicas"]
+    return [part + key for part, keys in sides.items() for key in _taken(keys)] + [f"consumer.{_TIMEOUT}", *topics]
+
+
+def _taken(known: frozenset[str]) -> list[str]:
+    """The names that a configuration may have, of either client: those of the Java client only where they belong."""
+    renamed = {name for name, translated in RENAMED.items() if translated in known}
+    held = HELD if known & SHARED else frozenset()
+    return sorted(({*known} | renamed | held) - REFUSED.keys())

@@ -1,0 +1,1 @@
+"""Topics that Penstock keeps for itself: owners, fences, producers, progress."""

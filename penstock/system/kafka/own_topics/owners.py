@@ -1,0 +1,180 @@
+"""Who owns which topics of a cluster: one small topic says it, which all jobs of the cluster share.
+
+```
+owner/<id of the topic>/<claim>    {"format": 1, "stream": "counts-changelog", "owner": "job counts-1 ..."}
+```
+
+Claims have keys of which there is only one record each, so compaction moves none: the first claim of a topic counts.
+A job that claims a topic writes first and reads afterwards. Two jobs that do it at once both see the same first claim.
+
+Every job of the cluster reads all claims. One that does not parse is left out and told; one of a newer format has an
+owner that is not known, which is a matter of its topic alone.
+
+Jobs may have different keys (`job.root.key`), or none, so a claim counts whether its signature can be verified or not:
+it keeps other jobs from writing. Only a signature that is known to be wrong makes a claim nobody's. A signed claim is
+neither replaced nor withdrawn by a record of its key that this job cannot verify. If it was withdrawn by its own job,
+it is that of a topic that is gone, or not the first one, so that to keep it does no harm.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import orjson
+
+from penstock.documents import Versioned, decode_format, decoding
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.own_topics import job_log
+from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.job_topic import PREFIX
+from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
+
+FORMAT = 1
+TOPIC = f"{PREFIX}owners"
+"""No job's topic has this name: those end with a hash."""
+_OWNER = b"owner"
+
+
+class _Claim(Versioned):
+    stream: str
+    owner: str
+
+
+@dataclass(slots=True)
+class OwnersTopic:
+    """What the records of the topic say, read in their order."""
+
+    topic: str = TOPIC
+    signer: RecordSigner = field(default_factory=RecordSigner)
+    claims: dict[str, dict[str, _Claim]] = field(default_factory=dict)
+    """By the id of a topic and that of the claim, the first claim first."""
+    foreign: Foreign = field(default_factory=Foreign)
+    _signatures: dict[bytes, Signature] = field(default_factory=dict)
+    """Those of the signed claims, by the keys of their records."""
+
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
+        """Take in the next record. Records of kinds that this version does not know are for others."""
+        kind, _, rest = (key or b"").partition(b"/")
+        if key is None or kind != _OWNER:
+            return
+        signature = self.signer.signature(self.topic, key, value, headers)
+        earlier = self._signatures.get(key, Signature.NONE)
+        if signature is Signature.WRONG or (earlier is not Signature.NONE and signature is not Signature.GENUINE):
+            if not signature is earlier is Signature.UNKNOWN:  # that may be the other job itself
+                self.foreign.add(key, signature.value)
+            return
+        what = "it is damaged"
+        try:
+            with decoding(what):
+                topic_id, _, claim_id = rest.decode().rpartition("/")  # an id may have a slash
+                if value is None:
+                    self.claims.get(topic_id, {}).pop(claim_id, None)
+                else:
+                    self.claims.setdefault(topic_id, {})[claim_id] = _claim(value, what)
+                    if signature is not Signature.NONE:
+                        self._signatures[key] = signature
+        except CorruptError as error:
+            self.foreign.add(key, str(error))
+
+    def owner(self, topic_id: str) -> str | None:
+        """The owner of a topic; None if it has none."""
+        return next((claim.owner for claim in self.claims.get(topic_id, {}).values()), None)
+
+    def streams(self) -> list[str]:
+        """Every stream that has, or had, an owner."""
+        return sorted({claim.stream for own in self.claims.values() for claim in own.values()})
+
+
+class Owners:
+    """Reads and writes the owners of a cluster's topics. Thread-safe; it keeps its connections."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._log: job_log.TopicLog[OwnersTopic] | None = None
+
+    def read(self) -> OwnersTopic:
+        """What the topic says now; nothing if there is none.
+
+        Raises:
+            RetryableError: the cluster does not answer.
+        """
+        with self._lock:
+            return self._read()
+
+    def own(self, stream: str, topic_id: str, owner: str) -> str:
+        """Claim a topic; returns whose it is.
+
+        Raises:
+            RetryableError: the cluster does not answer. The topic may have been claimed.
+        """
+        with self._lock:
+            if (found := self._read().owner(topic_id)) is not None:
+                return found
+            claim_id = uuid.uuid4().hex
+            key = _key(topic_id, claim_id)
+            log = self._log = self._log or job_log.created(self._options, self._nothing())
+            value = orjson.dumps({"format": FORMAT, "stream": stream, "owner": owner})
+            job_log.put(self._options, TOPIC, [(key, value)])
+            first = next(iter(log.catch_up().claims[topic_id]))
+            found = log.state.claims[topic_id][first].owner
+            if first != claim_id:
+                job_log.put(self._options, TOPIC, [(key, None)])
+            return found
+
+    def forget(self, topic_id: str) -> None:
+        """Drop the claims of a topic that was deleted.
+
+        Raises:
+            RetryableError: the cluster does not answer.
+        """
+        with self._lock:
+            claims = self._read().claims.get(topic_id, {})
+            if claims:
+                job_log.put(self._options, TOPIC, [(_key(topic_id, each), None) for each in claims])
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            self._discard()
+
+    def _read(self) -> OwnersTopic:
+        if self._log is None:
+            log = job_log.TopicLog(self._options, self._nothing(), committed=False)
+            try:
+                log.catch_up()
+            except NotFoundError:
+                log.close()
+                return OwnersTopic()
+            except BaseException:
+                log.close()
+                raise
+            self._log = log
+            return log.state
+        with suppress(NotFoundError):
+            return self._log.catch_up()
+        self._discard()  # it was deleted
+        return OwnersTopic()
+
+    def _nothing(self) -> OwnersTopic:
+        return OwnersTopic(signer=self._options.signer)
+
+    def _discard(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _claim(value: bytes, what: str) -> _Claim:
+    try:
+        return decode_format(_Claim, value, what, what, FORMAT)
+    except IncompatibleError:
+        return _Claim(FORMAT, "a stream of a newer Penstock", "a job of a newer Penstock")
+
+
+def _key(topic_id: str, claim_id: str) -> bytes:
+    return b"%s/%s/%s" % (_OWNER, topic_id.encode(), claim_id.encode())

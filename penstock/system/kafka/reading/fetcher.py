@@ -1,0 +1,183 @@
+"""One consumer that fetches many partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator
+from itertools import groupby
+from typing import TypeAlias, cast
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.system.kafka.client import open_consumer
+from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.reading.place import Place
+
+_AHEAD_BYTES = 16 << 20
+"""About how much the buffers of partitions may hold that are not being read."""
+
+_Name: TypeAlias = tuple[str, int]
+
+
+class Fetcher:
+    """A consumer, and the partitions that it fetches: those that are assigned. Used by one thread.
+
+    All that it fetches comes in one queue. What is in front of the messages that are waited for belongs to other
+    partitions, and goes to their places. A place that has its share of `_AHEAD_BYTES` is no longer fetched, and what
+    comes for it is dropped: its place does not know of it, and has it fetched again later.
+    """
+
+    def __init__(self, options: KafkaOptions, reported: ClientErrors) -> None:
+        self._options = options
+        self._reported = reported
+        self._opened: Consumer | None = None
+        self.places: dict[SystemStreamPartition, Place] = {}
+        """The partitions that this consumer is for, assigned or not."""
+        self._assigned: dict[_Name, Place] = {}
+        self._resting: set[_Name] = set()
+        """Those assigned ones of which nothing is wanted now."""
+        self._ever: set[_Name] = set()
+        """Every partition that this consumer has fetched. While it is only one, no message is looked at for its own."""
+        self._held_bytes = 0
+        """What buffers held when it was last counted, and what was put into them since."""
+
+    @property
+    def client(self) -> Consumer:
+        """The consumer."""
+        if self._opened is None:
+            self._opened = open_consumer(self._options, self._reported)
+        return self._opened
+
+    def fetches(self, place: Place) -> bool:
+        """Whether it is assigned."""
+        return _name(place) in self._assigned
+
+    @property
+    def others(self) -> bool:
+        """Whether more than one partition is assigned."""
+        return len(self._assigned) > 1
+
+    def assign(self, places: Iterable[Place]) -> None:
+        """Fetch them from what they know on, also those that are assigned."""
+        wanted = {_name(place): place for place in places}
+        self._unassign([name for name in wanted if name in self._assigned])
+        if wanted:
+            self.client.incremental_assign(
+                [TopicPartition(place.ssp.stream, place.ssp.partition, place.known) for place in wanted.values()]
+            )
+            self._assigned |= wanted
+            self._ever |= wanted.keys()
+
+    def want(self, place: Place) -> None:
+        """More of it is wanted than has been read."""
+        self._resting.discard(_name(place))
+        self._held_bytes = sum(each.held_bytes for each in self.places.values())
+
+    def unassign(self, places: Iterable[Place]) -> None:
+        """Do not fetch them; what is in their buffers stays."""
+        self._unassign([name for name in map(_name, places) if name in self._assigned])
+
+    def keep(self, partitions: Container[SystemStreamPartition]) -> None:
+        """Forget all other partitions."""
+        left = [place for place in self.places.values() if place.ssp not in partitions]
+        self.unassign(left)
+        for place in left:
+            del self.places[place.ssp]
+
+    def rest(self, place: Place) -> None:
+        """Nothing of it is wanted now. Once that is so for all that are assigned, nothing is fetched any more: brokers
+        would be asked again and again. Until then it costs less to leave it."""
+        if self.fetches(place):
+            self._resting.add(_name(place))
+        if len(self._resting) == len(self._assigned):
+            self._unassign(list(self._assigned))
+
+    def behind(self, place: Place, offset: int) -> int:
+        """How many offsets behind this one are known to be there."""
+        if place.at_end or not self.fetches(place):
+            return place.known - offset
+        at = TopicPartition(place.ssp.stream, place.ssp.partition)
+        found = self.client.get_watermark_offsets(at, cached=True)
+        return max(place.known, -1 if found is None else found[1]) - offset
+
+    def poll(self, place: Place, most: int, wait_s: float) -> list[KafkaError]:
+        """Take messages that the client has, at most so many, or wait for one, and put them where they belong.
+
+        Returns:
+            The errors of the place, and those of no partition. Another partition that has one is no longer fetched:
+            its own reading meets it.
+
+        Raises:
+            KafkaException: the client failed.
+        """
+        consumer = self.client
+        messages = consumer.consume(most, 0)
+        if not messages and (messages := consumer.consume(1, wait_s)) and most > 1:
+            messages += consumer.consume(most - 1, 0)
+        if not messages:
+            return []
+        if len(self._ever) == 1 and not any(map(_ERROR, messages)):
+            place.accept(messages)
+            return []
+        return list(self._sort(place, messages))
+
+    def close(self) -> None:
+        """Close the connections."""
+        consumer, self._opened = self._opened, None
+        self.places, self._assigned, self._resting = {}, {}, set()
+        if consumer is not None:
+            consumer.close()
+
+    def _sort(self, reading: Place, messages: list[Message]) -> Iterator[KafkaError]:
+        """Put messages where they belong, in their order: the end of a partition counts only for a place that has what
+        was before it. Gives the errors of the place that is read."""
+        begin = 0
+        for (name, is_message), same in groupby(map(_kind, messages)):
+            end = begin + sum(1 for _ in same)
+            run, begin = messages[begin:end], end
+            place = self._assigned.get(name)
+            if not is_message:
+                yield from self._errors(reading, place, run)
+            elif place is reading or (place is not None and self._has_room(place)):
+                before = place.held_bytes
+                place.accept(run)
+                self._held_bytes += place.held_bytes - before
+            elif place is not None:
+                self._unassign([name])
+
+    def _errors(self, reading: Place, place: Place | None, messages: Iterable[Message]) -> Iterator[KafkaError]:
+        for message in messages:
+            error, offset = message.error(), message.offset()
+            if error is None:
+                continue
+            if error.code() == KafkaError._PARTITION_EOF:
+                if place is not None and offset is not None:
+                    place.ended(offset)
+            elif place is reading or not message.topic():
+                yield error
+            elif place is not None:
+                self.unassign([place])
+
+    def _has_room(self, place: Place) -> bool:
+        return self._held_bytes < _AHEAD_BYTES and place.held_bytes < _AHEAD_BYTES // len(self._assigned)
+
+    def _unassign(self, names: list[_Name]) -> None:
+        if names:
+            self.client.incremental_unassign([TopicPartition(*name) for name in names])
+            for name in names:
+                del self._assigned[name]
+            self._resting.difference_update(names)
+
+
+def _name(place: Place) -> _Name:
+    return place.ssp.stream, place.ssp.partition
+
+
+def _kind(message: Message) -> tuple[_Name, bool]:
+    return (_TOPIC(message), _PARTITION(message)), message.error() is None
+
+
+_ERROR = Message.error
+_TOPIC = cast("Callable[[Message], str]", Message.topic)
+_PARTITION = cast("Callable[[Message], int]", Message.partition)

@@ -1,0 +1,106 @@
+"""How far one partition has been fetched, and what of it waits to be read. Nothing is opened here."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from itertools import islice
+from typing import cast
+
+from confluent_kafka import Message
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.system.base import RawMessage
+from penstock.system.kafka.writing.timestamps import event_time
+from penstock.system.ranges import take_chunk
+
+_MESSAGE_BYTES = 200
+"""What a message takes in memory beside its key and value."""
+
+
+class Place:
+    """A partition as a reader knows it: three offsets, and the messages between the first two.
+
+    `next` is what the reader gives next, and every message below `known` was given or is in the buffer. So a range that
+    begins between the two continues, and any other one has to be fetched from where it begins.
+    """
+
+    __slots__ = ("_buffer", "_size", "at_end", "known", "next", "ssp")
+
+    def __init__(self, ssp: SystemStreamPartition, start: int) -> None:
+        self.ssp = ssp
+        self.next = start
+        self.known = start
+        self.at_end = False
+        """Whether `known` is where the partition ended when it was last looked at."""
+        self._buffer: list[RawMessage] = []
+        self._size = 0
+        """The bytes of the buffer's keys and values, at least."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether messages are in the buffer."""
+        return bool(self._buffer)
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the buffer takes."""
+        return self._size + _MESSAGE_BYTES * len(self._buffer)
+
+    def move(self, start: int) -> bool:
+        """Be at an offset, without what is below it. False if it has to be fetched from there."""
+        if not self.next <= start <= self.known:
+            return False
+        if self.next < start:
+            del self._buffer[: bisect_left(self._buffer, (start,))]
+            self.next = start
+        return True
+
+    def restart(self, start: int) -> None:
+        """Know nothing but where to begin."""
+        self.next = self.known = start
+        self._buffer, self._size, self.at_end = [], 0, False
+
+    def accept(self, messages: Sequence[Message]) -> None:
+        """Put messages into the buffer. They follow what is known."""
+        # Without a line of Python for each message without headers: this is where the time goes.
+        keys, values = list(map(_KEY, messages)), list(map(_VALUE, messages))
+        times = [time for _, time in map(_TIMESTAMP, messages)]
+        headers = list(map(_HEADERS, messages))
+        if any(headers):
+            times = list(map(event_time, headers, times))
+        found = list(zip(map(_OFFSET, messages), times, keys, values, strict=True))
+        if self._buffer:
+            self._buffer += found
+        else:
+            self._buffer, self._size = found, 0
+        self._size += sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
+        last = found[-1][0] + 1
+        if last > self.known:
+            self.known, self.at_end = last, False
+
+    def ended(self, offset: int) -> None:
+        """The partition ended at an offset."""
+        if offset >= self.known:
+            self.known, self.at_end = offset, True
+
+    def take(self, end: int, chunk_messages: int, chunk_bytes: int) -> list[RawMessage]:
+        """The next messages below `end`, in the bounds of `SystemReader.read`; none if the buffer has none."""
+        buffer = self._buffer
+        if not buffer:
+            return []
+        if len(buffer) <= chunk_messages and buffer[-1][0] < end and self._size < chunk_bytes:
+            self._buffer, self._size = [], 0
+            return buffer
+        inside = bisect_left(buffer, (end,))
+        chunk = take_chunk(islice(buffer, inside), chunk_bytes, chunk_messages)
+        del buffer[: len(chunk)]
+        if not buffer:
+            self._size = 0
+        return chunk
+
+
+_TIMESTAMP, _KEY, _VALUE = Message.timestamp, Message.key, Message.value
+_HEADERS = cast("Callable[[Message], list[tuple[str, bytes | None]] | None]", Message.headers)
+_OFFSET = cast("Callable[[Message], int]", Message.offset)
+"""None only for what is no message."""

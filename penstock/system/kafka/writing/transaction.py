@@ -1,0 +1,402 @@
+"""A transaction of a Kafka writer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from confluent_kafka import TIMESTAMP_LOG_APPEND_TIME, KafkaError, KafkaException, Message, Producer
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
+from penstock.errors import (
+    ConfigError,
+    NotFoundError,
+    PenstockError,
+    RetryableError,
+    SystemAwayError,
+    SystemRefusedError,
+)
+from penstock.retry import check_interrupt
+from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
+from penstock.system.kafka.access import Right, topic
+from penstock.system.kafka.errors import explain, is_fenced
+from penstock.system.kafka.own_topics import job_log
+from penstock.system.kafka.scripts import alter_command
+from penstock.system.kafka.signatures import SentHeaders
+from penstock.system.kafka.writing.timestamps import ANY_MS, TimestampLimits, header_of
+from penstock.wording import listed
+
+if TYPE_CHECKING:
+    from penstock.system.kafka.writing.writer import KafkaWriter
+
+_ALL = TimestampLimits(after_ms=ANY_MS)
+_COMMIT = "the transaction could not be committed"
+_ABORT_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """The messages of one call, and the offsets that they got."""
+
+    every: bool
+    """Whether the offset of each message is asked for, or of the first and the last one only."""
+    limits: TimestampLimits
+    """By which its messages were sent."""
+    messages: int = 0
+    offsets: list[int] = field(default_factory=list)
+    failed: bool = False
+    replaced: bool = False
+    """Whether the brokers replaced a timestamp, and the header does not have it."""
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """Take a delivery report."""
+        offset = message.offset()
+        self.failed = self.failed or error is not None
+        if not self.limits.replaced and message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
+            self.replaced = True
+        self.offsets.append(-1 if offset is None else offset)
+
+    def ranges(self) -> list[tuple[int, int]] | None:
+        """The ranges of offsets. None if the reports do not say, because others appended in between."""
+        expected = self.messages if self.every else min(self.messages, 2)
+        if len(self.offsets) != expected or min(self.offsets) < 0:
+            return None
+        if self.every:
+            return _merged((offset, offset + 1) for offset in sorted(self.offsets))
+        first, end = min(self.offsets), max(self.offsets) + 1
+        return [(first, end)] if end - first == self.messages else None
+
+
+class KafkaTransaction(WriterTransaction):
+    """Sends records as they come. Readers see them with the commit."""
+
+    def __init__(self, writer: KafkaWriter) -> None:
+        self._writer = writer
+        self._system = writer.options.system
+        self._producer: Producer | None = None
+        """Once something was sent."""
+        self._runs: dict[SystemStreamPartition, list[_Run]] = {}
+        self._marks: dict[SystemStreamPartition, Progress] = {}
+        self._has_failed = False
+        """Whether something was not delivered. The client may then not number what follows as the brokers expect."""
+        self._appended: Appended = {}
+
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
+        """Send the records. Those that the brokers do not have yet are in memory, within the client's limits.
+
+        Raises:
+            NotFoundError, ConfigError, FencedError, RetryableError, PenstockTimeoutError: as for `KafkaWriter.append`.
+        """
+        self._writer.places.check(ssp)
+        runs = self._runs.setdefault(ssp, [])
+        following = iter(records)
+        held = next(following, None)
+        if held is None:
+            return
+        limits = self._writer.places.timestamps(ssp.stream)
+        first, last = limits.taken(SYSTEM_CLOCK.now_ms())
+        run = _Run(self._writer.reports_every_offset(ssp), limits)
+        runs.append(run)
+        produce = self._begun().produce
+        name, partition, sent = ssp.stream, ssp.partition, 0
+        report: _Report | None = run.delivered
+        for record in following:  # the loop of every message; one is held back, because the last one is reported
+            try:
+                timestamp, key, value = held
+                if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
+                    raise TypeError
+                if timestamp and first <= timestamp <= last:
+                    produce(name, value, key, partition, report, None, timestamp)
+                else:
+                    self._send(ssp, held, report, limits)
+            except (BufferError, KafkaException, TypeError, ValueError, OverflowError):
+                self._send(ssp, held, report, limits)
+            sent += 1
+            report = run.delivered if run.every else None
+            held = record
+        self._send(ssp, held, run.delivered, limits)
+        run.messages = sent + 1
+
+    def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
+        """Keep the mark for the commit, which writes it to the topic of this writer's name."""
+        check_may_mark(self._writer.identity)
+        self._writer.places.check(ssp)
+        if ssp in self._marks:
+            progress.check_follows(self._marks[ssp], ssp)
+        else:
+            self._writer.check_mark(ssp, progress)
+        self._marks[ssp] = progress
+
+    def commit(self) -> None:
+        """Commit everything in one transaction.
+
+        After an error that is no FencedError it may not be known whether it has committed, because the brokers did not
+        answer. The next use of the writer first ends what is under way, and `KafkaWriter.progress` knows.
+        """
+        if self._producer is None and not self._marks:
+            if self._runs:
+                self._writer.producer()
+                self._writer.take_over()
+                self._writer.check_fence()
+            return
+        producer = self._begun()
+        self._writer.take_over()
+        for ssp, mark in self._marks.items():
+            place, record, headers = self._writer.mark_record(ssp, mark)
+            self._send(place, (SYSTEM_CLOCK.now_ms(), *record), None, _ALL, headers)
+        try:
+            self._flush(producer)
+            self._appended = self._ranges()
+            self._commit(producer)
+        except KafkaException as error:
+            raise self._failure(error, _COMMIT) from error
+        self._producer = None
+        self._writer.committed(self._marks)
+
+    def abort(self) -> None:
+        """Drop what was sent. If the brokers do not answer, the next use of the writer does it."""
+        producer, self._producer = self._producer, None
+        self._runs.clear()
+        self._marks.clear()
+        self._writer.places.forget()  # a topic may have been deleted
+        if producer is None:
+            return
+        try:
+            job_log.apart(
+                partial(
+                    job_log.patiently,
+                    producer,
+                    producer.abort_transaction,
+                    self._writer.options,
+                    "the transaction could not be aborted",
+                    _ABORT_SECONDS,
+                    self._writer.reported,
+                )
+            )
+        except BaseException as error:
+            self._writer.lose_producer()
+            if not isinstance(error, KafkaException | PenstockError):
+                raise
+        else:
+            if self._has_failed:
+                self._writer.lose_producer()
+
+    def appended(self) -> Appended:
+        """After the commit: the offsets of its records."""
+        return self._appended
+
+    def _begun(self) -> Producer:
+        if self._producer is None:
+            producer = self._writer.producer()
+            try:
+                producer.begin_transaction()
+            except KafkaException as error:
+                raise self._refused(error, "a transaction could not begin") from error
+            self._producer = producer
+        return self._producer
+
+    def _send(
+        self,
+        ssp: SystemStreamPartition,
+        record: RawRecord,
+        report: _Report | None,
+        limits: TimestampLimits,
+        headers: SentHeaders | None = None,
+    ) -> None:
+        """Send a record, with all that may come in between. A timestamp that the topic does not take is in a header."""
+        producer, (timestamp, key, value) = self._begun(), _checked(record)
+        sent = limits.sent(timestamp, SYSTEM_CLOCK.now_ms())
+        if sent != timestamp or limits.replaced:
+            headers = header_of(timestamp)
+        while True:
+            try:
+                return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers)
+            except BufferError:
+                check_interrupt(f"a message could not be appended to `{ssp}`")
+                # What the brokers do not take fails within the transaction's time, and makes room as well.
+                if producer.poll(job_log.STEP_SECONDS) == 0 and len(producer) == 0:
+                    raise ConfigError(
+                        f"a message for `{ssp}` of {len(key or b'') + len(value or b'')} bytes is larger than what the "
+                        f"client keeps; raise `systems.{self._system}.producer.buffer.memory`"
+                    ) from None
+            except KafkaException as error:
+                raise self._failure(error, f"a message could not be appended to `{ssp}`") from error
+            except (TypeError, ValueError, OverflowError) as error:
+                raise _malformed(record) from error
+
+    def _flush(self, producer: Producer) -> None:
+        patience_s = self._writer.options.timeout_s
+        deadline = time.monotonic() + patience_s
+        while _flushed(producer):
+            check_interrupt(_COMMIT)
+            self._check_places()
+            if time.monotonic() > deadline:
+                raise SystemAwayError(
+                    f"{_COMMIT}: the brokers of the system `{self._system}` at {self._writer.options.servers} have not "
+                    f"taken all messages within {patience_s:g} s{self._writer.reported.why}"
+                )
+
+    def _check_places(self) -> None:
+        """Raise NotFoundError if a topic was deleted: the client would wait until it is there again."""
+        self._writer.places.forget()
+        try:
+            for ssp in self._runs:
+                self._writer.places.check(ssp)
+        except NotFoundError:
+            self._has_failed = True
+            raise
+
+    def _commit(self, producer: Producer) -> None:
+        self._writer.is_committing = True
+        try:
+            job_log.patiently(
+                producer,
+                producer.commit_transaction,
+                self._writer.options,
+                _COMMIT,
+                self._writer.options.timeout_s,
+                self._writer.reported,
+            )
+        except PenstockError:
+            self._producer = None
+            self._writer.lose_producer()  # what becomes of the transaction is not known
+            raise
+        self._writer.is_committing = False
+        self._writer.reported.forget()
+
+    def _ranges(self) -> Appended:
+        found: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
+        unknown = []
+        for ssp, runs in self._runs.items():
+            if any(run.failed for run in runs):
+                return {}  # the commit says why
+            ranges = [run.ranges() for run in runs]
+            if None in ranges:
+                unknown.append(ssp)
+            elif runs:
+                found[ssp] = tuple(_merged(sorted(chain.from_iterable(own for own in ranges if own is not None))))
+        replaced = [ssp for ssp, runs in self._runs.items() if any(run.replaced for run in runs)]
+        if replaced:
+            for ssp in replaced:
+                self._writer.places.replaced_timestamp(ssp.stream)
+            raise RetryableError(
+                f"the brokers replace the timestamps of {listed([f'`{ssp}`' for ssp in replaced])} "
+                "(`message.timestamp.type=LogAppendTime`); nothing was appended. The next transaction has the true "
+                "ones in a header"
+            )
+        if unknown:
+            self._writer.report_every_offset(unknown)
+            raise RetryableError(
+                f"others appended to {listed([f'`{ssp}`' for ssp in unknown])} at the same time; nothing was appended. "
+                "The next transaction asks for the offset of every message"
+            )
+        return found
+
+    def _failure(self, error: KafkaException, what: str) -> PenstockError:
+        """What the caller gets. A producer that cannot be used again is given up."""
+        reason: KafkaError = error.args[0]
+        self._has_failed = True
+        if reason.code() == KafkaError._STATE and self._producer is not None:
+            try:
+                # It does not: it says what has failed before.
+                job_log.apart(partial(self._producer.commit_transaction, job_log.STEP_SECONDS))
+            except KafkaException as before:
+                reason = before.args[0]
+        if reason.fatal() or _is_refused(reason):
+            return self._refused(error, what)
+        if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return SystemRefusedError(
+                f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
+                f"client's `systems.{self._system}.producer.max.request.size`. Raise them; where messages are small, "
+                f"lower `systems.{self._system}.producer.batch.size` instead. {self._alter('max.message.bytes=...')}"
+            )
+        if reason.code() == KafkaError.INVALID_RECORD:
+            keyless = f"{what}: {reason.str()} ({reason.name()}). A compacted topic refuses messages without a key"
+            return SystemRefusedError(f"{keyless}. {self._alter('cleanup.policy=delete')}")
+        if reason.code() == KafkaError.INVALID_TIMESTAMP:
+            self._find_refused(reason.str())
+            return RetryableError(f"{what}: {reason.str()}; the transaction is aborted, and the next one tries others")
+        failed = explain(reason, what, self._writer.options, self._writer.reported, self._right)
+        passes = reason.txn_requires_abort() and type(failed) is PenstockError
+        return RetryableError(f"{failed}; the transaction is aborted") if passes else failed
+
+    def _find_refused(self, text: str) -> None:
+        """After the brokers refused a timestamp: the client's text names the topic. Delivery reports do not, because
+        the messages were dropped before, with those for other topics."""
+        sent = {ssp.stream: runs[-1].limits for ssp, runs in self._runs.items() if runs}
+        named = {stream: limits for stream, limits in sent.items() if f" {stream} [" in text}
+        for stream, limits in (named or sent).items():
+            self._writer.places.refused_timestamp(stream, limits)
+
+    def _alter(self, setting: str) -> str:
+        """How to change a setting of the topic, with one of those that this transaction writes to."""
+        name = min((ssp.stream for ssp in self._runs), default="...")
+        return f"To change the topic: `{alter_command(self._writer.options.servers, name, setting)}`"
+
+    @property
+    def _right(self) -> Right:
+        return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
+
+    def _refused(self, error: KafkaException, what: str) -> PenstockError:
+        """What the caller gets if the producer cannot be used again."""
+        self._producer = None
+        self._writer.lose_producer()
+        reason: KafkaError = error.args[0]
+        if not _is_refused(reason):
+            return explain(reason, what, self._writer.options, right=self._right)
+        try:
+            job_log.apart(self._writer.check_fence)
+        except PenstockError as fenced:
+            return fenced
+        return self._writer.refused(what, reason.str())
+
+
+def _flushed(producer: Producer) -> int:
+    """How many messages the brokers still do not have, after a while."""
+    try:
+        return producer.flush(job_log.STEP_SECONDS)
+    except SystemError as error:  # the client calls back while it raises
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
+
+
+_Report = Callable[[KafkaError | None, Message], None]
+
+
+def _is_refused(error: KafkaError) -> bool:
+    return is_fenced(error) or error.code() in (KafkaError._FATAL, KafkaError.INVALID_PRODUCER_ID_MAPPING)
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges, ascending, with those that touch as one."""
+    merged: list[tuple[int, int]] = []
+    for start, end in ranges:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _checked(record: RawRecord) -> RawRecord:
+    """The record as the client takes it. Raises ConfigError."""
+    try:
+        timestamp, key, value = record
+    except (TypeError, ValueError) as error:
+        raise _malformed(record) from error
+    if not isinstance(timestamp, int) or not all(part is None or isinstance(part, bytes) for part in (key, value)):
+        raise _malformed(record)
+    return timestamp, key, value
+
+
+def _malformed(record: object) -> ConfigError:
+    return ConfigError(
+        "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
+        f"{record!r:.200}; nothing was appended"
+    )

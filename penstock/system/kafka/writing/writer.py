@@ -1,0 +1,230 @@
+"""Appends to streams of Kafka."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from confluent_kafka import KafkaException, Producer
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
+from penstock.system.base import (
+    Progress,
+    RawRecord,
+    SystemWriter,
+    WriterIdentity,
+    WriterTransaction,
+    check_may_mark,
+)
+from penstock.system.kafka.errors import ClientErrors
+from penstock.system.kafka.options.options import KafkaOptions
+from penstock.system.kafka.own_topics import fences, job_log
+from penstock.system.kafka.own_topics.job_topic import (
+    job_topic,
+    new_transactional_id,
+    producer_key,
+    progress_record,
+)
+from penstock.system.kafka.signatures import SentHeaders
+from penstock.system.kafka.writing.places import Places
+from penstock.system.kafka.writing.transaction import KafkaTransaction
+
+_CLOSE_SECONDS = 2.0
+"""For how long a writer that is closed tries to delete its registration."""
+_MOST_REFUSED = 5
+"""How many producers a writer replaces one after the other, without a commit in between."""
+
+
+class KafkaWriter(SystemWriter):
+    """Appends to streams of Kafka. Used by one thread; made by `KafkaSystem.writer`.
+
+    It keeps a producer from transaction to transaction. A producer whose outcome is not known, or that the broker
+    has refused, is replaced by the next transaction, which first ends what the old one had under way.
+    """
+
+    def __init__(self, options: KafkaOptions, identity: WriterIdentity | None) -> None:
+        self.options = options
+        self.identity = identity
+        self.places = Places(options)
+        self.reported = ClientErrors()
+        """What the producers reported."""
+        self._topic = None if identity is None else job_topic(identity.name)
+        self._id = ""
+        self._producer: Producer | None = None
+        self._lost: list[str] = []
+        """Transactional ids whose producers were given up, and that may have something under way."""
+        self._refused = 0
+        """How many producers were refused one after the other, without a commit in between."""
+        self.is_committing = False
+        """Whether a commit was asked for, and the brokers' answer is not known."""
+        self._has_taken_over = False
+        self._log: job_log.JobLog | None = None
+        self._marks: dict[tuple[str, int], Progress] | None = None
+        """The last marks of this writer's name; None if they are not known."""
+        self._exact: set[SystemStreamPartition] = set()
+        """Partitions to which others append at the same time: the offset of every message is asked for."""
+
+    def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
+        """Append all records or none. Returns the first one's offset.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen.
+            NotFoundError: there is no such stream or partition.
+            ConfigError: a record has values of other types, or is larger than the topic or the client takes.
+            RetryableError: the cluster does not answer, or refuses for now.
+            PenstockTimeoutError: the transactions take longer than `producer.transaction.timeout.ms`.
+        """
+        with self.begin() as transaction:
+            transaction.append(ssp, records)
+        appended = transaction.appended()
+        return appended[ssp][0][0] if ssp in appended else self.places.upcoming(ssp)
+
+    def begin(self) -> WriterTransaction:
+        """Begin to append to several partitions. Its commit is one step for all of them."""
+        return KafkaTransaction(self)
+
+    def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
+        """The last marks of this writer's name, once no older epoch can add one, and no transaction of this epoch whose
+        outcome was not known.
+
+        Raises:
+            FencedError: a larger epoch of this writer's name was seen.
+            RetryableError: the cluster does not answer, or a transaction of another process stays open.
+            ConfigError: the writer has no name.
+            IncompatibleError: what somebody wrote may have replaced the mark of a partition.
+        """
+        check_may_mark(self.identity)
+        asked = list(ssps)
+        for ssp in asked:
+            self.places.check(ssp)
+        self.producer()
+        self.take_over()
+        marks = self._read_marks()
+        self._check_known(asked)
+        return {ssp: marks[place] for ssp in asked if (place := (ssp.stream, ssp.partition)) in marks}
+
+    def close(self) -> None:
+        """Let go of the producer. What is not committed is never there."""
+        made, self._producer = self._producer, None
+        if made is not None:
+            job_log.discard(made)
+        del made
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+        self.places.close()
+        if self._id and self._topic is not None and not self.is_committing:
+            with suppress(PenstockError, KafkaException):  # a newer epoch deletes it as well
+                job_log.put(self.options, self._topic, [(producer_key(self._id), None)], within_s=_CLOSE_SECONDS)
+        self._id = ""
+
+    # What transactions use.
+
+    def producer(self) -> Producer:
+        """The producer, made if there is none. Raises FencedError if a larger epoch has taken over."""
+        if self._producer is None:
+            self._end_lost()
+            if self.identity is None:
+                self._id = new_transactional_id(job_topic("nobody"))
+                self._producer = fences.initialised(self.options, self._id, None, self.reported)
+            else:
+                self._id, self._producer, state = fences.register(self.options, self.identity, self.reported)
+                epoch = self.identity.epoch
+                self._has_taken_over = epoch in state.fences and not state.older_producers(epoch)
+        return self._producer
+
+    def take_over(self) -> None:
+        """Fence older epochs, once."""
+        if self.identity is not None and not self._has_taken_over:
+            fences.fence(self.options, self.identity)
+            self._has_taken_over = True
+
+    def check_fence(self) -> None:
+        """Raise FencedError if a larger epoch has taken over."""
+        if self.identity is not None:
+            fences.check(self.options, self.identity)
+
+    def check_mark(self, ssp: SystemStreamPartition, mark: Progress) -> None:
+        """Raise IncompatibleError unless the mark is larger than the last one."""
+        check_may_mark(self.identity)
+        if self._marks is None:
+            self.producer()
+            self.take_over()
+            self._read_marks()
+        self._check_known([ssp])
+        mark.check_follows((self._marks or {}).get((ssp.stream, ssp.partition)), ssp)
+
+    def mark_record(
+        self, ssp: SystemStreamPartition, mark: Progress
+    ) -> tuple[SystemStreamPartition, tuple[bytes, bytes], SentHeaders]:
+        """Where a mark is kept, and the key, value and headers that keep it."""
+        topic, record = self._topic or "", progress_record(ssp, mark)
+        return SystemStreamPartition(ssp.system, topic, 0), record, self.options.signer.headers(topic, *record)
+
+    def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
+        """A transaction has committed."""
+        self._refused = 0
+        if self._marks is not None:
+            self._marks.update({(ssp.stream, ssp.partition): mark for ssp, mark in marks.items()})
+
+    def refused(self, what: str, reason: str) -> PenstockError:
+        """What the caller gets when a producer of the newest epoch was refused."""
+        self._refused += 1
+        text = (
+            f"{what}: the brokers have ended the transaction, which took longer than "
+            f"`systems.{self.options.system}.producer.transaction.timeout.ms`, or have forgotten the producer "
+            f"({reason})"
+        )
+        if self._refused < _MOST_REFUSED:
+            return RetryableError(text)
+        return PenstockTimeoutError(f"{text}. This happened {self._refused} times in a row: raise the timeout")
+
+    def lose_producer(self) -> None:
+        """Use the producer no more: what it has under way, or whether it may write, is not known."""
+        self._marks = None
+        made, self._producer = self._producer, None
+        if made is not None:
+            self._lost.append(self._id)
+            self._id = ""
+            self.is_committing = False
+            job_log.discard(made)
+
+    def reports_every_offset(self, ssp: SystemStreamPartition) -> bool:
+        """Whether the offset of every message is asked for, not only of the first and the last one."""
+        return ssp in self._exact
+
+    def report_every_offset(self, ssps: Iterable[SystemStreamPartition]) -> None:
+        """From now on ask for the offset of every message of these partitions."""
+        self._exact.update(ssps)
+
+    def _end_lost(self) -> None:
+        """End what lost producers have under way. Raises FencedError if a larger epoch has taken over."""
+        if not self._lost:
+            return
+        if self.identity is None:
+            for each in self._lost:
+                job_log.discard(fences.initialised(self.options, each, None, self.reported))
+        else:
+            fences.check(self.options, self.identity)
+            fences.retire(self.options, job_topic(self.identity.name), self._lost)
+        self._lost.clear()
+
+    def _check_known(self, ssps: Iterable[SystemStreamPartition]) -> None:
+        if self._log is not None:
+            self._log.state.check_known([(ssp.stream, ssp.partition) for ssp in ssps], self.options.system)
+
+    def _read_marks(self) -> dict[tuple[str, int], Progress]:
+        identity = check_may_mark(self.identity)
+        self._marks = None
+        if self._log is None:
+            self._log = fences.opened(self.options, identity.name, committed=True)
+        try:
+            state = self._log.catch_up()
+        except BaseException:
+            self._log.close()
+            self._log = None
+            raise
+        state.check_fence(identity, self.options.system)
+        self._marks = dict(state.progress)
+        return self._marks

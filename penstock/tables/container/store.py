@@ -1,0 +1,145 @@
+"""A loaded version of a pushed table, and views of it."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from penstock.config.model import StoreSettings
+from penstock.errors import CorruptError
+from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.records import Changes
+from penstock.state.stores.view import SideView
+
+_PIECE = 20_000
+"""So many entries are freed before other threads have their turn."""
+
+
+def new_database(settings: StoreSettings, directory: Path) -> RocksDbEngine:
+    """An empty database, for the sorted files of a version."""
+    return _rocksdb(settings, directory, read_only=False)
+
+
+def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Callable[[], None]) -> Engine:
+    """The engine of a loaded version, which is only read: RocksDB over its files, or a map in memory, as the store is
+    configured.
+
+    Args:
+        rows: how many entries it must have.
+        go_on: called now and then; what it raises ends the opening.
+
+    Raises:
+        CorruptError: files are damaged, or some are missing.
+    """
+    engine = _rocksdb(settings, directory, read_only=True)
+    try:
+        if (found := engine.count()) != rows:
+            raise CorruptError(f"`{directory}` has {found} entries, and not {rows} as its manifest says")
+        if settings.factory != "memory":
+            return engine
+        table = MemoryTable(engine.scan(None, None), go_on)
+    except BaseException:
+        engine.close()
+        raise
+    engine.close()
+    return table
+
+
+def _rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool) -> RocksDbEngine:
+    return RocksDbEngine(
+        directory,
+        block_cache_bytes=settings.rocksdb_block_cache_bytes,
+        write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
+        read_only=read_only,
+    )
+
+
+class MemoryTable(Engine):
+    """Entries in memory that never change: sorted lists, because no other thread runs while a large map grows."""
+
+    def __init__(self, entries: Iterable[tuple[bytes, bytes]], go_on: Callable[[], None] = lambda: None) -> None:
+        """`entries` in the order of their keys; `go_on` is called now and then, and may raise."""
+        self._keys: list[bytes] = []
+        self._values: list[bytes] = []
+        for number, (key, value) in enumerate(entries):
+            self._keys.append(key)
+            self._values.append(value)
+            if number % _PIECE == 0:
+                go_on()
+
+    def get(self, key: bytes) -> bytes | None:
+        keys = self._keys
+        at = bisect_left(keys, key)
+        return self._values[at] if at < len(keys) and keys[at] == key else None
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        keys, values = self._keys, self._values
+        first = 0 if start is None else bisect_left(keys, start)
+        last = len(keys) if end is None else bisect_left(keys, end)
+        return ((keys[at], values[at]) for at in range(first, last))
+
+    def apply(self, changes: Changes) -> None:
+        raise AssertionError("a pushed table is only read")
+
+    def copy_to(self, directory: Path) -> None:
+        raise AssertionError("a pushed table is not copied")
+
+    def statistics(self) -> dict[str, int]:
+        return {"keys": len(self._keys)}
+
+    def close(self) -> None:
+        """Free it bit by bit: no other thread runs while Python frees a long list."""
+        keys, self._keys = self._keys, []
+        values, self._values = self._values, []
+        while keys:
+            del keys[-_PIECE:], values[-_PIECE:]
+            time.sleep(0)
+
+
+class TableView(SideView):
+    """A version of a table, as one run of a batch sees it."""
+
+    def __init__(self, engine: Engine, table: str, version: int, on_damage: Callable[[], None]) -> None:
+        """`on_damage` is called when the engine fails."""
+        self._engine: Engine | None = engine
+        self._table = table
+        self._version = version
+        self._on_damage = on_damage
+
+    @property
+    def version(self) -> tuple[int, int]:
+        return self._version, 0
+
+    def changed_since(self, version: tuple[int, int]) -> Iterable[bytes] | None:
+        return () if version == self.version else None
+
+    def get(self, key: bytes) -> bytes | None:
+        try:
+            return self._engine.get(key)  # type: ignore[union-attr] # one that was released fails here
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            entries = self._engine.scan(start, end)  # type: ignore[union-attr]
+        except Exception as error:
+            raise self._failed(error) from error
+        return self._watched(entries)
+
+    def _watched(self, entries: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        try:
+            yield from entries
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def _failed(self, error: Exception) -> EngineFailedError:
+        if self._engine is None:
+            return EngineFailedError(f"a view of table `{self._table}` was read after its batch had ended")
+        self._on_damage()
+        return EngineFailedError(f"version {self._version} of table `{self._table}` cannot be read: {error}")
+
+    def release(self) -> None:
+        self._engine = None

@@ -1,0 +1,237 @@
+"""One pushed table of a run: from its source to a published version."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from penstock.api.state.side_inputs import TableCandidate
+from penstock.api.state.store import StoreSpec
+from penstock.clock import Clock
+from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
+from penstock.tables.versions.build import BuildRequest, TableBuilder, check_candidate, check_rows
+from penstock.tables.versions.choice import Choice
+from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
+from penstock.tables.versions.manifest import TableFile, TableManifest
+from penstock.tables.versions.notes import Refusal, TableNote
+from penstock.tables.versions.registry import TableRegistry, build_name
+from penstock.tables.versions.sources import Place, SourceVersion, TableRefusedError, find_place, read_version
+from penstock.wire.ports import Published
+
+logger = logging.getLogger(__name__)
+_TRIES = 3
+"""How often a version is built before a failure that may pass counts as its fault."""
+
+
+@dataclass(slots=True)
+class TableBuild:
+    """Looks for versions of one table, builds and publishes them. Used by one thread."""
+
+    spec: StoreSpec
+    tasks: int
+    epoch: int
+    """That of the run's first claim, which is higher than those of all runs before."""
+    registry: TableRegistry
+    refusal: TableNote[Refusal]
+    builder: TableBuilder
+    retained: int
+    needed: Callable[[str], Collection[int]]
+    """The versions of a table that containers read or load."""
+    check_owner: Callable[[], None]
+    """Looks into the log; raises FencedError if another driver has the job."""
+    report: Callable[[str, Published], None]
+    """Called whenever it is known what batches should read."""
+    clock: Clock
+    _built_from: Place | None = None
+    """Where the newest version of the table came from: as long as nothing newer is there, there is nothing to do."""
+    _refused: str = ""
+    """The version of the source that was refused."""
+    _note: str = ""
+    _failed: dict[str, int] = field(default_factory=dict)
+    """How often the build of a version failed with what may pass; of one version at a time."""
+    _collects: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name of the table."""
+        return self.spec.name
+
+    def look(self) -> None:
+        """Say which version to use; build the source's newest one, if that is another.
+
+        Raises:
+            RetryableError: a store failed; the next look tries again.
+            FencedError: another driver has the job.
+        """
+        choice = self._choose()
+        if self._collects:
+            self.registry.collect(self.epoch)
+            self._collects = False
+        try:
+            source = self._new_source(choice)
+            if source is None:
+                return
+            if self._build(source, alone=choice.version is None) is not None:
+                self._choose()
+                self._retain()
+        except TableRefusedError as error:
+            self._refuse(str(error), str(error), choice)
+
+    def _choose(self) -> Choice:
+        choice = self.registry.choose(fingerprint_of(self.spec, self.tasks))
+        pinned = choice.version is not None and self.registry.pinned() == choice.version.version
+        self.report(self.name, Published(choice.version, pinned, choice.warning or self._note))
+        return choice
+
+    def _new_source(self, choice: Choice) -> SourceVersion | None:
+        """The version to build; None if there is nothing new.
+
+        Raises:
+            TableRefusedError: what is there is no version.
+        """
+        side = pushed_table(self.spec)
+        place = find_place(self.builder, side)
+        if place is None:
+            self._say(
+                f"`{side.path}` has no complete version: neither `_manifest.json` nor `_SUCCESS` is in it or in one of "
+                "its folders. Write one of them when all files of a version are there",
+                choice,
+            )
+            return None
+        if place == self._built_from and choice.version is not None:  # without one, it was lost
+            return None
+        try:
+            source = read_version(self.builder, side, place)
+        except NotFoundError:  # it was replaced meanwhile: the next look finds the other one
+            return None
+        newest = self._newest()
+        if newest is not None and (newest.source, newest.source_version) == (source.url, source.version):
+            self._built_from = place
+            return None
+        return None if source.version == self._refused else source
+
+    def _newest(self) -> TableManifest | None:
+        """The newest version that this job could use, whatever is pinned."""
+        wanted = fingerprint_of(self.spec, self.tasks)
+        fitting = [each for each in self.registry.versions().manifests if each.fingerprint == wanted]
+        return fitting[-1] if fitting else None
+
+    def _build(self, source: SourceVersion, *, alone: bool) -> TableManifest | None:
+        """Build and publish; None if another version is the newest one meanwhile.
+
+        Raises:
+            TableRefusedError: the version is refused before it is built, or was built and is no good.
+        """
+        build, began = build_name(self.epoch, secrets.token_hex(4)), self.clock.monotonic()
+        logger.info("table `%s`: %s of `%s` is being built", self.name, source.version, source.url)
+        published = None
+        try:
+            files = self.builder.build(BuildRequest(self.spec, self.tasks, source, build, alone))
+            if self._changed(source):
+                logger.info(
+                    "table `%s`: %s of `%s` is not published, because the newest version is another one now. That one "
+                    "is built next",
+                    *(self.name, source.version, source.url),
+                )
+                return None
+            published = self._publish(source, build, files)
+        except TableRefusedError as error:
+            if not self._changed(source):
+                self._refuse(source.version, str(error), self._choose())
+        except ConfigError as error:
+            self._refuse(source.version, str(error), self._choose())
+        except RetryableError as error:
+            self._count_failure(source, error)
+        finally:
+            self._collects = published is None  # by the next look: what may follow is then known
+        if published is not None:
+            seconds = self.clock.monotonic() - began
+            logger.info(
+                "table `%s`: version %d is published, %s of `%s` (%d rows, %d files, %d bytes, %.1f s)",
+                *(self.name, published.version, source.version, source.url, published.rows),
+                *(len(published.files), published.size_bytes, seconds),
+            )
+        return published
+
+    def _changed(self, source: SourceVersion) -> bool:
+        """Whether the newest version is not the one that was read: its files changed, or a later one came."""
+        if source.delta_version is not None:  # its versions never change
+            return False
+        side = pushed_table(self.spec)
+        place = find_place(self.builder, side)
+        try:
+            return place is None or read_version(self.builder, side, place) != source
+        except (TableRefusedError, NotFoundError):
+            return True
+
+    def _publish(self, source: SourceVersion, build: str, files: tuple[TableFile, ...]) -> TableManifest:
+        rows, newest = sum(file.rows for file in files), self._newest()
+        check_rows(source, rows)
+        previous = None if newest is None else newest.rows
+        check_candidate(pushed_table(self.spec), TableCandidate(self.name, source.url, source.version, rows, previous))
+        published = self.registry.publish(
+            TableManifest(
+                self.name,
+                0,
+                self.epoch,
+                build,
+                source.url,
+                source.version,
+                rows,
+                self.clock.now_ms(),
+                fingerprint_of(self.spec, self.tasks),
+                files,
+            )
+        )
+        self._refused = self._note = ""
+        self._failed.clear()
+        with suppress(RetryableError):  # it only informs
+            self.refusal.remove()
+        return published
+
+    def _count_failure(self, source: SourceVersion, error: RetryableError) -> None:
+        """What may pass is tried again, a few times."""
+        tries = self._failed.get(source.version, 0) + 1
+        self._failed = {source.version: tries}
+        if tries == _TRIES:
+            self._refuse(source.version, f"it failed {tries} times, the last time with: {error}", self._choose())
+        else:
+            logger.warning("table `%s`: %s was not built, and is tried again: %s", self.name, source.version, error)
+
+    def _refuse(self, key: str, reason: str, choice: Choice) -> None:
+        """Say it once, loudly. Nothing changes for batches."""
+        version = "" if key == reason else f"{key} of "
+        text = (
+            f"{version}`{pushed_table(self.spec).path}` is refused: {reason}. It is not tried again until the source "
+            "changes or the job starts again: push a corrected version"
+        )
+        if key == self._refused:
+            return
+        self._refused = key
+        self._say(text, choice, error=True)
+        with suppress(RetryableError):  # it only informs
+            self.refusal.write(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
+
+    def _say(self, text: str, choice: Choice, *, error: bool = False) -> None:
+        """Log a note, once, and show it."""
+        if text != self._note:
+            used = (
+                "it has no version yet, and the first batch waits for one"
+                if choice.version is None
+                else f"version {choice.version.version} stays"
+            )
+            (logger.error if error else logger.warning)("table `%s`: %s (%s)", self.name, text, used)
+        self._note = text
+        self._choose()
+
+    def _retain(self) -> None:
+        """Delete versions that nobody needs. What fails is done after the next build."""
+        try:
+            self.registry.retain(self.retained, self.needed(self.name), self.check_owner)
+        except FencedError:
+            raise
+        except PenstockError as failure:
+            logger.warning("old versions of table `%s` were not deleted: %s", self.name, failure)

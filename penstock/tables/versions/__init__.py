@@ -1,0 +1,1 @@
+"""Versions of pushed tables: how one is built, published, found and chosen."""

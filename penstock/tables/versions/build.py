@@ -1,0 +1,111 @@
+"""What builds a version of a table: the request, the port, and the checks of what was built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.api.callbacks import not_started
+from penstock.api.state.side_inputs import PushedTable, TableCandidate
+from penstock.api.state.store import StoreSpec
+from penstock.tables.versions.fingerprint import pushed_table
+from penstock.tables.versions.manifest import TableFile
+from penstock.tables.versions.sources import SourceFolders, SourceVersion, TableRefusedError
+from penstock.wording import counted, listed
+
+
+@dataclass(frozen=True, slots=True)
+class BuildRequest:
+    """A version to build."""
+
+    spec: StoreSpec
+    tasks: int
+    """How many tasks the job has."""
+    source: SourceVersion
+    build: str
+    """The folder for the files."""
+    alone: bool
+    """Whether no batch runs meanwhile, so that the build may take everything."""
+
+    @property
+    def side(self) -> PushedTable:
+        """How the table is pushed."""
+        return pushed_table(self.spec)
+
+
+class TableBuilder(SourceFolders, Protocol):
+    """Builds the files of versions. All methods but `cancel` are called by one thread."""
+
+    def build(self, request: BuildRequest) -> tuple[TableFile, ...]:
+        """Read the source, and put sorted files. Nothing is published.
+
+        Raises:
+            TableRefusedError: the rows are not a table.
+            RetryableError: it may succeed when it is repeated.
+            ConfigError: it cannot succeed before a person does something.
+        """
+        ...
+
+    def cancel(self) -> None:
+        """Break off the build that is under way, and any that begins later. Called by any thread; never raises."""
+        ...
+
+
+def check_columns(request: BuildRequest, needed: Iterable[str], found: Iterable[str]) -> None:
+    """Raise TableRefusedError if columns are missing."""
+    there = list(found)
+    missing = [name for name in needed if name not in there]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        raise TableRefusedError(
+            f"`{request.source.url}` has no {noun} {listed([f'`{name}`' for name in missing])}; it has "
+            f"{listed([f'`{name}`' for name in there]) or 'none'}. Push it with these columns, or change `key=` and "
+            f"`value=` of table `{request.spec.name}`"
+        )
+
+
+def files_of(written: Iterable[Mapping[str, Any]], key_columns: tuple[str, ...]) -> tuple[TableFile, ...]:
+    """The files that the writers put, in the order of their keys.
+
+    Args:
+        written: rows of `WRITTEN`.
+        key_columns: for the message.
+
+    Raises:
+        TableRefusedError: a writer met what is no entry; all kinds of problems are named.
+    """
+    rows = list(written)
+    null_keys = sum(row["null_keys"] or 0 for row in rows)
+    problems = sorted({row["problem"] for row in rows if row["problem"]})
+    if null_keys:
+        names = listed([f"`{name}`" for name in key_columns])
+        problems.append(
+            f"{counted(null_keys, 'row')} {'has' if null_keys == 1 else 'have'} no key: column {names} is null"
+        )
+    if problems:
+        raise TableRefusedError("; ".join(problems))
+    fields = TableFile.__dataclass_fields__
+    files = [TableFile(**{name: row[name] for name in fields}) for row in rows if row["name"] is not None]
+    return tuple(sorted(files, key=lambda file: (file.task, file.first)))
+
+
+def check_rows(source: SourceVersion, rows: int) -> None:
+    """Raise TableRefusedError if there are not as many rows as the source's manifest says."""
+    if source.rows is not None and source.rows != rows:
+        raise TableRefusedError(
+            f"its manifest says {source.rows:,} rows, and its files have {rows:,}. Push the version again"
+        )
+
+
+def check_candidate(side: PushedTable, candidate: TableCandidate) -> None:
+    """Ask the user's predicate. Raises TableRefusedError if it says no."""
+    if side.check is None:
+        return
+    try:
+        answer = side.check(candidate)
+        not_started("the function", answer)
+    except Exception as error:
+        raise TableRefusedError(f"its check failed: {type(error).__name__}: {error}") from error
+    if answer is not None and not answer:
+        raise TableRefusedError(f"its check returned {answer!r}, with {candidate.rows:,} rows")

@@ -1,0 +1,45 @@
+"""What a version of a table must have been built for to serve a job."""
+
+from __future__ import annotations
+
+from penstock.api.state.side_inputs import PushedTable
+from penstock.api.state.store import StoreSpec
+from penstock.errors import ConfigError
+from penstock.tables.versions.manifest import TableFingerprint
+
+
+def pushed_table(spec: StoreSpec) -> PushedTable:
+    """How the store is filled, which must be by a pushed table."""
+    if not isinstance(spec.side, PushedTable):
+        raise ConfigError(f"store `{spec.name}` is no pushed table")
+    return spec.side
+
+
+def fingerprint_of(spec: StoreSpec, tasks: int) -> TableFingerprint:
+    """The fingerprint of the versions that a job uses.
+
+    Args:
+        spec: the store of the table.
+        tasks: how many tasks the job has.
+    """
+    side = pushed_table(spec)
+    return TableFingerprint(
+        spec.key_serde.name,
+        spec.value_serde.name,
+        columns(side.key),
+        None if side.value is None else columns(side.value),
+        isinstance(side.value, str),
+        1 if side.broadcast else tasks,
+        side.broadcast,
+        _reader(side),
+    )
+
+
+def _reader(side: PushedTable) -> str:
+    options = [f"{name}={value}" for name, value in sorted(side.options.items())]
+    return " ".join([side.format, *([side.schema] if side.schema is not None else []), *options])
+
+
+def columns(names: str | tuple[str, ...]) -> tuple[str, ...]:
+    """One column or several, as several."""
+    return (names,) if isinstance(names, str) else tuple(names)

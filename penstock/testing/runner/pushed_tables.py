@@ -1,0 +1,101 @@
+"""Versions of pushed tables of rows that a test gives, without a source and without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.api.state.side_inputs import PushedTable, TableCandidate
+from penstock.api.state.store import StoreSpec
+from penstock.errors import ConfigError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
+from penstock.tables.versions.build import check_candidate, files_of
+from penstock.tables.versions.encode import ENTRIES, RowEncoder
+from penstock.tables.versions.files import FileWriter
+from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
+from penstock.tables.versions.manifest import TableFile, TableManifest
+from penstock.tables.versions.registry import TableRegistry, build_name
+from penstock.tables.versions.sources import TableRefusedError
+from penstock.wire.ports import Published
+
+_SOURCE = "test"
+
+
+class TablesInProcess:
+    """The pushed tables of one job: publishes versions, and is the `PublishedTables` of its drivers."""
+
+    def __init__(self, objects: ObjectStore, paths: JobPaths, graph: ApplicationGraph, tasks: int) -> None:
+        self._tasks = tasks
+        self._specs = {spec.name: spec for spec in graph.stores if isinstance(spec.side, PushedTable)}
+        self._registries = {name: TableRegistry(objects, paths, name) for name in self._specs}
+
+    def start(self) -> None:
+        """See `PublishedTables`. There is nothing to build."""
+
+    def published(self, table: str) -> Published:
+        """See `PublishedTables`. It looks now, and raises what the store raises."""
+        registry = self._registries[table]
+        choice = registry.choose(fingerprint_of(self._specs[table], self._tasks))
+        chosen = choice.version is not None and registry.pinned() == choice.version.version
+        return Published(choice.version, chosen, choice.warning or "")
+
+    def pin(self, table: str, version: int | None) -> None:
+        """Choose a version, as `penstock table use` does."""
+        self._registries[table].pin(version)
+
+    def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TableManifest:
+        """Publish a version with these rows, by column, if it passes the table's check.
+
+        Raises:
+            ConfigError: the application has no such pushed table, or the rows are not one: a key is there twice or
+                missing, or something does not fit the table's serdes; or the check says no.
+        """
+        spec = self._specs.get(table)
+        if spec is None:
+            raise ConfigError(f"`{table}` is not a pushed table of the application")
+        registry, build = self._registries[table], build_name(0, uuid.uuid4().hex)
+        given = [dict(row) for row in rows]
+        try:
+            files = self._files(spec, given, lambda name, data: registry.put_file(build, name, data))
+            before = registry.newest()
+            previous = None if before is None else before.rows
+            check_candidate(pushed_table(spec), TableCandidate(table, _SOURCE, build, len(given), previous))
+        except TableRefusedError as error:
+            raise ConfigError(f"a version of table `{table}`: {error}") from error
+        fingerprint = fingerprint_of(spec, self._tasks)
+        return registry.publish(TableManifest(table, 0, 0, build, _SOURCE, build, len(given), 0, fingerprint, files))
+
+    def _files(
+        self, spec: StoreSpec, rows: list[dict[str, Any]], put: Callable[[str, bytes], None]
+    ) -> tuple[TableFile, ...]:
+        """Put the files of a version.
+
+        Raises:
+            TableRefusedError: the rows are no version.
+        """
+        encoder = RowEncoder.of(spec, self._tasks)
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        if rows and (missing := [name for name in encoder.needed() if name not in names]):
+            raise TableRefusedError(f"its rows have no column `{missing[0]}`")
+        batches = pa.table({name: _column(name, rows) for name in names}).to_batches() if rows else []
+        entries = pa.Table.from_batches(encoder(batches), schema=ENTRIES)
+        order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
+        writer = FileWriter(put, encoder.key_serde, encoder.key_columns)
+        written = [row for batch in writer.write(entries.take(order).to_batches()) for row in batch.to_pylist()]
+        return files_of(written, encoder.key_columns)
+
+
+def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:
+    """A column of all rows, of one type, as those of files are."""
+    try:
+        return pa.array([row.get(name) for row in rows])
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise TableRefusedError(
+            f"column `{name}` cannot be a column of a file, whose values all have one type that Arrow knows: {error}"
+        ) from error

@@ -1,0 +1,128 @@
+"""The table of calls to a container: for each its name, request, answer, and how long the driver waits.
+
+The driver makes one request for all containers and asks for it (`ContainerDirectory.ask`); each container gets the part
+for its tasks, checks that the call is meant for it, and passes it to the handler (`container.handlers`). A new call is
+a request in `penstock.wire.protocol`, a line here, and a handler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Generic, TypeVar
+
+from penstock.config.model import JobConfig
+from penstock.metrics.snapshot import Row
+from penstock.retry import Retry
+from penstock.wire.protocol import (
+    Beat,
+    Bootstrap,
+    Bootstrapped,
+    CleanUp,
+    EndBatch,
+    Follow,
+    Identity,
+    LoadTable,
+    Nothing,
+    OpenEpoch,
+    Publish,
+    PublishProgress,
+    RenewedPort,
+    RenewPort,
+    Request,
+    Restored,
+    StartRun,
+    TableProgress,
+    TakeSnapshot,
+    Uploaded,
+    UploadSnapshot,
+    WindDown,
+    dump,
+    load,
+)
+
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
+BEAT_SECONDS = 0.5
+CLOSE_SECONDS = 15.0
+FOLLOW_SECONDS = 5.0
+BEATS_PER_METRICS = 4
+_MINUTE = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, A]):
+    """A kind of call. A call may have several answers; of most there is one."""
+
+    name: str
+    request: type[Q]
+    answer: type[A]
+    """The type of its answers."""
+    answer_s: Callable[[JobConfig, float], float | None] = lambda config, spent_s: _MINUTE
+    """How long the driver waits for the last answer, after tries that took so long; None: until the stream ends."""
+    again: Retry | None = None
+    """How the driver tries again what may pass; all tries together last `task.commit.timeout.ms`."""
+
+    def encode(self, identity: Identity, request: Q) -> bytes:
+        """A call as it goes to the container that it is meant for."""
+        return dump((identity, request))
+
+    def parse(self, body: bytes) -> tuple[Identity, Q]:
+        """A call as it comes to a container. Raises CorruptError if it is malformed."""
+        found: tuple[Identity, Q] = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
+        return found
+
+    def decode(self, answer: bytes) -> A:
+        """An answer, back at the driver."""
+        found: A = load(self.answer, answer)
+        return found
+
+
+OPEN = Call("open", OpenEpoch, Restored, lambda config, _: config.container.restore_timeout_ms / 1000)
+BOOTSTRAP = Call(
+    "bootstrap",
+    Bootstrap,
+    Bootstrapped,
+    lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + _MINUTE,
+)
+START_RUN = Call("start-run", StartRun, NoneType)
+END = Call("end", EndBatch, NoneType, again=Retry(pause_s=0.0))
+SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
+UPLOAD = Call(
+    "upload",
+    UploadSnapshot,
+    Uploaded,
+    lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
+    Retry(pause_s=0.2),
+)
+LOAD_TABLE = Call("load-table", LoadTable, NoneType)
+TABLES = Call("tables", Nothing, list[TableProgress])
+CLEAN_UP = Call("clean-up", CleanUp, NoneType)
+PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
+FOLLOW = Call("follow", Follow, NoneType, lambda config, spent_s: FOLLOW_SECONDS)
+WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
+CLOSE = Call("close", Nothing, int, lambda config, spent_s: CLOSE_SECONDS)
+RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
+BEAT = Call("beat", Nothing, Beat, lambda config, spent_s: None)
+
+_TABLES = (LOAD_TABLE, TABLES)
+CALLS: dict[str, Call[Any, Any]] = {
+    call.name: call
+    for call in (
+        OPEN,
+        BOOTSTRAP,
+        START_RUN,
+        END,
+        SNAPSHOT,
+        UPLOAD,
+        CLEAN_UP,
+        PUBLISH,
+        FOLLOW,
+        WIND_DOWN,
+        CLOSE,
+        BEAT,
+        RENEW_PORT,
+        *_TABLES,
+    )
+}

@@ -1,0 +1,214 @@
+"""The driver's side of a container: its calls, and listening for its beats."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import closing
+from dataclasses import replace
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.errors import KINDS, ContainerLostError, PenstockError
+from penstock.host.machine import machine_id
+from penstock.metrics.snapshot import Row, Snapshot
+from penstock.wire.auth import call_options
+from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
+from penstock.wire.endings import Unknown, ending_of
+from penstock.wire.protocol import Beat, ContainerAddress, Identity, Nothing, RenewPort, Request
+from penstock.wire.tls import TlsIdentity, connect
+
+logger = logging.getLogger(__name__)
+Q = TypeVar("Q", bound=Request)
+A = TypeVar("A")
+_ANY_EPOCH = -1
+_INQUIRY_SECONDS = 8.0
+"""How long the report of a lost container waits for what its host knows."""
+_PROBE_SECONDS = 2.0
+# What waits for a host that was cut off ends then, and not when the call's own deadline has passed, or never. It takes
+# up to a minute: gRPC waits that long for the answer to a ping that it sent by itself.
+_KEEP_ALIVE = [("grpc.keepalive_time_ms", 10_000), ("grpc.keepalive_timeout_ms", 5_000)]
+
+
+class ContainerClient:
+    """Calls one container. Each call has a deadline and names epoch and incarnation.
+
+    Raises ContainerLostError when the container does not answer or refuses; errors of a restore or upload come back
+    as their own kind.
+    """
+
+    def __init__(self, address: ContainerAddress, secret: str, tls: TlsIdentity | None = None) -> None:
+        self.address = address
+        self._secret = secret
+        self._client = self._connect(tls)
+        self.last_beat: Beat | None = None
+        self.metrics = Snapshot()
+        """Its metrics, as of the last beat that had some."""
+        self.last_beat_at = time.monotonic()
+        self.lost: str | None = None
+        """Why the container counts as lost, once it does."""
+        self.is_here = address.machine == machine_id()
+        """Whether it is on this machine."""
+        self.inquiry: Future[list[str] | Unknown] | None = None
+        """What its host is asked about its end, if that is another one and it is lost."""
+        self._death: str | None = None
+        self._beats: threading.Thread | None = None
+
+    def _connect(self, tls: TlsIdentity | None) -> flight.FlightClient:
+        return connect(self.address.uri_from(machine_id()), self.address.certificate, tls, _KEEP_ALIVE)
+
+    def renew(self, tls: TlsIdentity) -> None:
+        """Have the container serve another port, where callers must have this certificate, and go over to it."""
+        renewed = self.ask(RENEW_PORT, _ANY_EPOCH, RenewPort(tls.certificate), CLOSE_SECONDS)
+        self.address = replace(
+            self.address, tcp_uri=renewed.tcp_uri, certificate=renewed.certificate, callers=renewed.callers
+        )
+        if not self.is_here:
+            self._client = self._connect(tls)  # what runs over the old one ends there
+
+    def identity(self, epoch: int) -> Identity:
+        """Who a call of this epoch is meant for."""
+        return Identity(self.address.incarnation, epoch)
+
+    def host_answers(self) -> bool:
+        """Whether anything on the container's host still answers; that the container itself has ended is an answer."""
+        uri = urlsplit(self.address.tcp_uri)
+        try:
+            socket.create_connection((uri.hostname, uri.port or 0), _PROBE_SECONDS).close()
+        except ConnectionRefusedError:
+            return True
+        except OSError:
+            return False
+        return True
+
+    def unreachable(self, why: str) -> str:
+        """That the driver cannot reach a container that has started, and what to do about it."""
+        return (
+            f"{self._name()} of executor {self.address.executor_id} listens on {self.address.tcp_uri}, but the driver "
+            f"on {socket.gethostname()} cannot reach it there: {why}. Executors and the driver must reach all "
+            "ports of each other; on a host with several addresses, set SPARK_LOCAL_IP (in conf/spark-env.sh) to the "
+            "one that the others reach, and start its Spark worker again"
+        )
+
+    def ask(
+        self,
+        call: Call[Q, A],
+        epoch: int,
+        request: Q,
+        timeout_s: float | None,
+        on_answer: Callable[[A], None] = lambda answer: None,
+    ) -> A:
+        """Make a call and wait for its last answer. `on_answer` gets each one as it comes."""
+        answers: list[A] = []
+        for answer in self.stream(call, epoch, request, timeout_s):
+            on_answer(answer)
+            answers = [answer]
+        if not answers:
+            raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: its answer ended too soon")
+        return answers[-1]
+
+    def stream(self, call: Call[Q, A], epoch: int, request: Q, timeout_s: float | None) -> Generator[A, None, None]:
+        """Make a call; yields its answers as they come."""
+        body = call.encode(self.identity(epoch), request)
+        try:
+            options = call_options(self._secret, self.address.incarnation, timeout_s)
+            for result in self._client.do_action(flight.Action(call.name, body), options):
+                yield call.decode(result.body.to_pybytes())
+        except flight.FlightServerError as error:
+            raise self._error(call.name, str(error)) from error
+        except (flight.FlightError, pa.ArrowException) as error:
+            raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {error}") from error
+
+    def disconnect(self) -> None:
+        """Close the connection."""
+        self._client.close()
+
+    def listen(self, on_lost: Callable[[ContainerClient], None]) -> None:
+        """Follow the container's beats on a separate thread, until the stream ends."""
+
+        def run() -> None:
+            try:
+                while self._follow_beats():
+                    pass  # over another connection
+                reason = "its heartbeats ended"
+            except (PenstockError, OSError, ValueError) as error:
+                reason = f"its heartbeats broke off: {str(error.__cause__ or error).splitlines()[0]}"
+            if self.lost is None:
+                self.lost = reason
+                on_lost(self)
+
+        self._beats = threading.Thread(target=run, name=f"beats-{self.address.container}", daemon=True)
+        self._beats.start()
+
+    def _follow_beats(self) -> bool:
+        """Until they end, or come over a connection that another one has replaced. Returns whether it was replaced."""
+        client = self._client
+        with closing(self.stream(BEAT, _ANY_EPOCH, Nothing(), None)) as beats:
+            for beat in beats:
+                self.note_metrics(beat.metrics)
+                self.last_beat = beat
+                self.last_beat_at = time.monotonic()
+                if self._client is not client:
+                    return True
+        return False
+
+    def await_end(self, timeout_s: float) -> None:
+        """Wait until the beats have ended, which they do when the container is closed.
+
+        A program that ends before they do may crash: where a stream breaks off, Arrow asks for Python's lock, also if
+        there is no interpreter any more.
+        """
+        if self._beats is not None:
+            self._beats.join(timeout_s)
+
+    def note_metrics(self, rows: Sequence[Row]) -> None:
+        """The container's metrics that have changed."""
+        if rows:
+            self.metrics = Snapshot({**self.metrics, **Snapshot.of_rows(rows)})
+
+    def death(self, *, wait: bool = True) -> str | None:
+        """How its process ended, what it did last, and where its log is; None if it has not ended, as far as is known.
+
+        For a lost container of another host, what is known there is waited for, a few seconds at most; or not at all.
+        """
+        if not wait and not self.is_here and self.inquiry is not None and not self.inquiry.done():
+            return self.lost
+        if self._death is None and (found := self._ending()) is not None:
+            how, *rest = found
+            beat = self.last_beat
+            doing = f" while it processed {beat.processing}" if beat is not None and beat.processing else ""
+            where = "" if self.is_here else f" on the host of {self.address.tcp_uri}"
+            self._death = "; ".join([f"{how}{doing}", *rest, f"its log: {self.address.log_path}{where}"])
+        return self._death
+
+    def _ending(self) -> list[str] | None:
+        if self.is_here:
+            found = ending_of(self.address, is_lost=self.lost is not None)
+            return None if isinstance(found, Unknown) else found
+        if self.lost is None:
+            return None
+        if self.inquiry is None:
+            return [self.lost]
+        try:
+            found = self.inquiry.result(_INQUIRY_SECONDS)
+        except (TimeoutError, CancelledError):
+            found = Unknown("its host did not report in time how it ended")
+        return [self.lost, found.why] if isinstance(found, Unknown) else found
+
+    def _error(self, action: str, text: str) -> PenstockError:
+        """The container's own error, as the kind it was there."""
+        message = text.split(". Detail:")[0]
+        kind, colon, rest = message.partition(": ")
+        if colon and kind in KINDS:
+            return KINDS[kind](f"{rest}  (in {self._name()})")
+        return PenstockError(f"`{action}` failed in {self._name()}: {message}. Its log: {self.address.log_path}")
+
+    def _name(self) -> str:
+        return f"container {self.address.container} (process {self.address.pid})"

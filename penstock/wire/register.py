@@ -1,0 +1,71 @@
+"""The containers that one run has started on one executor: a small file, where everyone finds it who starts some.
+
+It is in Spark's scratch folder of the executor, so it does not outlive that. While the executor lives, the run removes
+it: each container does, when the driver closes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import orjson
+
+from penstock.documents import decode, decoding
+from penstock.wire.protocol import ContainerAddress
+
+_LARGEST = 16 << 20
+
+
+class Register:
+    """The file, and a lock beside it. Neither is made before it is used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = path.with_suffix(".lock")
+
+    @classmethod
+    def of(cls, run_id: str, executor_pid: int) -> Register:
+        """That of a run on an executor of this host."""
+        base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
+        return cls(base / f"penstock-{run_id}-{executor_pid}.json")
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While the block runs, no other process reads or writes it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self._lock.open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def read(self) -> list[ContainerAddress]:
+        """The containers that were started. Raises CorruptError."""
+        if not self.path.exists():
+            return []
+        with self.path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        what = f"the list of this executor's containers, {self.path}, is damaged"
+        with decoding(what):
+            if len(data) > _LARGEST:
+                raise ValueError(f"it has more than {_LARGEST} bytes")
+            return decode(list[ContainerAddress], data, what)
+
+    def write(self, containers: Sequence[ContainerAddress]) -> None:
+        """Replace the list."""
+        temporary = self.path.with_suffix(".tmp")
+        temporary.write_bytes(orjson.dumps([asdict(address) for address in containers]))
+        temporary.rename(self.path)
+
+    def remove(self) -> None:
+        """The run has ended: nothing is started in it any more. Idempotent, and any of its containers may do it.
+
+        A Spark task that was cancelled may still be starting containers. It writes the file again, which then stays
+        until the executor ends.
+        """
+        self.path.unlink(missing_ok=True)
+        self._lock.unlink(missing_ok=True)

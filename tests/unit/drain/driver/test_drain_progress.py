@@ -1,0 +1,184 @@
+"""What a drain says of itself: counts of each stage, the log, the progress board and the job's folder."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.drain.driver.tally import DrainTally
+from penstock.drain.progress import DrainProgress, StageDrain
+from penstock.drain.shown import ShownDrain
+from penstock.drain.utils import write_drain_notification
+from penstock.driver.feed.boundary import Boundary
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.runtime.reports import Report
+from tests.support.timed_job import TimedWorld
+from tests.support.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Waiting]:
+    job = Waiting(tmp_path)
+    yield job
+    job.close()
+
+
+def expected(job: Waiting, read: int = 0) -> list[tuple[int, int, int, int]]:
+    """Messages, panes, timers and results of joins of each stage, if so many messages were read after the request."""
+    count, panes = len(job.given), job.panes()
+    out = panes + count + count
+    return [(read, 0, 0, 0), (read, panes, count, count), (out, 0, 0, 0), (out + TASKS, 0, 0, 0)]
+
+
+def counts(drain: DrainProgress | None) -> list[tuple[int, int, int, int]]:
+    assert drain is not None
+    return [(stage.messages, stage.panes, stage.timers, stage.joined) for stage in drain.stages]
+
+
+def test_each_stage_counts_what_it_processes(job: Waiting, caplog: pytest.LogCaptureFixture) -> None:
+    driver = job.waits()
+    asked = job.ask(driver)
+    with caplog.at_level(logging.INFO):
+        to_the_end(driver)
+    drain = driver.board.drain
+    assert counts(drain) == expected(job)
+    assert drain is not None
+    assert (drain.phase, drain.requests, drain.run_id) == ("drained", (asked,), driver.job.claim.run_id)
+    assert [stage.names[-1] for stage in drain.stages] == ["other-by-key", "by-number", "out", "m.out"]
+    assert all(stage.ended and not stage.left for stage in drain.stages)
+    assert ShownDrain(job.objects, PATHS).get(drain.run_id) == drain
+    said = [record.message for record in caplog.records if record.name.startswith("penstock.drain.driver")]
+    assert [line for line in said if line.endswith("nothing more is read from its inputs")] == said[:1]
+    assert [line.partition(" (")[0] for line in said[1:5]] == [f"stage {number}" for number in range(4)]
+    assert "messages, 5 panes" not in said[2] or job.panes() == 5
+    assert f"{job.panes()} panes, 12 timers and 12 results of joins; it has drained" in said[2]
+    (summary,) = said[5:]
+    assert summary.startswith("the run has drained in ")
+    assert f"{job.panes()} panes, 12 timers and 12 results of joins" in summary
+
+
+def test_a_batch_that_runs_when_the_request_comes_counts(job: Waiting) -> None:
+    """It is processed after the request."""
+    driver = job.waits(6)
+    job.put(6)
+
+    def at(step: str) -> None:
+        if step == "stage 1" and not driver.loop._parts.drain._asked.is_set():
+            job.ask(driver)
+
+    driver.runner.at = at
+    to_the_end(driver)
+    assert counts(driver.board.drain) == expected(job, read=6)
+
+
+def test_batches_that_a_rewind_drops_do_not_count(job: Waiting) -> None:
+    driver = job.waits()
+    job.ask(driver)
+    driver.loop.step()
+    assert driver.loop.boundary.closing == "drained"
+    assert counts(driver.board.drain) == expected(job)
+    driver.fleet.lose(1)
+    driver.loop.step()
+    assert counts(driver.board.drain) == [(0, 0, 0, 0)] * 4
+    before = len(job.came())
+    to_the_end(driver)
+    assert counts(driver.board.drain) == expected(job)
+    assert len(job.came()) == 2 * before, "panes are sent again"
+
+
+def test_a_start_that_inherits_the_request_counts(job: Waiting) -> None:
+    job.ask(job.waits())
+    second = job.started()
+    to_the_end(second)
+    assert counts(second.board.drain) == expected(job)
+
+
+def test_a_drain_that_is_taken_back_shows_nothing(job: Waiting) -> None:
+    driver = job.waits()
+    job.ask(driver)
+    driver.loop.step()
+    (asked,) = job.requests.find().notifications
+    job.requests.cancel(asked, "somebody")
+    driver.loop.step()
+    assert driver.board.drain is None
+    job.put(3)
+    while not driver.loop.boundary.batch > 1:
+        driver.loop.step()
+    job.ask(driver)
+    to_the_end(driver)
+    assert counts(driver.board.drain)[0][0] in {0, 3}
+    assert counts(driver.board.drain)[1][1:] == (job.panes(), 15, 15)
+
+
+def test_what_is_left_in_durable_streams_is_shown(timed_world: TimedWorld, caplog: pytest.LogCaptureFixture) -> None:
+    timed_world.through = True
+    timed_world.config["job.batch.max.messages"] = 1000
+    timed_world.put(*range(100, 140))
+    driver = timed_world.started()
+    driver.loop.step()
+    write_drain_notification(timed_world.objects, JobPaths("timed", "1"))
+    driver.loop.ask_to_drain()
+    seen: list[tuple[int, list[bool]]] = []
+    with caplog.at_level(logging.INFO):
+        while not driver.loop.step():
+            drain = driver.board.drain
+            assert drain is not None
+            left = sum(each.left() for each in driver.loop.boundary.intermediate.values())
+            assert sum(stage.left for stage in drain.stages) == left
+            seen.append((left, [stage.ended for stage in drain.stages]))
+        driver.loop.finish()
+    assert max(seen)[0] == len(timed_world.given), "all waited in a stream"
+    assert seen[-1] == (0, [True] * 3)
+    assert not any(any(ended) for _, ended in seen[:-1]), "each stage has operators behind a stream"
+    said = [record.message for record in caplog.records if "; it has drained" in record.message]
+    assert [line.partition(" (")[0] for line in said] == ["stage 0", "stage 1", "stage 2"]
+    assert set(timed_world.came()) == set(timed_world.given)
+
+
+@pytest.mark.parametrize(("step", "said"), [("on_drain", "operator `last`"), ("sink", "output `m.out`")])
+def test_it_says_what_it_waits_for(job: Waiting, step: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = job.waits()
+    seen: list[str] = []
+
+    def look() -> Any:
+        if (now := driver.board.drain_now()) is not None:
+            seen.append(now.waits_for)
+
+    if step == "on_drain":
+        monkeypatch.setattr(Last, "on_draining", staticmethod(look))
+    else:
+        writer = job.systems["m"].writer
+        monkeypatch.setattr(job.systems["m"], "writer", lambda identity: look() or writer(identity))
+    job.ask(driver)
+    to_the_end(driver)
+    assert seen
+    assert all(said in each for each in seen)
+    assert driver.board.drain_now() == driver.board.drain
+
+
+class TestTally:
+    """Counting alone."""
+
+    def report(self, stage: int, messages: int) -> Report:
+        panes = ("Partition 0", "operator.w", "panes-fired", "counter", (2,))
+        return Report(stage, 0, "t", {}, messages=messages, metrics=[panes])
+
+    def test_checkpoints_settle_and_rewinds_drop(self) -> None:
+        tally = DrainTally(plan_topology(application().graph()))
+        for batch in range(1, 2001):
+            tally.add(batch, [self.report(1, 3)])
+            tally.settle(batch - 2)
+        assert len(tally._batches) == 2, "nothing grows"
+        tally.rewind(1999)
+        assert self.of(tally, 1) == (3 * 1999, 2 * 1999)
+        tally.clear()
+        assert self.of(tally, 1) == (0, 0)
+
+    def of(self, tally: DrainTally, number: int) -> tuple[int, int]:
+        stage: StageDrain = tally.stages(Boundary({}))[number]
+        return stage.messages, stage.panes

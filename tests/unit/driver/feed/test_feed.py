@@ -1,0 +1,83 @@
+"""What the feed of offset ranges answers, and how a boundary moves."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock as ps
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.batch import Batch
+from penstock.batch.pace import BatchBounds
+from penstock.batch.portions import Portion, PortionRead
+from penstock.batch.positions import TaskSsp
+from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.feed import OffsetFeed
+from penstock.driver.feed.planned import End, Idle, Planned
+from penstock.errors import RetryableError
+from penstock.system.base import OffsetRange, PartitionOffsets
+from penstock.testing import SettableClock
+
+STREAM = SystemStream("m", "in")
+SSP = SystemStreamPartition("m", "in", 0)
+AT = TaskSsp(0, SSP)
+APP = ps.StreamApplication("copy")
+APP.input("m.in").send_to(APP.output("m.out"))
+GRAPH = APP.graph()
+NO_TIME = EventTime(None, {})
+BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
+
+
+def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
+    ends = {SSP: PartitionOffsets(0, upcoming)}
+    return OffsetFeed(
+        lambda: ends, GRAPH, BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock(), NO_TIME
+    )
+
+
+def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
+    planned = feed_to(25).next(Boundary({AT: 3}))
+    assert isinstance(planned, Planned)
+    assert planned.ranges.portions == {AT: Portion(OffsetRange(SSP, 3, 25), 10)}
+    assert planned.latest == {SSP: 25}
+
+
+def test_idle_when_there_is_nothing_new_and_the_end_when_there_is_an_end() -> None:
+    assert feed_to(3).next(Boundary({AT: 3})) == Idle(1.0)
+    assert feed_to(25, until=3).next(Boundary({AT: 3})) == End()
+
+
+def test_nothing_behind_the_end_is_read() -> None:
+    feed = feed_to(25, until=5)
+    planned = feed.next(Boundary({AT: 3}))
+    assert isinstance(planned, Planned)
+    assert planned.ranges.portions == {AT: Portion(OffsetRange(SSP, 3, 5), 2)}
+    assert feed.remaining(Boundary({AT: 3})) == 2
+    assert feed_to(25).remaining(Boundary({AT: 3})) is None
+
+
+def test_an_older_boundary_is_read_again() -> None:
+    feed = feed_to(25)
+    first = feed.next(Boundary({AT: 3}))
+    assert isinstance(first, Planned)
+    after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges, {AT: PortionRead(17, 10)}, {})
+    assert after == Boundary({AT: 17}, 5, 120, next_due={})
+    assert feed.next(Boundary({AT: 3})) == first
+
+
+def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
+    boundary = Boundary({AT: 3}, batch=4, batch_time_ms=1000)
+    assert boundary.next_batch(Moment(900), 0) == Batch(5, 1, 1000, before_ms=1000)
+    assert boundary.next_batch(Moment(1100), 2) == Batch(5, 3, 1100, before_ms=1000)
+    assert Boundary({AT: 3}).next_batch(Moment(900), 0).before_ms is None
+
+
+@pytest.mark.parametrize(
+    "read",
+    [{}, {AT: PortionRead(3)}, {AT: PortionRead(26, 5)}, {AT: PortionRead(20, 11)}, {TaskSsp(1, SSP): PortionRead(9)}],
+)
+def test_what_cannot_have_been_read_moves_no_boundary(read: dict[TaskSsp, PortionRead]) -> None:
+    first = feed_to(25).next(Boundary({AT: 3}))
+    assert isinstance(first, Planned)
+    with pytest.raises(RetryableError, match="were reported"):
+        Boundary({AT: 3}).after(Batch(1, 1, 0), first.ranges, read, {})

@@ -1,0 +1,338 @@
+"""The run loop on containers of this process: whatever happens, state and outputs are those of an independent sum."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError, UserCodeError
+from penstock.wire.ports import RunBrokenError
+from tests.support.gappy_system import GappySystem
+from tests.support.sums_job import TASKS, World, at_end, drain, once, raising, state
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def test_batches_a_commit_and_a_restart(world: World) -> None:
+    world.put(*range(10))
+    first = world.driver()
+    first.loop.start()
+    drain(first)
+    world.check(first)
+    first.loop.commit()
+    first.close()
+    world.put(*range(10, 20))
+    second = world.driver()
+    second.loop.start()
+    drain(second)
+    world.check(second)
+    assert [record.kind_detail for record in world.checkpoints] == ["start", "commit", "start"]
+    assert world.checkpoints[-1].batch == world.checkpoints[1].batch
+
+
+def test_the_application_asks_for_a_commit(world: World) -> None:
+    world.put(1, 2, 100)
+    driver = world.driver()
+    driver.loop.start()
+    drain(driver)
+    driver.loop.commit()  # waits for the one in flight
+    assert len(world.checkpoints) == 3
+    world.check(driver)
+
+
+@pytest.mark.parametrize("step", ["start-run", "source", "stage 1", "reports", "end"])
+def test_a_lost_container_leads_back_to_the_last_checkpoint(world: World, step: str) -> None:
+    world.put(*range(6))
+    driver = world.driver()
+    driver.loop.start()
+    drain(driver)
+    driver.loop.commit()
+    world.put(*range(6, 12))
+    lost = once(step, lambda: driver.fleet.lose(1))
+    driver.fleet.at = driver.runner.at = lost
+    epoch = driver.loop.epoch
+    drain(driver)
+    assert driver.loop.epoch == epoch + 1
+    world.check(driver, exactly_once=step in {"start-run", "source", "stage 1"})
+
+
+@pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports"])
+def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: World, step: str) -> None:
+    world.put(*range(12))
+    driver = world.driver()
+    driver.loop.start()
+    driver.runner.at = once(step, raising(RunBrokenError("broken")))
+    drain(driver)
+    assert driver.loop.boundary.batch == 3
+    assert driver.loop.epoch == driver.job.claim.epoch
+    world.check(driver, exactly_once=step != "reports")
+
+
+def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: Path) -> None:
+    """Parts with many gaps and parts without: batches have as many messages as their bound."""
+    system = GappySystem("m")
+    world = World(tmp_path, system)
+    for number in range(120):
+        if number // 30 % 2:
+            system.skip(SystemStreamPartition("m", "events", number % TASKS), 50)
+        world.put(number % 90)
+    driver = world.driver()
+    driver.loop.start()
+    driver.runner.at = once("reports", raising(RunBrokenError("broken")))
+    read = []
+    while any(at_end(driver)):
+        driver.loop.step()
+        assert driver.board.last is not None
+        read.append(driver.board.last.num_input_rows)
+    world.check(driver, exactly_once=False)
+    assert read == [4] * 30
+    world.close()
+
+
+def test_too_many_failures_end_the_run(world: World) -> None:
+    world.put(1)
+    driver = world.driver(job_retry_max=2)
+    driver.loop.start()
+    driver.runner.at = lambda _: raising(RunBrokenError("broken again"))()
+    with pytest.raises(PenstockError, match=r"3 failures since the last checkpoint.*broken again"):
+        drain(driver)
+
+
+def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: World) -> None:
+    world.put(1, 2, 3)
+    driver = world.driver()
+    driver.loop.start()
+    drain(driver)
+    before = state(driver)
+    world.put(-1)
+    with pytest.raises(UserCodeError, match="negative"):
+        drain(driver)
+    assert state(driver) == before
+
+
+def test_of_two_drivers_the_older_one_is_fenced(world: World) -> None:
+    world.put(*range(8))
+    old = world.driver()
+    old.loop.start()
+    drain(old)
+    old.loop.commit()
+    world.put(*range(8, 12))
+    new = world.driver()
+    new.loop.start()
+    with pytest.raises(FencedError):
+        drain(old)
+    with pytest.raises(FencedError):
+        old.loop.commit()
+    drain(new)
+    world.check(new)
+    new.loop.commit()
+    assert world.checkpoints[-1].epoch == new.loop.epoch
+
+
+def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: World) -> None:
+    world.put(*range(8))
+    old = world.driver()
+    old.loop.start()
+    drain(old)
+    new = world.driver()
+    old.fleet.at = once("upload", lambda: new.loop.start())
+    with pytest.raises(FencedError):
+        old.loop.commit()
+    drain(new)
+    world.check(new, exactly_once=False)
+    assert [record.epoch for record in world.checkpoints] == [old.job.claim.epoch, new.job.claim.epoch]
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_crash_around_the_record(world: World, recorded: bool) -> None:
+    world.put(*range(8))
+    first = world.driver()
+    first.loop.start()
+    drain(first)
+    step = "clean-up" if recorded else "upload"
+    first.fleet.at = once(step, raising(PenstockError("the process died")))
+    if recorded:
+        first.loop.commit()  # what fails behind the record costs space only
+    else:
+        with pytest.raises(PenstockError, match="the process died"):
+            first.loop.commit()
+    first.close()
+    second = world.driver()
+    second.loop.start()
+    begins = second.loop.boundary.batch
+    assert begins == (first.loop.boundary.batch if recorded else 0)
+    world.put(*range(8, 16))
+    drain(second)
+    world.check(second, exactly_once=recorded)
+
+
+def test_an_epoch_that_does_not_open_is_tried_again_and_its_start_checkpoint_is_one(world: World) -> None:
+    world.put(*range(8))
+    driver = world.driver()
+    driver.fleet.at = once("open", raising(RetryableError("the store does not answer")))
+    driver.loop.start()
+    assert driver.loop.epoch == driver.job.claim.epoch + 1
+    driver.fleet.at = lambda _: None
+    drain(driver)
+    world.check(driver)
+    assert [record.kind_detail for record in world.checkpoints] == ["start"]
+
+
+def test_a_graceful_stop_ends_with_a_commit(world: World) -> None:
+    world.put(*range(8))
+    driver = world.driver()
+    driver.runner.at = once("reports", driver.stop.request)
+    driver.loop.run()
+    assert world.checkpoints[-1].ended == "stopped"
+    assert world.checkpoints[-1].batch == 1
+    successor = world.driver()
+    successor.loop.start()
+    assert successor.job.claim.run_id != driver.job.claim.run_id
+    drain(successor)
+    world.check(successor)
+
+
+def test_an_immediate_stop_commits_nothing(world: World) -> None:
+    world.put(*range(8))
+    driver = world.driver()
+
+    def stop_twice() -> None:
+        driver.stop.request()
+        driver.stop.request()
+        driver.runner.cancel()
+
+    driver.runner.at = once("stage 1", stop_twice)
+    driver.loop.run()
+    assert [record.batch for record in world.checkpoints] == [0]
+    successor = world.driver()
+    successor.loop.start()
+    drain(successor)
+    world.check(successor)
+
+
+def test_the_application_shuts_the_job_down(world: World) -> None:
+    world.put(200, *range(20))
+    driver = world.driver()
+    driver.loop.run()
+    assert world.checkpoints[-1].batch == 1
+
+
+def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: World) -> None:
+    world.put(*range(4))
+    driver = world.driver()
+    driver.runner.at = once("reports", driver.stop.request)
+    driver.fleet.at = once("end", lambda: setattr(driver.fleet, "at", once("snapshot", lambda: driver.fleet.lose(0))))
+    driver.loop.run()
+    assert world.checkpoints[-1].ended == "stopped"
+    successor = world.driver()
+    successor.loop.start()
+    drain(successor)
+    world.check(successor, exactly_once=False)
+
+
+def test_a_container_lost_in_an_awaited_commit_leads_back(world: World) -> None:
+    world.put(*range(6))
+    driver = world.driver()
+    driver.loop.start()
+    drain(driver)
+    driver.fleet.at = once("snapshot", lambda: driver.fleet.lose(0))
+    ended = driver.loop.boundary
+    assert not driver.loop.try_commit()
+    assert driver.loop.boundary.batch < ended.batch
+    drain(driver)
+    assert driver.loop.try_commit()
+    assert driver.loop.boundary.positions == ended.positions
+    world.check(driver, exactly_once=False)
+
+
+def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: World) -> None:
+    driver = world.driver(task_commit_ms=60_000, state_snapshot_interval_seconds=0)
+    driver.loop.start()
+    world.put(1)
+    drain(driver)
+    world.clock.advance(59)
+    world.put(2)
+    drain(driver)
+    driver.loop.await_commit()
+    assert [record.kind_detail for record in world.checkpoints] == ["start"]
+    world.clock.advance(1)
+    driver.loop.step()  # nothing to read, and a commit of what has ended
+    driver.loop.await_commit()
+    assert [record.kind_detail for record in world.checkpoints] == ["start", "commit"]
+    world.clock.advance(3600)
+    driver.loop.step()
+    driver.loop.await_commit()
+    assert len(world.checkpoints) == 2, "no batch has ended since"
+
+
+def test_batch_time_is_the_wall_clock_and_never_falls(world: World) -> None:
+    driver = world.driver()
+    driver.loop.start()
+    world.put(1)
+    drain(driver)
+    first = driver.loop.boundary.batch_time_ms
+    assert first == world.clock.now_ms()
+    world.clock.correct(-60_000)
+    world.put(2)
+    drain(driver)
+    assert driver.loop.boundary.batch_time_ms == first
+    driver.loop.commit()
+    assert world.checkpoints[-1].batch_time_ms == first
+    assert world.checkpoints[-1].id > world.checkpoints[-2].id
+
+
+def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: World) -> None:
+    driver = world.driver(task_commit_max_delay_ms=10_000)
+    driver.loop.start()
+    uploading, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        uploading.set()
+        may_end.wait(60)
+
+    driver.fleet.at = once("upload", hold)
+    world.put(100)
+    drain(driver)
+    assert uploading.wait(60)
+    world.put(100)
+    drain(driver)
+    assert driver.board.metrics.commits_skipped.count == 1
+    world.clock.advance(10)
+    world.put(1)
+    threading.Timer(0.1, may_end.set).start()
+    drain(driver)
+    assert may_end.is_set(), "the batch after it did not end before the commit did"
+    driver.loop.await_commit()
+    assert [record.batch for record in world.checkpoints] == [0, 1, 3]
+    world.check(driver)
+
+
+def test_a_commit_that_takes_too_long_ends_the_run(world: World) -> None:
+    driver = world.driver(task_commit_timeout_ms=30_000)
+    driver.loop.start()
+    may_end = threading.Event()
+
+    def hold() -> None:
+        while not may_end.wait(0.01):
+            world.clock.advance(1)
+
+    driver.fleet.at = once("upload", hold)
+    world.put(1)
+    drain(driver)
+    try:
+        with pytest.raises(PenstockTimeoutError, match=r"still not complete \d+ s after it began"):
+            driver.loop.commit()
+    finally:
+        driver.loop._parts.commits.abandon()  # as the end of a run does, and before the upload can end
+        may_end.set()
+        driver.loop.close()
+    assert [record.kind_detail for record in world.checkpoints] == ["start"]

@@ -1,0 +1,107 @@
+"""Folders of sockets go with their container, or with a later one if it was killed."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.host import socket_folders
+from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
+
+DEADLINE_S = 60.0
+CONTAINER = """
+import sys
+from penstock.host.socket_folders import make_socket_folder
+print(make_socket_folder(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder with a path that is short enough for sockets, wherever the test's own one is."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        monkeypatch.setenv("TMPDIR", name)
+        monkeypatch.setattr(tempfile, "tempdir", name)
+        yield Path(name)
+
+
+def test_the_folder_of_a_killed_container_is_removed_and_others_are_not(temporary: Path) -> None:
+    other = temporary / "somebody-else"
+    other.mkdir()
+    live = subprocess.Popen([sys.executable, "-c", CONTAINER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert live.stdout is not None
+    folder = Path(live.stdout.readline().strip())
+    (folder / "s").touch()
+    assert remove_dead_folders() == 0
+    assert set(temporary.iterdir()) == {other, folder}
+    live.kill()
+    live.communicate(timeout=DEADLINE_S)
+    assert remove_dead_folders() == 1
+    assert list(temporary.iterdir()) == [other]
+
+
+def test_one_container_removes_a_bounded_number(temporary: Path) -> None:
+    for number in range(250):
+        (temporary / f"pstk.{number}").mkdir()
+    mine = make_socket_folder()
+    assert [remove_dead_folders() for _ in range(4)] == [100, 100, 50, 0]
+    assert list(temporary.iterdir()) == [mine]
+
+
+def test_a_folder_that_is_removed_before_it_is_locked_is_not_used(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another container looks between the creation of the folder and its lock, or while it is being locked."""
+    locked: Callable[[Path], int] = socket_folders._locked
+    looks = iter(["before", "during", "after"])
+
+    def interrupted(folder: Path) -> int:
+        look = next(looks, "after")
+        if look == "before":
+            folder.rmdir()
+        if look == "during":
+            descriptor = locked(folder)
+            folder.rmdir()
+            return descriptor
+        return locked(folder)
+
+    monkeypatch.setattr(socket_folders, "_locked", interrupted)
+    assert [make_socket_folder()] == list(temporary.iterdir())
+
+
+def test_containers_that_start_and_look_at_once(temporary: Path) -> None:
+    made: list[Path] = []
+
+    def start() -> None:
+        for _ in range(20):
+            made.append(make_socket_folder())
+            remove_dead_folders()
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(temporary.iterdir()) == sorted(made)
+    assert len(set(made)) == 80
+
+
+def test_a_long_path_of_temporary_files_makes_no_socket_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("x" * 100)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = make_socket_folder()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(folder / "s"))
+    shutil.rmtree(folder)

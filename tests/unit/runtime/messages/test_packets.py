@@ -1,0 +1,82 @@
+"""Packets as Arrow batches: every payload comes back, and none is kept after its batch is gone."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.runtime.context import Page, ReceivedPage, SspTable
+from penstock.runtime.messages import packet as packets_module
+from penstock.runtime.messages.packet import (
+    PACKET_SCHEMA,
+    Kind,
+    Packet,
+    from_batch,
+    origin_code,
+    split_by_size,
+    to_batch,
+)
+
+PAYLOADS = st.none() | st.binary(max_size=40) | st.binary(max_size=40).map(pa.py_buffer)
+
+
+def packet(seq: int, payload: bytes | pa.Buffer | None) -> Packet:
+    return Packet(seq % 3, 1, Kind.DATA, 0, 3, "token", 0, 3, seq, 5, payload)
+
+
+def plain(packet: Packet) -> Packet:
+    return packet._replace(payload=None if packet.payload is None else bytes(packet.payload))
+
+
+class Memory(np.ndarray):
+    """Memory that can be watched: Arrow's own buffers take no weak references."""
+
+
+@given(st.lists(PAYLOADS))
+def test_packets_come_back(payloads: list[bytes | pa.Buffer | None]) -> None:
+    sent = [packet(seq, payload) for seq, payload in enumerate(payloads)]
+    batch = to_batch(sent)
+    batch.validate(full=True)
+    assert batch.schema == PACKET_SCHEMA
+    assert [plain(p) for p in from_batch(batch)] == [plain(p) for p in sent]
+
+
+def test_a_payload_is_released_with_its_batch() -> None:
+    memory = np.zeros(1000, np.uint8).view(Memory)
+    released = weakref.ref(memory)
+    batches = [to_batch([packet(0, pa.py_buffer(memory)), packet(1, b"x"), packet(2, None)])]
+    del memory
+    batches.clear()
+    gc.collect()
+    assert released() is None
+
+
+def test_packets_that_no_batch_can_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packets_module, "_MAX_COLUMN_BYTES", 10)
+    to_batch([packet(0, b"12345"), packet(1, b"67890")])
+    with pytest.raises(ValueError, match="11 bytes"):
+        to_batch([packet(0, b"12345"), packet(1, b"678901")])
+
+
+def test_groups_are_bounded_by_bytes() -> None:
+    sent = [packet(seq, b"x" * 1000) for seq in range(50)]
+    groups = list(split_by_size(sent, 10_000))
+    assert [p for group in groups for p in group] == sent
+    assert {len(group) for group in groups[:-1]} == {8}
+
+
+def test_a_received_page_says_where_messages_came_from_and_keeps_nothing_of_the_packet() -> None:
+    data = np.array([[1000, 1001], [origin_code(0, 3), origin_code(1, 0)], [7, 2**40]], np.int64)
+    page = ReceivedPage(SspTable((("m", "a"), ("m", "b"))), *(column.copy() for column in data))
+    assert [str(page.ssp(row)) for row in range(2)] == ["m.a.3", "m.b.0"]
+    assert (page.timestamps, page.offsets) == ([1000, 1001], [7, 2**40])
+    assert all(type(value) is int for value in (*page.timestamps, *page.offsets))
+    assert [column.tolist() for column in page.columns()] == data.tolist()
+    listed = Page(SspTable((("m", "a"), ("m", "b"))), *data.tolist())
+    assert [column.tolist() for column in listed.columns()] == data.tolist()

@@ -1,0 +1,68 @@
+"""Whether the content of a side store is continued: decided from its positions and how the streams are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.side.store.positions import Positions
+from penstock.side.store.reuse import Decision, Rebuild, Reuse, Wanted, decide_reuse
+from penstock.system.contract.messages import PartitionOffsets
+
+A, B = SystemStreamPartition("local", "a", 1), SystemStreamPartition("local", "b", 0)
+NOW_MS, DAY_MS = 1_000_000_000, 86_400_000
+FOUND = Positions({A: 10, B: 0}, {A.system_stream: "uid a", B.system_stream: None}, "serdes", True, NOW_MS - 1000)
+WANTED = Wanted(
+    "serdes",
+    {A: PartitionOffsets(4, 12), B: PartitionOffsets(0, 0)},
+    {A: 10, B: 0},
+    {A.system_stream: "uid a", B.system_stream: None},
+)
+
+
+def decide(found: Positions | None, wanted: Wanted = WANTED) -> Decision:
+    return decide_reuse(found, wanted, NOW_MS, DAY_MS)
+
+
+def test_content_is_continued_where_nothing_was_missed() -> None:
+    assert decide(FOUND) == Reuse()
+    assert decide(replace(FOUND, next_offsets={A: 12, B: 0}, complete=False)) == Reuse()
+    assert decide(replace(FOUND, updated_ms=NOW_MS - DAY_MS)) == Reuse()
+    assert decide(replace(FOUND, updated_ms=NOW_MS + 5000)) == Reuse()
+
+
+@pytest.mark.parametrize("found", [None, Positions()])
+def test_no_content_is_expected(found: Positions | None) -> None:
+    decision = decide(found)
+    assert isinstance(decision, Rebuild)
+    assert decision.expected
+
+
+@pytest.mark.parametrize(
+    ("found", "wanted", "reason"),
+    [
+        (replace(FOUND, fingerprint="others"), WANTED, "another processor or with other serdes"),
+        (replace(FOUND, next_offsets={A: 10}), WANTED, "without `local.b.0`"),
+        (
+            replace(FOUND, next_offsets={A: 10, B: 0, replace(A, partition=2): 1}),
+            WANTED,
+            "`local.a.2` as well, which is no longer",
+        ),
+        (
+            replace(FOUND, identities={A.system_stream: "uid of before", B.system_stream: None}),
+            WANTED,
+            "stream `local.a` was deleted and created again",
+        ),
+        (replace(FOUND, identities={A.system_stream: "uid a", B.system_stream: "x"}), WANTED, "`local.b` was deleted"),
+        (replace(FOUND, updated_ms=NOW_MS - DAY_MS - 1), WANTED, "side.inputs.max.age.ms=86400000"),
+        (replace(FOUND, next_offsets={A: 13, B: 0}), WANTED, "offset 13 of `local.a.1`, which now ends at 12"),
+        (replace(FOUND, next_offsets={A: 9, B: 0}), WANTED, "offset 9 of `local.a.1`, and what followed up to 10"),
+    ],
+)
+def test_other_content_is_made_again(found: Positions, wanted: Wanted, reason: str) -> None:
+    decision = decide(found, wanted)
+    assert isinstance(decision, Rebuild)
+    assert reason in decision.reason
+    assert not decision.expected

@@ -1,0 +1,68 @@
+"""With what driver and workers prove to containers who they are, and what is said where they do not."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+
+from penstock.spark.containers.callers import CallerIdentities
+from penstock.spark.session.session import warn_of_clear_text
+
+_DAY_S = 24 * 3600
+
+
+def test_each_epoch_has_a_new_identity_and_older_ones_are_known_until_they_are_over() -> None:
+    callers = CallerIdentities(tls=True)
+    first = callers.current
+    assert first is not None
+    callers.begin_epoch()
+    assert callers.current is first, "nothing has used it yet"
+    callers.begin_epoch()
+    second = callers.current
+    assert second is not None
+    assert second.certificate != first.certificate
+    assert callers.of(first.certificate) is first
+    assert callers.of("a container of before") is second
+    assert not due(callers)
+    callers.current = replace(second, made_at=second.made_at - 4 * _DAY_S)
+    assert due(callers)
+    callers._known[first.certificate] = replace(first, made_at=first.made_at - 8 * _DAY_S)
+    callers.renew()
+    assert not due(callers)
+    assert callers.of(first.certificate) is callers.current
+    assert callers.of(second.certificate) is second
+
+
+def due(callers: CallerIdentities) -> bool:
+    """A function, because a type checker takes a property for a constant."""
+    return callers.is_due
+
+
+def test_without_tls_there_is_none() -> None:
+    callers = CallerIdentities(tls=False)
+    callers.begin_epoch()
+    callers.begin_epoch()
+    callers.renew()
+    assert callers.current is None
+    assert not callers.is_due
+    assert callers.of(None) is None
+
+
+@pytest.mark.parametrize(
+    ("tls", "conf", "warning"),
+    [
+        (False, {"spark.network.crypto.enabled": "true"}, "`job.container.tls.enabled` is false"),
+        (True, {}, "Spark itself sends its tasks in clear"),
+        (True, {"spark.network.crypto.enabled": "true"}, None),
+        (True, {"spark.ssl.rpc.enabled": "true"}, None),
+    ],
+)
+def test_what_crosses_the_network_in_clear_is_said(
+    caplog: pytest.LogCaptureFixture, tls: bool, conf: dict[str, str], warning: str | None
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        warn_of_clear_text(conf, tls=tls)
+    assert len(caplog.messages) == (warning is not None)
+    assert all(text.startswith(warning or "") for text in caplog.messages)

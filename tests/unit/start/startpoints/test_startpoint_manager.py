@@ -1,0 +1,258 @@
+"""Requests in the metadata store: write, read, delete, expiry, several operators, the fan-out to tasks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific, StartpointTimestamp
+from penstock.errors import ConfigError
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
+from penstock.start.startpoints.manager import TTL_MS, StartpointManager
+from penstock.start.startpoints.request import CLOCKS_DIFFER_MS, task_name
+from penstock.testing.faulty_store import FaultyStore
+
+SSP = SystemStreamPartition
+PATHS = JobPaths("flights", "1")
+NOW = 1_700_000_000_000
+ONE = SSP("local", "dep.flights", 3)
+OTHER = SSP("local", "dep.flights", 4)
+TASK = task_name(3)
+
+
+def at(offset: int, created: int = NOW) -> Startpoint:
+    """A startpoint at an offset."""
+    return StartpointSpecific(str(offset), creation_timestamp=created)
+
+
+@pytest.fixture
+def objects(tmp_path: Path) -> FileObjectStore:
+    """The job root."""
+    return FileObjectStore(tmp_path)
+
+
+@pytest.fixture
+def manager(objects: FileObjectStore) -> StartpointManager:
+    """At `NOW`."""
+    return StartpointManager(objects, PATHS, now_ms=lambda: NOW)
+
+
+def test_written_read_deleted_key_by_key(manager: StartpointManager) -> None:
+    manager.write_startpoint(ONE, at(1))
+    manager.write_startpoint(ONE, at(2), TASK)
+    manager.write_startpoint(OTHER, at(3))
+    assert manager.read_startpoint(ONE) == at(1)
+    assert manager.read_startpoint(ONE, TASK) == at(2)
+    assert manager.read_startpoint(OTHER) == at(3)
+    assert manager.read_startpoint(OTHER, TASK) is None
+    assert [request.startpoint for request in manager.delete_startpoint(ONE)] == [at(1)]
+    assert manager.read_startpoint(ONE) is None
+    assert manager.read_startpoint(ONE, TASK) == at(2), "each key is its own"
+    assert manager.delete_startpoint(ONE) == ()
+
+
+def test_requests_lie_under_samzas_namespace_and_key(manager: StartpointManager, tmp_path: Path) -> None:
+    request = manager.write_startpoint(ONE, at(1), TASK)
+    (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert file.parent == tmp_path / "flights-1" / "metadata" / "samza-startpoint-v1"
+    assert file.name == f"local.dep.flights.3.Partition 3%2F{request.uuid}"
+
+
+def test_the_one_made_last_counts_in_whatever_order_they_came(manager: StartpointManager) -> None:
+    manager.write_startpoint(ONE, at(2, NOW + 2))
+    manager.write_startpoint(ONE, at(1, NOW + 1))
+    assert manager.read_startpoint(ONE) == at(2, NOW + 2)
+    assert len(manager.requests()) == 2
+
+
+def test_an_expired_one_is_not_read_and_still_there(manager: StartpointManager) -> None:
+    manager.write_startpoint(ONE, at(1, NOW - TTL_MS + 1))
+    assert manager.read_startpoint(ONE) == at(1, NOW - TTL_MS + 1)
+    manager.write_startpoint(OTHER, at(1, NOW - TTL_MS))
+    assert manager.read_startpoint(OTHER) is None
+    assert len(manager.requests()) == 2
+
+
+@pytest.mark.parametrize("ahead", [CLOCKS_DIFFER_MS + 1, 10 * TTL_MS, 2**63 - 1 - NOW])
+def test_one_from_the_future_is_refused_and_outranks_nothing(
+    manager: StartpointManager, objects: FileObjectStore, ahead: int
+) -> None:
+    with pytest.raises(ConfigError, match="in the future by the clock of this host"):
+        manager.write_startpoint(ONE, at(1, NOW + ahead))
+    assert manager.requests() == ()
+    elsewhere = StartpointManager(objects, PATHS, now_ms=lambda: NOW + ahead)
+    elsewhere.write_startpoint(ONE, at(1, NOW + ahead))  # its clock was wrong
+    assert manager.read_startpoint(ONE) == at(1, NOW + ahead), "it counts as long as it is the only one"
+    manager.write_startpoint(ONE, at(2, NOW - 1))
+    assert manager.read_startpoint(ONE) == at(2, NOW - 1)
+    manager.write_startpoint(ONE, at(3, NOW + CLOCKS_DIFFER_MS))
+    assert manager.read_startpoint(ONE) == at(3, NOW + CLOCKS_DIFFER_MS), "clocks may differ a little"
+
+
+class Newest(StartpointOldest):
+    """A kind of an application's own."""
+
+
+def test_nothing_is_written_that_a_start_could_not_read(manager: StartpointManager) -> None:
+    with pytest.raises(ConfigError, match="an object of Newest"):
+        manager.write_startpoint(ONE, Newest(creation_timestamp=NOW))
+    with pytest.raises(ConfigError):
+        manager.write_startpoint(SSP("local", "a", -1), at(1))
+    assert manager.read() == ((), ())
+
+
+def test_a_newer_one_is_never_deleted_unread(manager: StartpointManager, objects: FileObjectStore) -> None:
+    """Whoever deletes names what it read."""
+    manager.write_startpoint(ONE, at(1))
+    read = manager.requests()
+    newer = StartpointManager(objects, PATHS, now_ms=lambda: NOW).write_startpoint(ONE, at(2, NOW + 1))
+    manager.delete(read)
+    assert manager.requests() == (newer,)
+    manager.delete(read)
+    assert manager.requests() == (newer,), "idempotent"
+
+
+def test_of_two_that_are_written_in_the_same_millisecond_the_later_one_counts(manager: StartpointManager) -> None:
+    for n in range(50):
+        manager.write_startpoint(ONE, at(n))
+        assert manager.read_startpoint(ONE) == at(n)
+
+
+def test_two_operators_at_once(manager: StartpointManager) -> None:
+    """All that was written is there, and everybody sees the same one count, although they were made at once."""
+    offsets = range(24)
+    threads = [threading.Thread(target=manager.write_startpoint, args=(ONE, at(n))) for n in offsets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = manager.requests()
+    assert {request.startpoint for request in found} == {at(n) for n in offsets}
+    assert manager.read_startpoint(ONE) == max(found, key=lambda request: request.uuid).startpoint
+
+
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("local.a.0/u", "penstock startpoint delete JOB --stream local.a --partition 0`"),
+        ("local.a.0.Partition 3/u", "--stream local.a --partition 0 --task 'Partition 3'`"),
+        ("local.a/u", "delete the object `{path}` of the job's root"),
+        ("u", "delete the object `{path}` of the job's root"),
+    ],
+)
+def test_an_object_that_is_no_request_is_named_and_left_out(
+    manager: StartpointManager, objects: FileObjectStore, name: str, how: str
+) -> None:
+    made = manager.write_startpoint(ONE, at(1))
+    path = PATHS.metadata("samza-startpoint-v1", name)
+    objects.put_if_absent(path, b"{")
+    found, (unreadable,) = manager.read()
+    assert (found, manager.requests()) == ((made,), (made,))
+    assert f"the startpoint in `{path}` is left out" in str(unreadable)
+    assert str(unreadable).endswith(how.format(path=path))
+    manager.delete([unreadable])
+    assert manager.read() == ((made,), ())
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_on_a_store_that_fails_a_request_is_written_once_or_not(objects: FileObjectStore, seed: int) -> None:
+    faulty = FaultyStore(objects, seed, rate=0.4)
+    manager = StartpointManager(faulty, PATHS, now_ms=lambda: NOW)
+    written = manager.write_startpoint(ONE, at(1), with_state="clear", clamp=True)
+    faulty.rate = 0
+    assert manager.requests() == (written,)
+
+
+# The fan-out.
+
+TASKS = {task_name(n): [SSP("local", "dep.flights", n), SSP("local", "all", 0)] for n in range(6)}
+BROADCAST = SSP("local", "all", 0)
+
+
+def test_a_broadcast_partition_fans_out_to_every_task(manager: StartpointManager) -> None:
+    manager.write_startpoint(BROADCAST, at(7))
+    found = manager.fan_out(TASKS)
+    assert found == {task: {BROADCAST: at(7)} for task in TASKS}
+    assert {task: manager.get_fan_out_for_task(task) for task in TASKS} == found
+    assert manager.read_startpoint(BROADCAST) is None, "it is the tasks' now"
+    manager.remove_fan_out_for_task(task_name(2))
+    assert manager.get_fan_out_for_task(task_name(2)) == {}
+    assert manager.get_fan_out_for_task(task_name(3)) == {BROADCAST: at(7)}
+
+
+@pytest.mark.parametrize(("whole", "own", "winner"), [(NOW + 1, NOW, "whole"), (NOW, NOW + 1, "own")])
+def test_of_a_partitions_and_a_tasks_the_later_counts(
+    manager: StartpointManager, whole: int, own: int, winner: str
+) -> None:
+    manager.write_startpoint(BROADCAST, at(1, whole))
+    manager.write_startpoint(BROADCAST, at(2, own), task_name(4))
+    found = manager.fan_out(TASKS)
+    assert found[task_name(4)] == {BROADCAST: at(1, whole) if winner == "whole" else at(2, own)}
+    assert found[task_name(0)] == {BROADCAST: at(1, whole)}
+    assert manager.get_fan_out_for_task(task_name(4)) == found[task_name(4)]
+
+
+def test_a_fan_out_loses_nothing(manager: StartpointManager, objects: FileObjectStore) -> None:
+    """A later one adds to what no start has taken yet; what no task reads stays; one that broke off is done again."""
+    manager.write_startpoint(SSP("local", "dep.flights", 0), at(1))
+    manager.fan_out(TASKS)
+    stray = manager.write_startpoint(SSP("local", "gone", 0), at(2))
+    manager.write_startpoint(SSP("local", "dep.flights", 1), StartpointOldest(creation_timestamp=NOW))
+    manager.write_startpoint(SSP("local", "dep.flights", 1), at(3, NOW - TTL_MS))  # expired
+    manager.fan_out(TASKS)
+    assert manager.get_fan_out_for_task(task_name(0)) == {SSP("local", "dep.flights", 0): at(1)}
+    assert manager.get_fan_out_for_task(task_name(1)) == {
+        SSP("local", "dep.flights", 1): StartpointOldest(creation_timestamp=NOW)
+    }
+    assert stray in manager.requests()
+    before = manager.requests()
+    manager.fan_out(TASKS)
+    assert manager.requests() == before
+
+
+def test_a_fanned_out_request_keeps_its_uuid(manager: StartpointManager) -> None:
+    """So a start that has taken the one has taken the others."""
+    written = manager.write_startpoint(BROADCAST, StartpointTimestamp(5, creation_timestamp=NOW), with_state="clear")
+    manager.fan_out(TASKS)
+    found = manager.requests()
+    assert {request.uuid for request in found} == {written.uuid}
+    assert {request.with_state for request in found} == {"clear"}
+
+
+def test_a_fan_out_keeps_those_that_do_not_count(manager: StartpointManager) -> None:
+    """The newest may be one that a start has taken already: then it takes an older one that none has taken."""
+    taken = manager.write_startpoint(BROADCAST, at(1, NOW + 5))
+    manager.write_startpoint(BROADCAST, at(2, NOW))
+    assert manager.fan_out(TASKS)[task_name(0)] == {BROADCAST: at(1, NOW + 5)}
+    manager.delete(request for request in manager.requests() if request.uuid == taken.uuid)
+    assert all(manager.get_fan_out_for_task(task) == {BROADCAST: at(2, NOW)} for task in TASKS)
+
+
+def test_no_tasks_at_all_are_refused(manager: StartpointManager) -> None:
+    with pytest.raises(ConfigError, match="no tasks"):
+        manager.fan_out({})
+
+
+def test_a_deleted_startpoint_is_gone_after_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a store of files the folder is synced behind the delete, also by a second one that finds nothing."""
+    manager = StartpointManager(FileObjectStore(tmp_path), PATHS)
+    request = manager.write_startpoint(ONE, StartpointOldest())
+    (path,) = (path for path in tmp_path.rglob("*") if request.uuid in path.name)
+    steps: list[str] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path.parent):
+            steps.append("synced, deleted" if not path.exists() else "synced")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    assert manager.delete_startpoint(ONE) == (request,)
+    assert steps == ["synced, deleted"]
+    manager.delete([request])
+    assert steps == ["synced, deleted"] * 2

@@ -1,0 +1,126 @@
+"""A start that clears single operators: what they kept is gone for good, everything else continues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock as ps
+from penstock.errors import IncompatibleError, NotFoundError
+from penstock.start.reset import Reset
+from penstock.start.times import StartTimes
+from penstock.wire.ports import RunBrokenError
+from tests.support.sums_job import once, raising
+from tests.support.windowed_job import BACKENDS, Windowed, entries, seen
+
+
+class Died(BaseException):
+    """The driver's process ends here."""
+
+
+@pytest.fixture(params=BACKENDS)
+def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
+    """A job that has counted six messages; two windows of each key wait."""
+    job = Windowed(tmp_path, request.param)
+    job.run(job.start(100), 1, 2, 3, 4, 101, 102)
+    yield job
+    job.close()
+
+
+def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed) -> None:
+    advice = r'id="w".*`penstock drain \S+-1 --wait`.*Or drop what waits in it.*reset_operators=\["w"\]'
+    with pytest.raises(IncompatibleError, match=rf"Set it back, with {advice}"):
+        job.start(50)
+    driver = job.start(50, reset_operators=["w"])
+    assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
+    assert [record.reset_operators for record in job.records[-2:]] == [(), ("w",)]
+
+    driver = job.start(50)  # after a crash behind the start record
+    assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
+    assert [record.reset_operators for record in job.records[-2:]] == [("w",), ()]
+    job.run(driver, 103, 104, 149, 150)
+    kept = entries(driver, "w.window")
+    assert kept
+
+    driver = job.start(50)
+    assert (entries(driver, "w.window"), seen(driver)) == (kept, 10)
+    driver.fleet.lose(1)
+    driver.loop.step()
+    assert entries(driver, "w.window") == kept, "neither do they return with a rewind"
+    job.run(driver, 250, 250)
+    found = [pane for pane in job.panes() if pane[0] >= 100]  # the first run fired the windows before
+    assert {(start, end) for start, end, _ in found} == {(100, 150), (150, 200)}
+    assert sum(n for *_, n in found) == 4, "nothing of the first run, each message of the others once"
+
+
+def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed, caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(IncompatibleError, match=r'no longer in the application.*Put it back, with id="w"'):
+        job.start(None)
+    caplog.clear()
+    driver = job.start(None, reset_operators=["w", "w"])
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert [text for text in said if "drops what waits in operator `w`" in text] == said[:1], "once"
+    assert seen(driver) == 6
+    assert set(job.records[-1].stores) == {"seen"}
+    assert "w" not in job.records[-1].watermarks
+    job.run(driver, 103)
+    assert seen(job.start(None)) == 7
+    driver = job.start(100)
+    assert (entries(driver, "w.window"), seen(driver)) == ({}, 7), "one that comes back begins empty"
+
+
+def test_a_crash_before_the_start_record_changes_nothing(job: Windowed) -> None:
+    step = {"changelog-files": "open", "blob": "upload", "changelog-stream": "snapshot"}[job.backend]
+    driver = job.start(100)
+    before = entries(driver, "w.window")
+    assert before
+    driver = job.driver(50, reset_operators=["w"])
+
+    def die() -> None:
+        raise Died
+
+    driver.fleet.at = once(step, die)
+    with pytest.raises(BaseException):  # noqa: B017 - a commit thread reports it as an error
+        driver.loop.start()
+    with pytest.raises(IncompatibleError):
+        job.start(50)
+    assert entries(job.start(100), "w.window") == before
+
+
+def test_a_start_that_is_tried_again_still_clears(job: Windowed) -> None:
+    driver = job.driver(50, reset_operators=["w"])
+    driver.fleet.at = once("snapshot", lambda: driver.fleet.lose(1))
+    driver.loop.start()
+    assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
+    assert [record.reset_operators for record in job.records[-2:]] == [(), ("w",)]
+    driver.runner.at = once("reports", raising(RunBrokenError("broken")))
+    job.run(driver, 120)
+    assert seen(job.start(50)) == 7
+
+
+def test_a_watermark_is_not_above_that_of_what_the_operator_reads() -> None:
+    app = ps.StreamApplication("chain")
+    windows = ps.Windows.tumbling(10)
+    app.input("m.in", id="in").window(windows, id="a").window(windows, id="b").send_to(app.output("m.out"), id="out")
+    operators = app.graph().operators
+
+    def times(*reset: str, **kept: int) -> dict[str, int]:
+        return dict(Reset(reset).times(StartTimes(watermarks=kept), operators).watermarks)
+
+    assert times("b", a=50, b=40) == {"a": 50, "b": 40}, "a may still fire what is above 40"
+    assert times("b", a=50, b=60) == {"a": 50, "b": 50}
+    assert times("b", b=60) == {}
+    assert times("a", "b", **{"in": 30}, a=50, b=60) == {"in": 30, "a": 30, "b": 30}
+    assert times("gone", a=50, gone=40) == {"a": 50}
+
+
+def test_an_unknown_operator_is_refused(tmp_path: Path) -> None:
+    job = Windowed(tmp_path, "changelog-files")
+    job.start(100, reset_operators=["w"])  # nothing to clear yet
+    with pytest.raises(NotFoundError, match=r"no operator `x` in the application or in checkpoint .* These can: `w`"):
+        job.start(100, reset_operators=["w", "x"])
+    with pytest.raises(NotFoundError, match="operator `seen` has nothing that could be reset"):
+        job.start(100, reset_operators=["seen"])
+    job.close()

@@ -1,0 +1,259 @@
+"""What a checkpoint remembers of a store, and what is said when the application declares it differently."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.api.state.store import STORE_LAYOUTS, OperatorKind, TtlFrom
+from penstock.checkpoint.record import Claim
+from penstock.start.layout import check_layout, store_layout
+from penstock.start.reset import Reset
+from tests.support.checkpoints import checkpoint
+
+
+class Count(ps.StreamTask):
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None: ...
+
+
+def layout(key: ps.Serde[int], value: ps.Serde[int]) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    app.store("s", key=key, value=value)
+    app.input("local.in").process(Count, stores=["s"])
+    return store_layout(app.graph())
+
+
+def check(before: str, key: ps.Serde[int], value: ps.Serde[int]) -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"s": before})
+    check_layout(record, layout(key, value), 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "now", "samza"),
+    [
+        ("integer", ps.Integer(), ps.SamzaInteger()),
+        ("long", ps.Long(), ps.SamzaLong()),
+        ("double", ps.Double(), ps.SamzaDouble()),
+    ],
+    ids=lambda p: getattr(p, "name", p),
+)
+def test_keys_in_the_old_form_are_refused_with_what_reads_them(
+    old: str, now: ps.Serde[int], samza: ps.Serde[int]
+) -> None:
+    """Values have the form they always had; keys of numbers used to be written as Samza does."""
+    check(f"process-1 {old} {old}", samza, now)
+    check(f"process-1 ordered-{old} {old}", now, now)
+    advice = rf'no ranges: app\.store\("s", key=ps\.{type(samza).__name__}\(\)\) reads them'
+    with pytest.raises(ps.IncompatibleError, match=advice):
+        check(f"process-1 {old} {old}", now, now)
+    with pytest.raises(ps.IncompatibleError, match="was written as") as caught:
+        check(f"process-1 {old} json", now, now)
+    assert "Samza" not in str(caught.value)
+
+
+def test_an_operator_put_before_a_stateful_one_without_an_id() -> None:
+    """The advice was to begin without state; the id that the operator had is what is needed."""
+    app = ps.StreamApplication("a")
+    app.store("s")
+    stream = app.input("local.in").process(Count)
+    stream.process(Count, stores=["s"])
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"s": "process-1 string json"})
+    with pytest.raises(ps.IncompatibleError) as caught:
+        check_layout(record, store_layout(app.graph()), 0)
+    assert 'give them their ids back: .process(..., id="process-1") to the one that is `process-2` now' in str(
+        caught.value
+    )
+
+    app = ps.StreamApplication("a")
+    app.store("s")
+    stream = app.input("local.in").process(Count)
+    with pytest.raises(ps.ConfigError, match=r"`process-1` is used twice.*give the other one an id as well"):
+        stream.process(Count, stores=["s"], id="process-1")
+    app = ps.StreamApplication("a")
+    app.store("s")
+    app.input("local.in").process(Count, id="before").process(Count, stores=["s"], id="process-1")
+    check_layout(record, store_layout(app.graph()), 0)
+
+
+def test_another_operator_and_another_serde_get_no_such_advice() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores={"s": "process-7 bytes json"})
+    with pytest.raises(ps.IncompatibleError, match="was written as") as caught:
+        check_layout(record, layout(ps.Long(), ps.Long()), 0)
+    assert "ids back" not in str(caught.value)
+
+
+def windows(window: ps.Window, op_id: str = "w", key: ps.Serde[object] | None = None) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    app.input("local.in", key=key).window(window, id=op_id)
+    return store_layout(app.graph())
+
+
+SUMS = ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n))
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        windows(ps.Windows.tumbling(20, fold=(0, lambda total, n: total + n))),
+        windows(ps.Windows.session(10, fold=(0, lambda total, n: total + n))),
+        windows(ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n), value=ps.Long())),
+        windows(ps.Windows.tumbling(10, aggregates={"n": ps.Count()})),
+        windows(ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n), early=ps.Triggers.count(2))),
+        windows(ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n), time="processing")),
+        windows(SUMS, key=ps.Json()),
+        windows(SUMS, "other"),
+        {},
+    ],
+)
+def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(now: dict[str, str]) -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
+    with pytest.raises(
+        ps.IncompatibleError, match=r"operator `w` is in checkpoint .* as `Fixed.*`penstock drain JOB --wait`"
+    ):
+        check_layout(record, now, 0)
+    check_layout(replace(record, ended="end-of-stream"), now, 0)
+    check_layout(record, windows(ps.Windows.tumbling(10, fold=(5, lambda total, n: total * n))), 0)
+
+
+def test_the_refusal_says_what_differs() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
+    words = r"`size_ms=10` became `size_ms=20` and `every_ms=10` became `every_ms=20`\): what waits in it"
+    with pytest.raises(ps.IncompatibleError, match=words):
+        check_layout(record, windows(ps.Windows.tumbling(20, fold=(0, lambda total, n: total + n))), 0)
+    with pytest.raises(ps.IncompatibleError, match=r"now: what waits in it"):
+        check_layout(record, windows(ps.Windows.session(10, fold=(0, lambda total, n: total + n))), 0)
+
+
+def test_no_store_has_the_name_of_an_operators() -> None:
+    with pytest.raises(ps.ConfigError, match="for the stores of operators"):
+        ps.StreamApplication("a").store("w.window")
+
+
+def with_ttl(ttl_ms: int | None, since: TtlFrom = "write", value: ps.Serde[Any] | None = None) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    app.store("s", value=value, ttl_ms=ttl_ms, ttl_from=since)
+    app.input("local.in").process(Count, stores=["s"])
+    return store_layout(app.graph())
+
+
+def test_a_time_to_live_can_be_added_and_changed_but_not_removed() -> None:
+    written = checkpoint(Claim(1, "run", "writer"), 1)
+    check_layout(replace(written, stores=with_ttl(None)), with_ttl(10), 0)
+    for now in (with_ttl(20), with_ttl(10, "access")):
+        check_layout(replace(written, stores=with_ttl(10)), now, 0)
+    advice = (
+        r'have a time to live.*declares none.*app\.store\("s", \.\.\., ttl_ms=\.\.\.\).*another one.*from a checkpoint'
+    )
+    with pytest.raises(ps.IncompatibleError, match=advice):
+        check_layout(replace(written, stores=with_ttl(10)), with_ttl(None), 0)
+    for before, after in ((None, 10), (10, None), (10, 10)):
+        with pytest.raises(ps.IncompatibleError, match="was written as"):
+            check_layout(replace(written, stores=with_ttl(before)), with_ttl(after, value=ps.Long()), 0)
+
+
+@pytest.mark.parametrize(
+    ("ttl_ms", "since", "message"),
+    [
+        (0, "write", "ttl_ms is a whole number of milliseconds from 1"),
+        (-5, "write", "not -5"),
+        (1.5, "write", r"not 1\.5"),
+        (True, "write", "not True"),
+        (10**15 + 1, "write", "to 1,000,000,000,000,000"),
+        (10, "read", 'ttl_from is "write" or "access", not \'read\''),
+        (None, "access", 'ttl_from="access" needs ttl_ms'),
+    ],
+)
+def test_what_is_no_time_to_live_is_refused(ttl_ms: Any, since: Any, message: str) -> None:
+    with pytest.raises(ps.ConfigError, match=f"store `s`: .*{message}"):
+        ps.StreamApplication("a").store("s", ttl_ms=ttl_ms, ttl_from=since)
+
+
+def table_layout(join_id: str | None, history_ms: int | None = None) -> dict[str, str]:
+    app = ps.StreamApplication("a")
+    table = app.table("t", history_ms=history_ms)
+    stream = app.input("local.in")
+    stream.send_to(table)
+    if join_id is not None:
+        stream.join_table(table, lambda value, _: value, as_of=history_ms is not None, id=join_id)
+    return store_layout(app.graph())
+
+
+def test_any_operator_may_use_a_table() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=table_layout(None))
+    check_layout(record, table_layout("first"), 0)
+    check_layout(record, table_layout("second"), 0)
+    with pytest.raises(ps.IncompatibleError, match=r"written as `\(table\) string json` .* version-key\(string"):
+        check_layout(record, table_layout("first", 5), 0)
+
+
+def test_how_long_a_table_keeps_its_history_may_change() -> None:
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=table_layout("join", 5))
+    check_layout(record, table_layout("join", 7), 0)
+    with pytest.raises(ps.IncompatibleError, match="the join of operator `join` is in checkpoint"):
+        check_layout(record, table_layout("other", 7), 0)
+
+
+def timers_layout(timers: ps.Serde[Any] | None) -> dict[str, str]:
+    app = ps.TaskApplication("timers", ps.StreamTask, timers=timers)
+    app.store("counts")
+    app.input("local.events")
+    return store_layout(app.graph())
+
+
+def test_timers_are_refused_another_serde_and_none() -> None:
+    """They may be added at any time."""
+    record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=timers_layout(ps.String()))
+    check_layout(record, timers_layout(ps.String()), 0)
+    check_layout(replace(record, stores=timers_layout(None)), timers_layout(ps.String()), 0)
+    with pytest.raises(
+        ps.IncompatibleError, match=r"`timers\(string\)` and are `timers\(ordered-long\)` now: what waits"
+    ):
+        check_layout(record, timers_layout(ps.Long()), 0)
+    with pytest.raises(
+        ps.IncompatibleError, match=r"the timers of operator `task` are in .* are no longer in the appl"
+    ):
+        check_layout(record, timers_layout(None), 0)
+    check_layout(replace(record, ended="end-of-stream"), timers_layout(ps.Long()), 0)
+
+
+def of_all_kinds() -> ps.StreamApplication:
+    """An application with an operator of each kind that has a store."""
+
+    class Remind(Count):
+        def on_timer(
+            self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+        ) -> None: ...
+
+    app = ps.StreamApplication("a")
+    stream, table = app.input("local.in"), app.table("t", history_ms=5)
+    stream.window(SUMS, id="window")
+    stream.join(stream, lambda one, two: one, within_ms=5, id="join")
+    stream.send_to(table, id="versions")
+    stream.join_table(table, lambda one, two: one, as_of=True, id="temporal-join")
+    stream.process(Remind, timers=ps.String(), id="timers")
+    return app
+
+
+@pytest.mark.parametrize("kind", STORE_LAYOUTS)
+def test_stores_of_another_layout_are_refused(kind: OperatorKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of the two versions is the newer one. What is closed has nothing in such stores."""
+    first = store_layout(of_all_kinds().graph())
+    monkeypatch.setitem(STORE_LAYOUTS, kind, 2)
+    second = store_layout(of_all_kinds().graph())
+    assert [name.rpartition(".")[0] for name in first if first[name] != second[name]] == [kind]
+    for before, now, numbers in ((first, second, (1, 2)), (second, first, (2, 1))):
+        record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=before)
+        said = (
+            rf"of operator `{kind}` (is|are) in checkpoint .* in layout {numbers[0]} of .* reads layout {numbers[1]}: "
+            rf".*with that version, and drain it with `penstock drain JOB --wait`.*\[\"{kind}\"\]"
+        )
+        with pytest.raises(ps.IncompatibleError, match=said):
+            check_layout(record, now, 0)
+        check_layout(replace(record, ended="drained"), now, 0)
+        check_layout(record, now, 0, Reset((kind,)).stores)
+        check_layout(record, before, 0)

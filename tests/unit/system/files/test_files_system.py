@@ -1,0 +1,394 @@
+"""Folders as streams: every row of every file once, in an order that stays."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import StartpointSpecific
+from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
+from penstock.objects.open import open_store
+from penstock.system.base import OffsetRange, RawMessage
+from penstock.system.files import listing
+from penstock.system.files.listing import Listing
+from penstock.system.files.system import FilesSystem
+from penstock.system.registry import open_system
+from tests.support.configs import load
+
+STREAM = "rides"
+
+
+class Room:
+    """A folder, and systems that read it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "data" / STREAM
+        self.folder.mkdir(parents=True)
+
+    def system(self, **options: object) -> FilesSystem:
+        given = {"folder": str(self.home / "data"), "listing": str(self.home / "jobs" / "_files"), **options}
+        return FilesSystem.configured("files", {key.replace("_", "."): str(value) for key, value in given.items()})
+
+    def put(self, name: str, data: bytes, modified_s: int = 1_700_000_000) -> Path:
+        """A file as it should come: complete, in one step."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        hidden = path.with_name(f".{path.name}")
+        hidden.write_bytes(data)
+        os.utime(hidden, (modified_s, modified_s))
+        return hidden.rename(path)
+
+    def ends(self, **options: object) -> dict[int, int]:
+        with closing(self.system(**options).admin()) as admin:
+            return {partition: ends.upcoming for partition, ends in admin.offsets(STREAM).items()}
+
+    def rows(self, ends: dict[int, int]) -> dict[int, list[RawMessage]]:
+        """All messages of each partition."""
+        with closing(self.system().reader()) as reader:
+            return {
+                partition: [each for chunk in reader.read(of(partition, 0, end), 100) for each in chunk]
+                for partition, end in ends.items()
+            }
+
+    def all(self) -> list[Any]:
+        return [json.loads(m[3] or b"") for own in self.rows(self.ends()).values() for m in own]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Room:
+    return Room(tmp_path)
+
+
+def of(partition: int, start: int, end: int) -> OffsetRange:
+    return OffsetRange(SystemStreamPartition("files", STREAM, partition), start, end)
+
+
+def parquet(rows: list[dict[str, Any]], group: int = 50) -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.Table.from_pylist(rows), sink, row_group_size=group)
+    return bytes(sink.getvalue())
+
+
+def jsonl(rows: list[dict[str, Any]]) -> bytes:
+    return b"\n".join(json.dumps(row).encode() for row in rows) + b"\n\n"
+
+
+def csv(rows: list[dict[str, Any]]) -> bytes:
+    sink = pa.BufferOutputStream()
+    pa.csv.write_csv(pa.Table.from_pylist(rows), sink)
+    return bytes(sink.getvalue())
+
+
+def numbered(first: int, count: int) -> list[dict[str, Any]]:
+    return [{"n": n, "text": f"line\n{n}", "none": None} for n in range(first, first + count)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "write"),
+    [
+        ("parquet", parquet),
+        ("json", jsonl),
+        ("jsonl.gz", lambda rows: gzip.compress(jsonl(rows))),
+        ("csv", csv),
+        ("csv.gz", lambda rows: gzip.compress(csv(rows))),
+    ],
+)
+def test_every_row_once_in_portions_of_any_size(
+    room: Room, ending: str, write: Callable[[list[dict[str, Any]]], bytes]
+) -> None:
+    expected = []
+    for n, count in enumerate([130, 1, 0, 77]):
+        rows = numbered(1000 * n, count)
+        expected += [{**row, "n": str(row["n"])} for row in rows] if ending.startswith("csv") else rows
+        if count:
+            room.put(f"{n}.{ending}", write(rows), modified_s=1_700_000_000 + n)
+    ends = room.ends(partitions=2)
+    whole = room.rows(ends)
+    assert sorted((json.loads(m[3] or b"") for own in whole.values() for m in own), key=str) == sorted(
+        expected, key=str
+    )
+    rng = random.Random(ending)
+    for partition, end in ends.items():
+        found: list[RawMessage] = []
+        position = 0
+        reader = room.system().reader()
+        while position < end:
+            if rng.random() < 0.3:  # another worker continues
+                reader.close()
+                reader = room.system().reader()
+            for chunk in reader.read(of(partition, position, end), rng.choice([1, 7, 40])):
+                found += chunk
+                position = chunk[-1][0] + 1
+                break
+            else:
+                position = end
+        reader.close()
+        assert found == whole[partition]
+
+
+def test_new_files_come_behind_those_that_were_listed(room: Room) -> None:
+    room.put("b.json", jsonl(numbered(10, 2)))
+    first = room.rows(room.ends(partitions=1))
+    room.put("a.json", jsonl(numbered(0, 2)), modified_s=1_600_000_000)
+    room.put("_temporary/0.json", jsonl(numbered(90, 1)))
+    room.put("_SUCCESS", b"x")
+    (room.folder / "empty.json").touch()
+    ends = room.ends()
+    assert ends == {0: 2 << listing.ROW_BITS}
+    rows = room.rows(ends)[0]
+    assert rows[:2] == first[0]
+    assert [json.loads(m[3] or b"")["n"] for m in rows] == [10, 11, 0, 1]
+    assert [m[1] for m in rows] == [1_700_000_000_000] * 2 + [1_600_000_000_000] * 2
+
+
+def test_several_processes_that_look_at_once_list_every_file_once(room: Room) -> None:
+    admins = [room.system(poll_ms=1).admin() for _ in range(3)]
+    for n in range(12):
+        room.put(f"{n}.json", jsonl(numbered(10 * n, 3)))
+        admins[n % 3]._next_look.clear()
+        admins[n % 3].offsets(STREAM)
+    seen = []
+    for admin in admins:
+        admin._next_look.clear()
+        seen.append(admin.offsets(STREAM))
+        admin.close()
+    assert seen[0] == seen[1] == seen[2]
+    assert sorted(row["n"] for row in room.all()) == [10 * n + k for n in range(12) for k in range(3)]
+
+
+def test_the_listing_is_read_from_its_last_whole_object_on(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "WHOLE_EVERY", 4)
+    for n in range(11):
+        room.put(f"{n}.json", jsonl(numbered(n, 1)))
+        room.ends()
+    (whole,) = (room.home / "jobs" / "_files").rglob("whole/*")
+    assert whole.name == f"{8:020d}"
+    for number in range(1, 9):
+        (whole.parent.parent / "log" / f"{number:020d}").unlink()
+    assert [row["n"] for row in sorted(room.all(), key=lambda row: int(row["n"]))] == list(range(11))
+
+
+def test_values_as_json(room: Room) -> None:
+    row = {
+        "at": datetime(2024, 5, 1, 12, 30, tzinfo=UTC),
+        "local": datetime(2024, 5, 1, 12, 30, 0, 250_000),  # noqa: DTZ001 - Spark has such times
+        "day": date(2024, 5, 1),
+        "exact": Decimal("12.340"),
+        "data": b"\x00\xff",
+        "nested": {"a": [1, None]},
+        "nan": float("nan"),
+    }
+    room.put("part-0.snappy.parquet", parquet([row]))
+    assert room.all() == [
+        {
+            "at": "2024-05-01T12:30:00Z",
+            "local": "2024-05-01T12:30:00.250000",
+            "day": "2024-05-01",
+            "exact": "12.340",
+            "data": "AP8=",
+            "nested": {"a": [1, None]},
+            "nan": None,
+        }
+    ]
+
+
+def test_partition_columns(room: Room) -> None:
+    room.put("year=2024/place=New%20York/a.parquet", parquet([{"n": 1}]))
+    room.put("year=2025/place=__HIVE_DEFAULT_PARTITION__/a.json", b'{"n": 2}\n{}\nno object\n')
+    found = [m[3] for own in room.rows(room.ends()).values() for m in own]
+    assert set(found) == {
+        b"no object",
+        b'{"n":1,"year":"2024","place":"New York"}',
+        b'{"n": 2,"year":"2025","place":null}',
+        b'{"year":"2025","place":null}',
+    }
+
+
+def test_files_that_change_or_go(room: Room, caplog: pytest.LogCaptureFixture) -> None:
+    room.put("a.json", jsonl(numbered(0, 5)))
+    ends = room.ends(partitions=1)
+    path = room.put("a.json", jsonl(numbered(0, 6)))
+    with pytest.raises(CorruptError, match=r"a.json` was changed after it was listed: .* Put the earlier one back"):
+        room.rows(ends)
+    assert room.ends() == ends
+    assert "1 file changed after being listed, and will not be read again: a.json" in caplog.text
+    path.unlink()
+    with pytest.raises(NotFoundError, match=r"a.json` is gone. It is listed, and was not read to its end"):
+        room.rows(ends)
+
+
+def test_files_that_cannot_be_read(room: Room) -> None:
+    room.put("a.parquet", b"no parquet")
+    with pytest.raises(CorruptError, match=r"a.parquet` cannot be read: "):
+        room.all()
+    room.put("a.dat", b"x")
+    with pytest.raises((ConfigError, CorruptError), match=r"its name does not say its format|cannot be read"):
+        room.all()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("a.json.gz", gzip.compress(jsonl(numbered(0, 5000)))[:2000]),
+        ("a.parquet", parquet(numbered(0, 500))[:2000]),
+        ("a.csv", b"a\n\xff\xfe\n"),
+        ("a.csv", b"a,b\n1,2\n3\n"),
+        ("a.csv", b"a" * 200_000 + b"\n1\n"),
+    ],
+)
+def test_damaged_files_are_not_tried_again(room: Room, name: str, data: bytes) -> None:
+    room.put(name, data)
+    with pytest.raises(CorruptError, match=f"{name}` cannot be read: "):
+        room.all()
+
+
+@pytest.mark.parametrize(
+    ("number", "data", "says"),
+    [
+        (0, b'{"format":1,"identity":"i","folder":"f","partitions":1099511627776}', "partitions"),
+        (1, b'{"files":[["a.json",1,1,4]]}', "a partition that the stream does not have"),
+    ],
+)
+def test_a_damaged_listing_is_refused(tmp_path: Path, number: int, data: bytes, says: str) -> None:
+    objects = open_store(str(tmp_path))
+    if number:
+        Listing(objects, "p", "f").begin(4)
+    objects.put_if_absent(f"p/log/{number:020d}", data)
+    with pytest.raises(CorruptError, match=says):
+        Listing(objects, "p", "f").read()
+
+
+def test_files_without_rows_and_names_of_any_kind(room: Room) -> None:
+    room.put("a.parquet", b"")
+    room.put("b.parquet", parquet([]))
+    room.put("c.json", b"\n \n")
+    room.put("d.csv", b"\n")
+    room.put("e.csv", b"n\n")
+    room.put("a b = 100% #1?.json", b'\xef\xbb\xbf{"n":1}\r\n{"n":2}')
+    room.put("day=1 May/k=a=b/x=1.json", b'{"n":3}\n')
+    for hidden in ("_temporary/a.json", ".hidden/a.json", ".a.json", "_a.json", "day=2/.a.json.crc"):
+        room.put(hidden, b'{"n":0}\n')
+    assert sorted(room.all(), key=lambda row: row["n"]) == [{"n": 1}, {"n": 2}, {"n": 3, "day": "1 May", "k": "a=b"}]
+
+
+def test_links_to_folders_are_followed_but_not_in_a_circle(room: Room, tmp_path: Path) -> None:
+    room.put("a.json", b'{"n":1}')
+    room.put("day=1/night/b.json", b'{"n":2}')
+    elsewhere = room.put("../elsewhere/c.json", b'{"n":3}').parent
+    other = room.put("../other/d.json", b'{"n":4}').parent
+    for link, target in (
+        (room.folder / "day=1" / "night" / "above", room.folder / "day=1"),
+        (room.folder / "linked", elsewhere),
+        (elsewhere / "back", room.folder),
+        (room.folder / "day=1" / "place=1", other),
+        (room.folder / "day=1" / "place=2", other),
+    ):
+        link.symlink_to(target)
+    assert sorted(map(json.dumps, room.all())) == [
+        '{"n": 1}',
+        '{"n": 2, "day": "1"}',
+        '{"n": 3}',
+        '{"n": 4, "day": "1", "place": "1"}',  # two partitions may be one folder
+        '{"n": 4, "day": "1", "place": "2"}',
+    ]
+
+
+def test_a_folder_that_goes_is_no_empty_one(room: Room, tmp_path: Path) -> None:
+    path = room.put("a.json", jsonl(numbered(0, 5)))
+    ends = room.ends()
+    path.unlink()
+    assert room.ends() == ends, "everything in it was read and deleted"
+    path.parent.rmdir()
+    with pytest.raises(RetryableError, match=r"the folder `.*` of `files.*` is gone"):
+        room.ends()
+    path.parent.mkdir()
+    assert room.ends() == ends
+
+
+def test_ranges_that_are_not_there(room: Room) -> None:
+    with closing(room.system().reader()) as reader, pytest.raises(NotFoundError, match="has no listing"):
+        list(reader.read(of(0, 0, 1), 10))
+    room.put("a.json", jsonl(numbered(0, 5)))
+    (end, *_) = room.ends(partitions=1).values()
+    with closing(room.system().reader()) as reader, pytest.raises(NotFoundError, match="upcoming one is"):
+        list(reader.read(of(0, 0, end + 1), 10))
+
+
+def test_looking_at_streams(room: Room) -> None:
+    with closing(room.system().admin()) as admin:
+        assert admin.streams() == [STREAM]
+        assert admin.partition_count(STREAM) == 4
+        with pytest.raises(NotFoundError, match=r"the folder `.*/data/others` does not exist"):
+            admin.partition_count("others")
+        assert admin.create_stream("others", 3)
+        assert not admin.create_stream("others", 3)
+        with pytest.raises(IncompatibleError, match="exists with 3 partitions, not 4"):
+            admin.create_stream("others", 4)
+        assert admin.stream_identity("others") != admin.stream_identity(STREAM)
+        for n in range(3):
+            room.put(f"{n}.json", jsonl(numbered(0, 1)), modified_s=1_700_000_000 + n)
+    with closing(room.system(listing=room.home / "another", partitions=1).admin()) as admin:
+        admin.offsets(STREAM)
+        ssp = SystemStreamPartition("files", STREAM, 0)
+        found = [admin.offset_at_time(ssp, 1_700_000_000_000 + ms) for ms in (-1, 1000, 1001, 9000)]
+        assert [offset >> listing.ROW_BITS for offset in found] == [0, 1, 2, 3]
+    with closing(room.system(partitions=2).admin()) as admin, pytest.raises(IncompatibleError, match="was listed"):
+        admin.partition_count(STREAM)
+
+
+def test_options(room: Room) -> None:
+    config = load("systems.in.samza.factory=files", f"systems.in.folder={room.home}", f"job.root={room.home}/jobs")
+    system = open_system(config.system("in"))
+    assert isinstance(system, FilesSystem)
+    assert system.settings.listing == f"file://{room.home}/jobs/_files"
+    for option, said in [
+        ("format", "it is parquet, json, csv"),
+        ("partitions", "at least 1"),
+        ("x", "unknown options: "),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            room.system(**{option: "0"})
+    with pytest.raises(ConfigError, match=r"systems.files.folder` is missing"):
+        room.system(folder="")
+    with pytest.raises(ConfigError, match=r"systems.files.schema.rides`: .*`STRONG` is not a type"):
+        room.system(schema_rides="user STRONG")
+
+
+def test_a_file_and_a_row_name_an_offset(room: Room) -> None:
+    for number, name in enumerate(("a.json", "b/c.json", "d:1.json", "7")):
+        room.put(name, b"".join(b'{"n": %d}\n' % (10 * number + row) for row in range(3)))
+    with closing(room.system(partitions=2, format="json").admin()) as admin:
+        ends = admin.offsets(STREAM)
+    with closing(room.system(partitions=2, format="json").reader()) as reader:
+        rows = {
+            n: [each for chunk in reader.read(of(n, 0, own.upcoming), 9) for each in chunk] for n, own in ends.items()
+        }
+    with closing(room.system(partitions=2, format="json").admin()) as admin:
+        at = {json.loads(value or b"")["n"]: (n, offset) for n, own in rows.items() for offset, _, _, value in own}
+        names = {"a.json": 0, "a.json:0": 0, "a.json:2": 2, "b/c.json:1": 11, "d:1.json": 20, "d:1.json:2": 22, "7": 30}
+        for name, value in names.items():
+            partition, offset = at[value]
+            here, other = (SystemStreamPartition("files", STREAM, n) for n in (partition, 1 - partition))
+            assert admin.resolve_startpoint_to_offset(here, StartpointSpecific(name)) == offset
+            with pytest.raises(IncompatibleError, match=f"is a file of partition {partition}, not of"):
+                admin.resolve_startpoint_to_offset(other, StartpointSpecific(name))
+        ssp = SystemStreamPartition("files", STREAM, 0)
+        assert admin.resolve_startpoint_to_offset(ssp, StartpointSpecific("1")) == 1
+        for name in ("missing.json", "a.json:x", f"a.json:{2**32}", "a.json:-1"):
+            with pytest.raises(IncompatibleError, match="an integer, or the path of a listed file"):
+                admin.resolve_startpoint_to_offset(ssp, StartpointSpecific(name))

@@ -1,0 +1,265 @@
+"""Versions of pushed tables come into use at a batch boundary, in all tasks and stages at once."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import shutil
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import PenstockTimeoutError
+from penstock.tables.container.folders import TableFolders
+from penstock.testing.in_process import InProcessDriver
+from penstock.wire.protocol import EndBatch
+from tests.support.pushed_job import PushedWorld, in_use, keep_busy, lag, until
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PushedWorld]:
+    monkeypatch.setattr("penstock.tables.driver.run._RETRY_SECONDS", 0.2)
+    monkeypatch.setattr("penstock.tables.driver.run._LOOK_SECONDS", 0.0)
+    world = PushedWorld(tmp_path)
+    yield world
+    world.close()
+
+
+class Watched:
+    """At each end of a batch, its outputs are of the versions that the batch names: an oracle apart from all that
+    chooses and loads them."""
+
+    def __init__(self, world: PushedWorld, driver: InProcessDriver) -> None:
+        self.tables: list[Mapping[str, int]] = []
+        """Of each batch that has ended."""
+        self._world = world
+        self._seen = Counter(map(tuple, world.output()))
+        self._ask, driver.fleet.ask = driver.fleet.ask, self._watch  # type: ignore[method-assign]
+
+    def _watch(self, call: Any, epoch: int, request: Any, **more: Any) -> Any:
+        if isinstance(request, EndBatch):
+            tables = request.batch.tables
+            now = Counter(map(tuple, self._world.output()))
+            assert set(now - self._seen) == {(tables["planes"], tables["names"], tables["planes"]) * 2}
+            self._seen = now
+            self.tables.append(tables)
+        return self._ask(call, epoch, request, **more)
+
+
+def downloaded(driver: InProcessDriver) -> float:
+    found = driver.fleet.metrics()
+    return sum(found.total("tables-bytes-downloaded", group=f"store.{table}") for table in ("planes", "names"))
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def call(*_: object) -> Any:
+        raise error
+
+    return call
+
+
+def test_the_first_version_is_loaded_before_the_first_batch(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    assert [str(table) for table in driver.board.tables] == ["version 1", "version 1"]
+    assert world.folders("planes") == ["table-1-0", "table-1-1", "table-1-2"]
+    assert world.folders("names") == ["table-1-all"]
+
+
+def test_a_start_without_a_version_waits_and_then_names_the_table(world: PushedWorld) -> None:
+    world.push_names(1)
+    driver = world.driver(side__inputs__bootstrap__timeout__ms=100)
+    with pytest.raises(PenstockTimeoutError, match=r"`planes` \(none was published\).*bootstrap\.timeout\.ms=100"):
+        driver.loop.start()
+    later = world.driver()
+    threading.Timer(0.1, lambda: world.push_planes(1)).start()
+    later.loop.start()
+    assert later.board.tables[0].in_use == 1
+
+
+def test_a_version_is_swapped_in_beside_and_the_one_before_stays_on_the_host(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    until(driver, lambda: in_use(driver) == {"planes": 2, "names": 1})
+    assert world.folders("planes") == [f"table-{version}-{task}" for version in (1, 2) for task in range(3)]
+    world.tables.pin("planes", 1)
+    until(driver, lambda: in_use(driver)["planes"] == 1)
+    world.tables.pin("planes", None)
+    until(driver, lambda: in_use(driver)["planes"] == 2)
+
+
+@pytest.mark.parametrize("how", ["missing", "truncated", "damaged"])
+def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
+    world: PushedWorld, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    key = world.file_of("planes", 2, task=1)
+    data = world.objects.get(key)
+    world.objects.delete(key)
+    if how != "missing":
+        world.objects.put_if_absent(key, data[:-1] if how == "truncated" else bytes(len(data)))
+    until(driver, lambda: driver.board.tables[0].failure)
+    expected = {"missing": "is missing", "truncated": f"has {len(data) - 1} bytes", "damaged": "its hash differs"}[how]
+    assert expected in driver.board.tables[0].failure
+    assert "version 1, loading version 2" in str(driver.board.tables[0])
+    assert "batches continue with version 1" in caplog.text
+    assert in_use(driver) == {"planes": 1, "names": 1}
+    until(driver, lambda: not any(name.startswith("making") for name in world.folders("planes")))
+    world.objects.delete(key)
+    world.objects.put_if_absent(key, data)
+    until(driver, lambda: in_use(driver)["planes"] == 2)
+
+
+def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    world.objects.delete(world.file_of("planes", 2, task=0))
+    until(driver, lambda: driver.board.tables[0].failure)
+    world.push_planes(3)
+    driver.loop.await_tables()
+    assert in_use(driver)["planes"] == 3
+
+
+def test_a_full_disk_is_a_clear_failure(world: PushedWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    monkeypatch.setattr(TableFolders, "make", raising(full))
+    world.push_planes(2)
+    until(driver, lambda: driver.board.tables[0].failure)
+    assert "No space left on device. Free space there" in driver.board.tables[0].failure
+    assert in_use(driver)["planes"] == 1
+
+
+def test_a_restart_and_a_rewind_open_what_is_on_the_host(world: PushedWorld) -> None:
+    world.push(1)
+    first = world.driver()
+    first.loop.start()
+    read = downloaded(first)
+    assert read > 0
+    first.fleet.lose(1)
+    until(first, lambda: first.loop.epoch > first.job.claim.epoch)
+    assert in_use(first) == {"planes": 1, "names": 1}
+    assert downloaded(first) == read
+    first.close()
+    second = world.driver()
+    second.loop.start()
+    assert downloaded(second) == 0
+
+
+@pytest.mark.parametrize("how", ["truncated", "zeroed", "emptied"])
+def test_a_damaged_folder_is_loaded_again(world: PushedWorld, how: str) -> None:
+    world.push(1)
+    first = world.driver()
+    first.loop.start()
+    first.close()
+    (folder,) = world.folder.glob("*/planes/table-1-0")
+    if how == "emptied":
+        for path in (folder / "db").iterdir():
+            path.unlink()
+    else:
+        (table,) = (folder / "db").glob("*.sst")
+        data = table.read_bytes()
+        table.write_bytes(data[:-10] if how == "truncated" else bytes(len(data)))
+    second = world.driver()
+    second.loop.start()
+    assert 0 < downloaded(second) < downloaded(first)
+    assert in_use(second) == {"planes": 1, "names": 1}
+
+
+def test_after_a_rewind_a_later_version_is_used_if_the_one_before_is_gone(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.push_planes(2)
+    world.objects.delete(world.file_of("planes", 1, task=0))
+    for path in world.folder.glob("*/planes/table-1-*"):
+        shutil.rmtree(path)
+    driver.fleet.lose(0)
+    until(driver, lambda: driver.loop.epoch > driver.job.claim.epoch)
+    assert in_use(driver) == {"planes": 2, "names": 1}
+
+
+def test_the_output_of_a_batch_is_of_one_version_of_each_table_in_every_task_and_stage(world: PushedWorld) -> None:
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    world.put(2)
+    until(driver, lambda: len(world.output()) == 24)
+    assert world.output() == [[1] * 6] * 24
+    world.push(2)
+    until(driver, lambda: in_use(driver) == {"planes": 2, "names": 2})
+    world.put()
+    until(driver, lambda: len(world.output()) == 36)
+    assert sorted(world.output()) == [[1] * 6] * 24 + [[2] * 6] * 12
+
+
+def test_batches_run_while_versions_come_and_go(world: PushedWorld) -> None:
+    """Every message is looked up in both tables, in two stages and three tasks."""
+    world.push(1)
+    driver = world.driver()
+    driver.loop.start()
+    watched = Watched(world, driver)
+    for version in range(2, 7):
+        world.push(version)
+        keep_busy(driver, world, {"planes": version, "names": version})
+    world.tables.pin("planes", 3)
+    keep_busy(driver, world, {"planes": 3, "names": 6})
+    world.put()
+    until(driver, lambda: watched.tables[-1] == {"planes": 3, "names": 6} and not lag(driver))
+    planes = [each["planes"] for each in watched.tables]
+    assert [version for version, _ in groupby(planes)] == [1, 2, 3, 4, 5, 6, 3]
+    assert len(world.output()) == 12 * len(watched.tables)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+def test_a_random_life(world: PushedWorld, seed: int) -> None:
+    """Versions come, are chosen and given up, containers are lost and drivers end: every batch is of what it names."""
+    chance = random.Random(seed)
+    world.push(1)
+    newest = 1
+    driver = world.driver(job__retry__max=100)
+    driver.loop.start()
+    watched = Watched(world, driver)
+    for _ in range(16):
+        match chance.choice(["push", "push", "choose", "newest", "lose", "restart", "commit"]):
+            case "push":
+                newest += 1
+                world.push(newest)
+            case "choose":
+                versions = world.versions("planes")
+                world.tables.pin("planes", chance.choice(versions))
+            case "newest":
+                world.tables.pin("planes", None)
+            case "lose":
+                driver.fleet.lose(chance.randrange(3))
+            case "restart":
+                driver.close()
+                driver = world.driver(job__retry__max=100)
+                driver.loop.start()
+                watched = Watched(world, driver)
+            case "commit" if not driver.fleet.any_lost:
+                driver.loop.commit()
+        world.put()
+        for _ in range(chance.randrange(1, 4)):
+            driver.loop.step()
+    world.tables.pin("planes", None)
+    keep_busy(driver, world, {"planes": newest, "names": newest})
+    world.put()
+    until(driver, lambda: not lag(driver))
+    assert watched.tables[-1] == {"planes": newest, "names": newest}

@@ -1,0 +1,187 @@
+"""The table of calls: one line is all that a call needs beside its request and its handler."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
+from penstock.container.epoch.container import Container
+from penstock.container.process.handlers import HANDLERS, serve
+from penstock.container.process.server import ContainerServer
+from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError
+from penstock.host.machine import machine_id
+from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.wire.auth import TokenCheck
+from penstock.wire.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
+from penstock.wire.client import ContainerClient
+from penstock.wire.protocol import (
+    Bootstrap,
+    CleanUp,
+    ContainerAddress,
+    EndBatch,
+    Follow,
+    Identity,
+    LoadTable,
+    Nothing,
+    OpenEpoch,
+    Publish,
+    RenewPort,
+    Request,
+    Restored,
+    StartRun,
+    TakeSnapshot,
+    UploadSnapshot,
+    WindDown,
+    dump,
+)
+from tests.support.containers import DEADLINE_S, wait_until
+
+SECRET = "a-secret"
+BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"w": END_OF_TIME, "x": 7})
+SSP = SystemStreamPartition("m", "out.x", 2)
+MARKERS = {"0": {"blob": {"totals": "m0"}}, "1": {"blob": {"totals": "m1"}}, "2": {}}
+REQUESTS: dict[str, Request] = {
+    "open": OpenEpoch(b"\x00\xff", 6, "5-0", MARKERS, ("totals",)),
+    "bootstrap": Bootstrap(),
+    "start-run": StartRun(BATCH),
+    "end": EndBatch(BATCH, {0: {1: "a", 2: "b"}, 1: {1: "c"}, 2: {}}),
+    "snapshot": TakeSnapshot("5-0", last=True),
+    "upload": UploadSnapshot("5-0"),
+    "load-table": LoadTable("planes", 6, b"\x00\xff"),
+    "tables": Nothing(),
+    "clean-up": CleanUp("5-0", MARKERS),
+    "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "ff", {SSP: Part(1, 3)}),), 8),
+    "follow": Follow("5-0", MARKERS),
+    "wind-down": WindDown(),
+    "close": Nothing(),
+    "beat": Nothing(),
+    "renew-port": RenewPort("PEM"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Request):
+    """Asks a container to count."""
+
+    up_to: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """How far it is."""
+
+    by: str
+    number: int
+
+
+def _count(container: Container, identity: Identity, request: Count) -> Iterator[Counted]:
+    container.check_incarnation(identity)
+    if request.up_to < 0:
+        raise NotFoundError(f"there is no way to {request.up_to}")
+    for number in range(request.up_to):
+        yield Counted(container.container, number)
+
+
+COUNT = Call("count", Count, Counted)
+
+
+@pytest.fixture
+def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ContainerClient]:
+    """Of a container in this process, which knows one call more."""
+    monkeypatch.setitem(CALLS, COUNT.name, COUNT)
+    monkeypatch.setitem(HANDLERS, COUNT.name, _count)
+    uri = f"grpc+unix://{tmp_path}/s"
+    with ContainerServer(uri, Container("c1", "me"), TokenCheck(SECRET, "me")):
+        pid = os.getpid()
+        client = ContainerClient(
+            ContainerAddress("c1", "me", machine_id(), pid, pid, uri, uri, "no log", (), "driver"), SECRET
+        )
+        yield client
+        client.disconnect()
+
+
+def test_a_new_call_is_a_request_a_line_and_a_handler(client: ContainerClient) -> None:
+    seen: list[Counted] = []
+    assert client.ask(COUNT, 1, Count(3), 10, seen.append) == Counted("c1", 2)
+    assert seen == [Counted("c1", n) for n in range(3)]
+
+
+def test_a_handlers_error_keeps_its_kind(client: ContainerClient) -> None:
+    with pytest.raises(NotFoundError, match=r"there is no way to -1  \(in container c1"):
+        client.ask(COUNT, 1, Count(-1), 10)
+
+
+def test_a_call_without_an_answer_is_a_lost_container(client: ContainerClient) -> None:
+    with pytest.raises(ContainerLostError, match="ended too soon"):
+        client.ask(COUNT, 1, Count(0), 10)
+
+
+def test_a_call_that_the_container_does_not_know(client: ContainerClient) -> None:
+    with pytest.raises(PenstockError, match="a container has no action `other`"):
+        client.ask(Call("other", Count, Counted), 1, Count(1), 10)
+
+
+def test_beats_end_when_the_container_is_closed(client: ContainerClient) -> None:
+    """No thread is left in Arrow when the program ends."""
+    ended: list[ContainerClient] = []
+    client.listen(ended.append)
+    wait_until(lambda: client.last_beat is not None, "a beat")
+    client.ask(CLOSE, 1, Nothing(), CLOSE_SECONDS)
+    client.await_end(DEADLINE_S)
+    assert (client.lost, ended) == ("its heartbeats ended", [client])
+    assert not [thread for thread in threading.enumerate() if thread.name == "beats-c1"]
+
+
+def test_every_call_is_in_the_table_under_its_name_and_has_a_handler() -> None:
+    assert CALLS.keys() == REQUESTS.keys() == HANDLERS.keys()
+    assert all(call.name == name and type(REQUESTS[name]) is call.request for name, call in CALLS.items())
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_a_request_arrives_as_it_was_made(name: str) -> None:
+    call = CALLS[name]
+    for request in (REQUESTS[name], REQUESTS[name].for_tasks([0, 2])):
+        assert call.parse(call.encode(Identity("me", 3), request)) == (Identity("me", 3), request)
+
+
+def test_what_waits_in_the_stores_comes_back_as_it_was_found() -> None:
+    found = Restored(5, ("a note",), {0: {}, 12: {"w": (-5, None), "t": (END_OF_TIME - 1, 1_700_000_000_000)}})
+    assert OPEN.decode(dump(found)) == found
+
+
+def test_each_container_gets_what_concerns_its_tasks() -> None:
+    assert REQUESTS["end"].for_tasks([2, 1]) == EndBatch(BATCH, {2: {}, 1: {1: "c"}})
+    assert REQUESTS["clean-up"].for_tasks([1]) == CleanUp("5-0", {"1": {"blob": {"totals": "m1"}}})
+    markers = {"0": {"blob": {"totals": "m0"}}, "1": {"blob": {"totals": "m1"}}, "4": {}}
+    own = OpenEpoch(b"\x00\xff", 6, "5-0", markers, ("totals",), (1, 4), (0,))
+    assert REQUESTS["open"].for_container([1, 4], [0]) == own
+    assert REQUESTS["follow"].for_container([4], [1]) == Follow("5-0", {"1": {"blob": {"totals": "m1"}}})
+    assert REQUESTS["snapshot"].for_tasks([1]) is REQUESTS["snapshot"]
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open"}))
+def test_a_call_for_another_process_is_refused(name: str) -> None:
+    call = CALLS[name]
+    with pytest.raises(ContainerLostError, match="meant for incarnation another, this process is me"):
+        next(serve(call, Container("c1", "me"), call.encode(Identity("another", 1), REQUESTS[name])))
+
+
+@pytest.mark.parametrize("name", sorted(REQUESTS.keys() - {"open", "close", "beat", "renew-port"}))
+def test_a_call_of_an_epoch_is_refused_outside_of_it(name: str) -> None:
+    call = CALLS[name]
+    with pytest.raises(ContainerLostError, match="the call is of epoch 1, this container is in -1"):
+        next(serve(call, Container("c1", "me"), call.encode(Identity("me", 1), REQUESTS[name])))
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"\x92", b"\xc1", b"\x80"])
+@pytest.mark.parametrize("name", sorted(REQUESTS))
+def test_a_malformed_call_is_refused(name: str, body: bytes) -> None:
+    with pytest.raises(CorruptError, match="a message between driver and container is damaged"):
+        next(serve(CALLS[name], Container("c1", "me"), body))
