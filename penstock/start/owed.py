@@ -15,8 +15,8 @@ from penstock.checkpoint.log_view import LogView
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.outbox.unpublished import Owed, Unpublished, outbox_name
-from penstock.start.begin import StartPlan
 from penstock.start.identities import Identities, recreated
+from penstock.start.plan import StartPlan
 from penstock.start.streams import JobStreams
 from penstock.system.base import Progress
 from penstock.system.spark import QUERY_SYSTEM

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_version
+from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.log import CheckpointLog, OnDamage
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.origin import FromRecord
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.changelog_marker import BACKEND
@@ -22,7 +23,7 @@ from penstock.config.model import JobConfig
 from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError
 from penstock.graph.copartitioning import check_copartitioning
-from penstock.graph.specs import ApplicationGraph, BatchTaskSpec
+from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.identity import settle
 from penstock.job.paths import JobPaths
@@ -33,17 +34,11 @@ from penstock.runtime.steps import StepLimits
 from penstock.side.fill.homes import side_fingerprints
 from penstock.side.plan import backed_up_side_stores
 from penstock.side.shown import ShownSideStores, SideStoreFacts
-from penstock.start.begin import StartPlan, plan_start
+from penstock.start.facts import StartFacts, StartRequest, read_requests, resolver
 from penstock.start.fit import check_config
 from penstock.start.identities import Identities
-from penstock.start.intermediate import (
-    begin_streams,
-    declared_streams,
-    kept_streams,
-    operators_of,
-    recorded_operators,
-)
-from penstock.start.layout import check_layout, store_layout
+from penstock.start.intermediate import begin_streams, declared_streams
+from penstock.start.layout import store_layout
 from penstock.start.owed import (
     check_age,
     check_keepers,
@@ -54,7 +49,8 @@ from penstock.start.owed import (
     warn_of_going_back,
     warn_of_new_outputs,
 )
-from penstock.start.reset import plan_reset
+from penstock.start.plan import StartPlan, plan_start
+from penstock.start.report import report
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.streams import JobStreams
@@ -83,6 +79,8 @@ class PreparedJob:
     intermediate_layout: dict[SystemStream, str]
     claim: Claim
     start: StartPlan
+    intermediate: Mapping[SystemStream, Intermediate]
+    """Where the run begins in each durable intermediate stream."""
     startpoints: StartpointManager
     drains: DrainRequests
     admins: BackendAdmins
@@ -196,15 +194,12 @@ def prepare(
     objects: ObjectStore,
     streams: JobStreams,
     log: CheckpointLog,
-    *,
-    run_id: str,
-    from_checkpoint: str | None,
-    until_latest: bool,
-    close: bool = True,
-    reset_operators: Sequence[str] = (),
+    request: StartRequest,
     clock: Clock = SYSTEM_CLOCK,
 ) -> PreparedJob:
-    """Claim the log and decide where the run begins. The lease is held already.
+    """Read the facts, decide where the run begins, make its streams, and claim the log. The lease is held already.
+
+    Nothing is written before everything that can be refused has been checked.
 
     Raises:
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
@@ -212,97 +207,46 @@ def prepare(
     """
     topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     check_config(graph, config)
-    identities = streams.identities()  # before all that is decided about the streams
-    ends = streams.ends()
-    grouping = streams.group(ends)
-    tasks = grouping.count
-    streams.check_side_inputs(graph, tasks)
-    check_copartitioning(graph, ends, tasks, streams.broadcast)
-    layout = store_layout(graph)
-    backed_up = [*layout, *backed_up_side_stores(graph, config)]
     paths = JobPaths(config.job.name, config.job.id)
-    # Who names a checkpoint may go on from a log whose last record is damaged.
-    on_damage: OnDamage = "raise" if from_checkpoint is None else "report"
-    view = log.read(on_damage)
+    # A caller who names a checkpoint may go on from a log whose last record is damaged.
+    on_damage: OnDamage = "raise" if request.from_checkpoint is None else "report"
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
-    inputs = JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config), identities)
-    start = plan_start(view, from_checkpoint, config, inputs, streams.admins, startpoints, clock.now_ms())
-    operators = [op.id for op in graph.operators]
-    between = declared_streams(graph)
-    resettable = {*chain(*(operators_of(each.writer) for each in between)), *recorded_operators(start.restore_from)}
-    reset = plan_reset(reset_operators, operators, start.restore_from, layout, resettable)
-    start = start.resetting(reset, graph.operators)
-    record = start.restore_from
-    if record is not None:
-        start = replace(start, unwritten=_no_longer_written(graph, record, layout))
-        emptied = record.stores if start.clears_state else start.reset.stores | start.unwritten
-        check_layout(record, layout, tasks, emptied, paths.root)
-    kept = kept_streams(
-        start.restore_from,
-        between,
-        clears_state=start.clears_state,
-        reset=start.reset.operators,
-        job=paths.root,
-        has_grown=bool(start.times.grown),
-    )
-    if start.reset.operators:
-        logger.warning(
-            "this start drops what waits in operator %s, as requested, and keeps all other state. Each start with this "
-            "request does so again",
-            listed([f"`{operator}`" for operator in start.reset.operators]),
-        )
+    facts = _read_facts(graph, config, streams, startpoints, log.read(on_damage), request, clock.now_ms())
+    plan = plan_start(facts, resolver(streams.admins))
+    report(plan, facts)
+    tasks, view = len(facts.inputs.tasks), facts.view
     uid = settle(objects, paths, config.job.root)
     owed = own_debt(view.owed, uid, paths)
-    warn_of_copy(view.owed, owed)
     streams = streams.owing(owed.streams, config)
     publisher = publisher_name(owed, uid, paths)
-    check_keepers(owed, publisher, streams)
-    check_streams(owed, streams)  # before outputs are created
-    check_age(view, publisher, streams, lambda: log.read(on_damage))
-    warn_of_new_outputs(owed, {} if view.latest is None else view.latest.identities, streams)
-    new = streams.create_intermediates(tasks, owner_of_intermediates(paths.root, uid))
-    start = replace(start, intermediate=begin_streams(between, kept, streams.intermediate_ends(), new))
-    settings = RuntimeSettings(
-        job_name=config.job.name,
-        tasks=tasks,
-        output_partitions=streams.create_outputs(tasks),
-        output_limits=streams.record_limits(),
-        cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
-        dead_letter=config.task.dead_letter_stream is not None,
-        identities={str(stream): identity for stream, identity in identities.items()},
-        config=config.for_tasks(),
-        max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
-        window_ms=config.task.window_ms,
-        step_limits=StepLimits(config.task.callback_drain_timeout_ms, config.task.callback_watermark_timeout_ms),
-        run_id=run_id,
-    )
-    for stream in set(streams.outputs) - set(streams.fenced):
-        logger.warning(
-            "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",
-            stream,
-        )
-    warn_of_going_back(streams.exactly_once, start, view)
-    claim = log.claim(run_id, on_damage)
+    _check_debts(owed, view, publisher, streams, lambda: log.read(on_damage))
+    intermediate = _begin_streams(graph, plan, streams, tasks, owner_of_intermediates(paths.root, uid))
+    output_partitions = _create_outputs(streams, tasks)
+    warn_of_going_back(streams.exactly_once, plan, view)
+    claim = log.claim(request.run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
     ShownSideStores(objects, paths).put(tuple(map(SideStoreFacts.of, graph.side_stores)))
+    layout, identities, ends = store_layout(graph), facts.inputs.identities, facts.inputs.ends
+    backed_up = [*layout, *backed_up_side_stores(graph, config)]
     return PreparedJob(
         config=config,
         paths=paths,
         objects=objects,
         uid=uid,
         topology=topology,
-        settings=settings,
+        settings=_settings(graph, config, streams, facts.inputs, output_partitions, request.run_id),
         streams=streams,
         layout=layout,
-        intermediate_layout={each.stream: each.layout for each in between},
+        intermediate_layout={each.stream: each.layout for each in declared_streams(graph)},
         claim=claim,
-        start=start,
+        start=plan,
+        intermediate=intermediate,
         startpoints=startpoints,
         drains=DrainRequests(objects, paths),
         admins=BackendAdmins(config, paths, objects, tasks, backed_up, streams.systems, uid, view.restorable),
-        until={ssp: end.upcoming for ssp, end in ends.items()} if until_latest else None,
-        close=close,
+        until={ssp: end.upcoming for ssp, end in ends.items()} if request.until_latest else None,
+        close=request.close,
         side_fingerprints=side_fingerprints(graph),
         publisher=publisher,
         clock=clock,
@@ -311,21 +255,83 @@ def prepare(
     )
 
 
-def _no_longer_written(graph: ApplicationGraph, record: CheckpointRecord, layout: Mapping[str, str]) -> frozenset[str]:
-    """The stores of the checkpoint that something else fills now, and those that an operator deletes."""
-    deleted = {store for op in graph.operators if isinstance(op, BatchTaskSpec) for store in op.deletes}
-    deleted = deleted.intersection(record.stores).difference(layout)
-    for store in sorted(deleted):
-        logger.info("store `%s` of checkpoint %s is dropped: the application deletes it", store, record.id)
-    found = frozenset(spec.name for spec in graph.side_stores).intersection(record.stores)
-    for store in sorted(found):
+def _read_facts(
+    graph: ApplicationGraph,
+    config: JobConfig,
+    streams: JobStreams,
+    startpoints: StartpointManager,
+    view: LogView,
+    request: StartRequest,
+    now_ms: int,
+) -> StartFacts:
+    """The facts, once the application fits its streams."""
+    identities = streams.identities()  # before all that is decided about the streams
+    ends = streams.ends()
+    grouping = streams.group(ends)
+    streams.check_side_inputs(graph, grouping.count)
+    check_copartitioning(graph, ends, grouping.count, streams.broadcast)
+    return StartFacts(
+        graph,
+        config,
+        JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config), identities),
+        view,
+        read_requests(startpoints, view, config, now_ms),
+        request.from_checkpoint,
+        request.reset_operators,
+    )
+
+
+def _check_debts(
+    owed: Owed, view: LogView, publisher: str, streams: JobStreams, read_again: Callable[[], LogView]
+) -> None:
+    """Refuse a start that could not publish what earlier records leave, or would publish it twice."""
+    warn_of_copy(view.owed, owed)
+    check_keepers(owed, publisher, streams)
+    check_streams(owed, streams)  # before outputs are created
+    check_age(view, publisher, streams, read_again)
+    warn_of_new_outputs(owed, {} if view.latest is None else view.latest.identities, streams)
+
+
+def _begin_streams(
+    graph: ApplicationGraph, plan: StartPlan, streams: JobStreams, tasks: int, owner: str
+) -> dict[SystemStream, Intermediate]:
+    """Create the durable intermediate streams that are missing. Returns where the run begins in each."""
+    new = streams.create_intermediates(tasks, owner)
+    return begin_streams(declared_streams(graph), plan.kept, streams.intermediate_ends(), new)
+
+
+def _create_outputs(streams: JobStreams, tasks: int) -> dict[str, int]:
+    partitions = streams.create_outputs(tasks)
+    for stream in set(streams.outputs) - set(streams.fenced):
         logger.warning(
-            "the job wrote store `%s` until checkpoint %s. Side inputs or a pushed table fill the store now, and its "
-            "earlier content is not used",
-            store,
-            record.id,
+            "the system of the output `%s` does not fence writers: a driver that lost this job may still append to it",
+            stream,
         )
-    return found | deleted
+    return partitions
+
+
+def _settings(
+    graph: ApplicationGraph,
+    config: JobConfig,
+    streams: JobStreams,
+    inputs: JobInputs,
+    output_partitions: dict[str, int],
+    run_id: str,
+) -> RuntimeSettings:
+    return RuntimeSettings(
+        job_name=config.job.name,
+        tasks=len(inputs.tasks),
+        output_partitions=output_partitions,
+        output_limits=streams.record_limits(),
+        cache_entries={spec.name: config.store(spec.name).object_cache_size for spec in graph.stores},
+        dead_letter=config.task.dead_letter_stream is not None,
+        identities={str(stream): identity for stream, identity in inputs.identities.items()},
+        config=config.for_tasks(),
+        max_ahead_ms=config.job.watermark_max_ahead_ms if graph.uses_time else None,
+        window_ms=config.task.window_ms,
+        step_limits=StepLimits(config.task.callback_drain_timeout_ms, config.task.callback_watermark_timeout_ms),
+        run_id=run_id,
+    )
 
 
 def _without(markers: OfTask, stores: Collection[str]) -> dict[str, dict[str, str]]:
@@ -333,6 +339,3 @@ def _without(markers: OfTask, stores: Collection[str]) -> dict[str, dict[str, st
         backend: {store: marker for store, marker in own.items() if store not in stores}
         for backend, own in markers.items()
     }
-
-
-__all__ = ["PreparedJob", "prepare"]

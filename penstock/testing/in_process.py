@@ -42,6 +42,7 @@ from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_output
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.side.plan import with_side_inputs
 from penstock.standby.driver.followers import moved_to, ready_standbys
+from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, prepare
 from penstock.start.streams import JobStreams
 from penstock.state.engines.engine import EngineFailedError
@@ -456,12 +457,8 @@ class InProcessDriver:
             objects,
             streams,
             self.log,
-            run_id=run_id,
-            from_checkpoint=from_checkpoint,
-            until_latest=until_latest,
-            close=close,
-            reset_operators=reset_operators,
-            clock=clock,
+            StartRequest(run_id, from_checkpoint, until_latest, close, reset_operators),
+            clock,
         )
         shown = job.settings.config if task_config is None else task_config
         self.job = replace(job, settings=replace(job.settings, store_layers=layers, config=shown))

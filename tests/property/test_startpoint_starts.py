@@ -18,9 +18,11 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.retention import keep
 from penstock.checkpoint.versions.table import build_versions
 from penstock.config.load import load_config
+from penstock.graph.specs import ApplicationGraph
 from penstock.objects.file import FileObjectStore
-from penstock.start.begin import StartPlan, plan_start
+from penstock.start.facts import StartFacts, read_requests, resolver
 from penstock.start.grouping import group_inputs
+from penstock.start.plan import StartPlan, plan_start
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
@@ -134,7 +136,10 @@ class Starts(RuleBasedStateMachine):
         ends = {ssp(n): end for n, end in self.system.admin().offsets(STREAM).items()}
         admins = {"local": self.system.admin()}
         inputs = JobInputs(group_inputs(ends).by_name, ends)
-        return plan_start(log.read(), None, CONFIG, inputs, admins, self.manager, self.now_ms)
+        view = log.read()
+        requests = read_requests(self.manager, view, CONFIG, self.now_ms)
+        facts = StartFacts(ApplicationGraph("flights", (), (), ()), CONFIG, inputs, view, requests)
+        return plan_start(facts, resolver(admins))
 
     def _expect(self, plan: StartPlan) -> None:
         """The start takes all that is there; of each partition the one made last, unless it is expired, moves it."""

@@ -18,7 +18,8 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.side.plan import side_input_of
-from penstock.start.begin import resolve_request, start_positions
+from penstock.start.facts import resolver
+from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
@@ -71,7 +72,7 @@ class StartpointJob:
 
     def resolve(self, request: StartpointRequest) -> int:
         """The offset a request means now."""
-        return resolve_request(self.admins, request)
+        return resolver(self.admins)(request)
 
     def changes(self, decision: StartDecision) -> tuple[OffsetChange, ...]:
         """Every position that the start would move, compared with the last checkpoint; all, if there is none.

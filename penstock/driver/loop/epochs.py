@@ -137,7 +137,7 @@ class Epochs:
         start = self._job.start
         record, times = start.restore_from, start.times
         if record is None:
-            return Boundary(start.positions, intermediate=start.intermediate)
+            return Boundary(start.positions, intermediate=self._job.intermediate)
         return Boundary(
             start.positions,
             record.batch,
@@ -145,7 +145,7 @@ class Epochs:
             times.event_times,
             times.watermarks,
             times.ended_inputs,
-            intermediate=start.intermediate,
+            intermediate=self._job.intermediate,
             lost={} if start.clears_state else record.lost,
             offered=start.offered,
         )

@@ -41,6 +41,7 @@ from penstock.spark.job.stop_signals import former_handlers, pass_on, stop_on_si
 from penstock.spark.session.gateway import hear_signals_of_submit, spark_died, stop_context
 from penstock.spark.session.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.spark.workers.packages import Shipment
+from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, prepare
 from penstock.start.streams import JobStreams
 from penstock.tables.driver.builds import TableBuilds
@@ -84,11 +85,7 @@ def run_application(
             objects,
             streams,
             log,
-            run_id=tenure.run_id,
-            from_checkpoint=from_checkpoint,
-            until_latest=until == "latest",
-            close=close,
-            reset_operators=reset_operators,
+            StartRequest(tenure.run_id, from_checkpoint, until == "latest", close, reset_operators),
         )
         words = LastWords(ShownFailure(objects, paths), tenure.keeper.lease, job.claim.epoch)
         undo.push(words)

@@ -46,6 +46,7 @@ from penstock.spark.query.source import RowReader
 from penstock.spark.query.stopping import QueryStoppedError, StopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.workers.packages import Shipment
+from penstock.start.facts import StartRequest
 from penstock.start.owed import Debts
 from penstock.start.prepare import prepare
 from penstock.start.streams import JobStreams
@@ -161,9 +162,7 @@ class QueryJob:
             self._objects,
             streams,
             log,
-            run_id=tenure.run_id,
-            from_checkpoint=None if bound.record is None else str(bound.record.id),
-            until_latest=False,
+            StartRequest(tenure.run_id, None if bound.record is None else str(bound.record.id)),
         )
         shown = ShownFailure(self._objects, self._paths)
         self._words = LastWords(shown, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)

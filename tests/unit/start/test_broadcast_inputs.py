@@ -20,8 +20,11 @@ from penstock.config.load import load_config
 from penstock.config.values.broadcast import BroadcastInputs, PartitionRange
 from penstock.config.values.kinds import RefusedError
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.start.begin import plan_start
+from penstock.graph.specs import ApplicationGraph
+from penstock.start.facts import StartFacts, read_requests, resolver
 from penstock.start.grouping import group_inputs
+from penstock.start.plan import decide_beginning
+from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import task_name
@@ -194,8 +197,10 @@ def planned(job: StoppedJob, broadcast: str | None = "local.all#0", **config: ob
     ends = {SSP("local", name, n): end for name in ("all", ssp(0).stream) for n, end in admin.offsets(name).items()}
     inputs = JobInputs(group_inputs(ends, loaded.task.broadcast_inputs).by_name, ends)
     manager = StartpointManager(job.objects, PATHS)
-    plan = plan_start(CheckpointLog(job.objects, PATHS).read(), None, loaded, inputs, {"local": admin}, manager, 1)
-    return dict(plan.positions)
+    view = CheckpointLog(job.objects, PATHS).read()
+    requests = read_requests(manager, view, loaded, 1)
+    facts = StartFacts(ApplicationGraph("flights", (), (), ()), loaded, inputs, view, requests)
+    return start_positions(decide_beginning(facts, resolver({"local": admin})), inputs, loaded)
 
 
 def at(zero: int, one: int, own: tuple[int, int] = (4, 7)) -> dict[TaskSsp, int]:

@@ -16,8 +16,8 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
-from penstock.start.begin import start_positions
 from penstock.start.grouping import group_inputs
+from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import (
     Candidates,
     JobInputs,

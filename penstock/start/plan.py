@@ -1,0 +1,174 @@
+"""The plan of a start: named steps from the facts to one `StartPlan`. Pure, but that systems resolve startpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from itertools import chain
+
+from penstock.api.ssp import SystemStream
+from penstock.batch.positions import Positions
+from penstock.checkpoint.edit import choose_origin
+from penstock.checkpoint.intermediate import Intermediate
+from penstock.checkpoint.origin import Origin, origin_of
+from penstock.checkpoint.record import CheckpointRecord, Offered
+from penstock.graph.specs import BatchTaskSpec
+from penstock.start.facts import Resolve, StartFacts
+from penstock.start.identities import refuse_recreated
+from penstock.start.intermediate import declared_streams, kept_streams, operators_of, recorded_operators
+from penstock.start.layout import check_layout, store_layout
+from penstock.start.positions import chosen_positions, start_positions
+from penstock.start.reset import Reset, plan_reset
+from penstock.start.startpoints.decide import Candidates, StartDecision, decide_start
+from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.times import StartTimes, start_times
+
+
+@dataclass(frozen=True, slots=True)
+class StartPlan:
+    """Where a run begins, decided once: every try to write its start checkpoint says the same."""
+
+    decision: StartDecision
+    positions: Positions
+    requests: tuple[StartpointRequest, ...] = ()
+    """All that the start checkpoint takes: applied, superseded and expired ones. They are deleted after it."""
+    consumed: tuple[str, ...] = ()
+    """The uuids of `requests`."""
+    times: StartTimes = field(default_factory=StartTimes)
+    reset: Reset = field(default_factory=Reset)
+    deleted: frozenset[str] = frozenset()
+    """Stores of the checkpoint that operators delete."""
+    filled: frozenset[str] = frozenset()
+    """Stores of the checkpoint that side inputs or a pushed table fill now."""
+    kept: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
+    """The unread part of the durable intermediate streams, by the checkpoint."""
+    offered: Offered | None = None
+    """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
+
+    @property
+    def restore_from(self) -> CheckpointRecord | None:
+        return self.decision.restore_from
+
+    @property
+    def clears_state(self) -> bool:
+        return self.decision.clears_state
+
+    @property
+    def origin(self) -> Origin:
+        """The state that the run's first epoch begins with."""
+        emptied = self.reset.stores | self.deleted | self.filled
+        return origin_of(self.restore_from, cleared=self.clears_state, emptied=emptied)
+
+
+def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
+    """Take every step in order.
+
+    Raises:
+        IncompatibleError: a startpoint cannot be applied, the application or the inputs do not fit the checkpoint, an
+            input was deleted and created again, or newer checkpoints than the one that may be read would be passed
+            over.
+        NotFoundError: the named checkpoint or an operator to be reset does not exist.
+    """
+    decision = decide_beginning(facts, resolve)
+    positions = start_positions(decision, facts.inputs, facts.config)
+    refuse_other_streams(facts, decision, positions)
+    reset = decide_reset(facts, decision)
+    times = decide_times(facts, decision, positions, reset)
+    deleted, filled = stores_without_writer(facts, decision)
+    refuse_other_layout(facts, decision, reset.stores | deleted | filled)
+    requests = facts.requests
+    return StartPlan(
+        decision,
+        positions,
+        (*requests.live, *requests.expired, *requests.taken),
+        requests.uuids,
+        times,
+        reset,
+        deleted,
+        filled,
+        decide_streams(facts, decision, reset, times),
+        last_offered(facts, decision),
+    )
+
+
+def decide_beginning(facts: StartFacts, resolve: Resolve) -> StartDecision:
+    """Choose the checkpoint, and what startpoints make of its positions and its state."""
+    view, config = facts.view, facts.config
+    candidates = Candidates(
+        choose_origin(view, facts.from_checkpoint, config.task),
+        view.restorable,
+        config.task.checkpoint_read_versions,
+        named=facts.from_checkpoint is not None,
+    )
+    return decide_start(facts.requests.live, facts.inputs, candidates, resolve)
+
+
+def refuse_other_streams(facts: StartFacts, decision: StartDecision, positions: Positions) -> None:
+    """Raise IncompatibleError if an input was deleted and created again since the checkpoint."""
+    if decision.restore_from is not None:
+        chosen = chosen_positions(decision, facts.inputs, facts.config)
+        refuse_recreated(decision.restore_from, facts.inputs.identities, positions, chosen)
+
+
+def decide_reset(facts: StartFacts, decision: StartDecision) -> Reset:
+    """Choose the operators that begin again."""
+    record = decision.restore_from
+    writers = [each.writer for each in declared_streams(facts.graph)]
+    between = {*chain(*map(operators_of, writers)), *recorded_operators(record)}
+    declared = [op.id for op in facts.graph.operators]
+    return plan_reset(facts.reset_operators, declared, record, store_layout(facts.graph), between)
+
+
+def decide_times(facts: StartFacts, decision: StartDecision, positions: Positions, reset: Reset) -> StartTimes:
+    """Choose the event times and watermarks that the run begins with."""
+    record = decision.restore_from
+    times = start_times(
+        record,
+        clears_state=decision.clears_state,
+        positions=positions,
+        ends=facts.inputs.ends,
+        parent=next((each for each in facts.view.checkpoints if record is not None and each.id == record.parent), None),
+    )
+    return reset.times(times, facts.graph.operators)
+
+
+def stores_without_writer(facts: StartFacts, decision: StartDecision) -> tuple[frozenset[str], frozenset[str]]:
+    """The stores of the checkpoint that operators delete, and those that something else fills now."""
+    record = decision.restore_from
+    if record is None:
+        return frozenset(), frozenset()
+    deleted = {store for op in facts.graph.operators if isinstance(op, BatchTaskSpec) for store in op.deletes}
+    filled = frozenset(spec.name for spec in facts.graph.side_stores)
+    layout = store_layout(facts.graph)
+    return frozenset(deleted.intersection(record.stores).difference(layout)), filled.intersection(record.stores)
+
+
+def refuse_other_layout(facts: StartFacts, decision: StartDecision, emptied: frozenset[str]) -> None:
+    """Raise IncompatibleError if the application cannot go on from the stores of the checkpoint."""
+    record = decision.restore_from
+    if record is not None:
+        emptied = frozenset(record.stores) if decision.clears_state else emptied
+        check_layout(record, store_layout(facts.graph), len(facts.inputs.tasks), emptied, facts.job)
+
+
+def decide_streams(
+    facts: StartFacts, decision: StartDecision, reset: Reset, times: StartTimes
+) -> dict[SystemStream, Intermediate]:
+    """Choose what is kept of the durable intermediate streams."""
+    return kept_streams(
+        decision.restore_from,
+        declared_streams(facts.graph),
+        clears_state=decision.clears_state,
+        reset=reset.operators,
+        job=facts.job,
+        has_grown=bool(times.grown),
+    )
+
+
+def last_offered(facts: StartFacts, decision: StartDecision) -> Offered | None:
+    """The query's last batch, by the checkpoint."""
+    record, view = decision.restore_from, facts.view
+    offered = None if record is None else record.offered
+    if offered is not None and (record != view.latest or view.faults):
+        return replace(offered, has_output=False)
+    return offered

@@ -1,0 +1,40 @@
+"""The positions that a run begins at: startpoint, then checkpoint, then `samza.offset.default` (SEP-18). Pure."""
+
+from __future__ import annotations
+
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.positions import TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.config.model import JobConfig
+from penstock.start.startpoints.decide import JobInputs, StartDecision
+from penstock.start.startpoints.request import task_number
+
+
+def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
+    """The checkpoint's positions but for streams that are reset, and those of the startpoints over them. A checkpoint
+    that a startpoint chose counts for every stream: only then state and input agree.
+
+    Raises:
+        IncompatibleError: an input has another number of partitions than at the checkpoint.
+    """
+    record = decision.restore_from
+    saved = {} if record is None else to_positions(record.next_offsets)
+    resumed = resumed_positions(saved, _readers(inputs), _first(inputs, config))
+    return resumed | chosen_positions(decision, inputs, config)
+
+
+def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
+    """The positions of streams that are reset and of startpoints. They hold whatever the checkpoint says."""
+    chosen: dict[TaskSsp, int] = {}
+    if decision.with_state != "nearest" or decision.restore_from is None:
+        first = _first(inputs, config)
+        chosen = {at: first[at.ssp] for at in _readers(inputs) if config.reset_offset(at.ssp.system_stream)}
+    return chosen | to_positions({task_number(task): own for task, own in decision.offsets.items()})
+
+
+def _first(inputs: JobInputs, config: JobConfig) -> dict[SystemStreamPartition, int]:
+    streams = {ssp.system_stream for ssp in inputs.ends}
+    return first_positions(inputs.ends, {stream: config.offset_default(stream) for stream in streams})
+
+
+def _readers(inputs: JobInputs) -> list[TaskSsp]:
+    return [TaskSsp(task_number(task), ssp) for task, ssps in inputs.tasks.items() for ssp in ssps]

@@ -1,0 +1,73 @@
+"""Notes in the log about the plan of a start: startpoints, times, operators and stores that it changes."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.batch.positions import TaskSsp
+from penstock.start.facts import StartFacts
+from penstock.start.plan import StartPlan
+from penstock.start.startpoints.request import StartpointRequest, task_number
+from penstock.start.times import StartTimes
+from penstock.wording import listed, utc_text
+
+logger = logging.getLogger(__name__)
+
+
+def report(plan: StartPlan, facts: StartFacts) -> None:
+    _report_startpoints(plan, facts)
+    _report_times(plan.times)
+    _report_stores(plan)
+    if plan.reset.operators:
+        logger.warning(
+            "this start drops what waits in operator %s, as requested, and keeps all other state. Each start with this "
+            "request does so again",
+            listed([f"`{operator}`" for operator in plan.reset.operators]),
+        )
+
+
+def _report_startpoints(plan: StartPlan, facts: StartFacts) -> None:
+    decision = plan.decision
+    for request in facts.requests.expired:
+        logger.warning("the startpoint for %s has expired (job.startpoint.ttl.ms) and is deleted", request)
+    for request in facts.requests.live:
+        if request.from_future:
+            logger.warning(
+                "the startpoint for %s was made at %s, which is in the future by the clock of this host: one of two "
+                "clocks is wrong, and any other startpoint for the partition goes before it",
+                request,
+                utc_text(request.startpoint.creation_timestamp),
+            )
+    applied: dict[StartpointRequest, set[int]] = {}
+    for task, own in decision.requests.items():
+        for ssp, request in own.items():
+            applied.setdefault(request, set()).add(plan.positions[TaskSsp(task_number(task), ssp)])
+    for request, offsets in applied.items():
+        logger.info("the startpoint for %s is applied: offset %s", request, ", ".join(map(str, sorted(offsets))))
+    if decision.requests and decision.restore_from is not None:
+        logger.info("state: %s, checkpoint %s", decision.with_state, decision.restore_from.id)
+
+
+def _report_times(times: StartTimes) -> None:
+    for ssp in times.grown:
+        logger.info("`%s` had ended, and has new messages: they are read", ssp)
+    for ssp in sorted({at.ssp for at in times.late}):
+        logger.warning(
+            "`%s` was moved back, and the state is kept: the messages that are read again are late where an operator's "
+            "watermark has passed them. A startpoint with the state `clear` or `nearest` begins event time again",
+            ssp,
+        )
+
+
+def _report_stores(plan: StartPlan) -> None:
+    if plan.restore_from is None:
+        return
+    for store in sorted(plan.deleted):
+        logger.info("store `%s` of checkpoint %s is dropped: the application deletes it", store, plan.restore_from.id)
+    for store in sorted(plan.filled):
+        logger.warning(
+            "the job wrote store `%s` until checkpoint %s. Side inputs or a pushed table fill the store now, and its "
+            "earlier content is not used",
+            store,
+            plan.restore_from.id,
+        )
