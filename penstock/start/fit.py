@@ -1,4 +1,4 @@
-"""Whether a configuration fits an application. Pure."""
+"""Checks that a configuration fits an application. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which task reads which partitions of the inputs: Samza's GroupByPartition, with broadcast partitions. Pure."""
+"""Assigns the partitions of the inputs to tasks: Samza's GroupByPartition, with broadcast partitions. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ class Grouping:
 
     @property
     def count(self) -> int:
-        """How many tasks there are."""
         return len(self.tasks)
 
     @property

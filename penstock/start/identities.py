@@ -1,4 +1,4 @@
-"""Whether the inputs of a job are still the streams that it has read. Pure."""
+"""Checks that the inputs of a job are still the streams that it has read. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.errors import IncompatibleError
 from penstock.wording import argument
 
 Identities: TypeAlias = Mapping[SystemStream, str]
-"""What distinguishes each stream from earlier and later ones of its name, where the system has that."""
+"""Stream -> the text that tells it from others of its name. Systems without such a text leave it out."""
 
 
 def recreated(before: Identities, now: Identities) -> tuple[SystemStream, ...]:

@@ -14,7 +14,7 @@ from penstock.system.base import PartitionOffsets
 from penstock.wording import argument, counted
 
 READER = ".through"
-"""What follows the id of the operator that writes, in the id of the one that reads."""
+"""Appended to the id of the writing operator: the id of the reading one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class DeclaredStream:
 
     @property
     def layout(self) -> str:
-        """What a checkpoint remembers of it."""
+        """The text that a checkpoint records."""
         return f"{self.writer} {self.serdes}"
 
 
@@ -66,7 +66,7 @@ def kept_streams(
     job: str = "JOB",
     has_grown: bool = False,
 ) -> dict[SystemStream, Intermediate]:
-    """What a start keeps of what its checkpoint says: nothing that is unread if it clears the state or resets the
+    """The unread part of the checkpoint's streams that a start keeps: none if it clears the state or resets the
     operator. Streams that the application no longer has, and new ones, are left out.
 
     Args:

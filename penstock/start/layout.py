@@ -1,4 +1,4 @@
-"""Which operators use which store, and whether an application fits the stores of a checkpoint. Pure."""
+"""Layouts of stores, and the check that an application fits the stores of a checkpoint. Pure."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def check_layout(
 
 
 def _is_read_as(old: StoreLayout, new: StoreLayout, now: str) -> bool:
-    """Whether a store is read as it was written: its entries get a time to live in the first batch, or its rows have
+    """True if a store is read as it was written: its entries get a time to live in the first batch, or its rows have
     more fields now."""
     return (new.expires and now == str(replace(old, expires=True))) or new.adds_fields(old)
 
@@ -91,7 +91,7 @@ def _without_ttl(record: CheckpointRecord, store: str) -> IncompatibleError:
 def _changed_operator(
     record: CheckpointRecord, store: str, before: str, now: str | None, job: str
 ) -> IncompatibleError:
-    """What an operator has in its own store cannot be read by another operator, or by one that is defined otherwise."""
+    """No other operator can read an operator's own store, nor the same one if it is defined otherwise."""
     operator, _, kind = store.rpartition(".")
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
@@ -122,7 +122,7 @@ def _difference(was: str, now: str) -> str:
 
 
 def _renamed(before: str, now: str) -> str:
-    """What to write where the store is the same and its operators have other ids: those without one are numbered."""
+    """The hint where only the ids of operators differ: operators without an id are numbered."""
     (old, *serdes), (new, *others) = before.split(" "), now.split(" ")
     olds, news = old.split(","), new.split(",")
     if serdes != others or len(olds) != len(news):
@@ -137,7 +137,7 @@ def _renamed(before: str, now: str) -> str:
 
 
 def _old_numbers(store: str, before: str, now: str) -> str:
-    """What to declare where only the form of number keys differs: they used to be written as Samza does."""
+    """The hint where only the form of number keys differs: Samza writes them in another one."""
     old, new = before.split(" "), now.split(" ")
     if len(old) != 3 or len(new) != 3 or (old[0], old[2]) != (new[0], new[2]) or new[1] != f"ordered-{old[1]}":
         return ""

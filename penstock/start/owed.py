@@ -1,4 +1,4 @@
-"""What earlier records left to be published: whose it is, whether it can be published, and when it is sent again."""
+"""Debts: messages that earlier records left to be published. Whose they are, and whether they can be published."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 
 def own_debt(owed: Owed, uid: str, paths: JobPaths) -> Owed:
-    """What of it is this job's, with the keys of objects in this job's folder.
+    """The part of a debt that is this job's, with the keys of objects in this job's folder.
 
     The uid ends the name of who publishes. A folder that was moved keeps its uid, and with it the name. The folder of a
     job with another uid is a copy: what its original had not published is the original's to publish. Rows for
@@ -54,7 +54,7 @@ def publisher_name(owed: Owed, uid: str, paths: JobPaths) -> str:
 
 
 def is_of(owed: Owed, uid: str) -> bool:
-    """Whether the job with this uid wrote it."""
+    """True if the job with this uid wrote it."""
     return not owed.publisher or owed.publisher.endswith(f"-{uid}")
 
 
@@ -64,7 +64,7 @@ def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:
 
 
 class Debts:
-    """What the log says that is still to be published, less what this driver has published. Thread-safe.
+    """The debt in the log, less the messages that this driver has published. Thread-safe.
 
     Outputs that a query takes over (`keeps`) count as owed until it has taken them, so that every record names their
     objects.
@@ -163,7 +163,7 @@ def _last(view: LogView) -> int:
 
 
 def _marks(publisher: str, streams: JobStreams) -> Iterator[tuple[SystemStreamPartition, Progress]]:
-    """How far publishing is, of every partition of every exactly-once output, with one question to each system."""
+    """The progress of publishing in every partition of every exactly-once output, with one question to each system."""
     parts: dict[str, list[SystemStreamPartition]] = {}
     for stream in sorted({*streams.exactly_once, *streams.owed}):
         if stream.system != QUERY_SYSTEM:  # its rows are published by the record that names them

@@ -86,7 +86,7 @@ class PreparedJob:
     admins: BackendAdmins
     until: Mapping[SystemStreamPartition, int] | None
     close: bool
-    """Whether a run that reaches its end closes the stream."""
+    """True if a run that reaches its end closes the stream."""
     side_fingerprints: Mapping[str, str]
     """See `JobPackage.side_fingerprints`."""
     publisher: str
@@ -94,7 +94,7 @@ class PreparedJob:
     clock: Clock
     identities: Identities
     recorded_identities: Identities
-    """Those of the inputs, when the job was prepared."""
+    """The identities that records have: those of the inputs and of exactly-once outputs at the start."""
 
     @property
     def inputs(self) -> tuple[SystemStream, ...]:
@@ -143,8 +143,8 @@ class PreparedJob:
         }
 
     def other_markers(self, record: CheckpointRecord) -> str:
-        """What to configure if the checkpoint cannot be restored in version 1, and its version 2 has markers of other
-        backends: a sentence, or nothing."""
+        """A hint if the checkpoint cannot be restored in version 1, and its version 2 has markers of other backends; else
+        an empty text."""
         order = self.config.task.checkpoint_read_versions
         chosen = choose_version([record], order, 0)
         if chosen is None or chosen.version == V2 or V2 not in versions_of(record):

@@ -1,4 +1,4 @@
-"""What changed in the state of a processor of PySpark since a checkpoint, in words. Pure.
+"""Differences in the state of a processor of PySpark since a checkpoint, in words. Pure.
 
 The texts that are compared are made in `penstock.spark.processor.declared`. A value is `value-1(n:bigint)`, a map has
 the columns of its keys before a semicolon, a grouping key is `key-1(user:string)`, and timers have the time mode before

@@ -90,7 +90,7 @@ class JobStreams:
     broadcast: tuple[PartitionRange, ...] = ()
     least_tasks: int = 0
     retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
-    """How long outputs keep their messages, where the configuration says it."""
+    """The retention of outputs, where the configuration has one."""
     intermediates: tuple[SystemStream, ...] = ()
     """The durable intermediate streams."""
     exactly_once: frozenset[SystemStream] = frozenset()
@@ -147,7 +147,7 @@ class JobStreams:
         ]
 
     def group(self, ssps: Iterable[SystemStreamPartition]) -> Grouping:
-        """Which task reads which of the inputs' partitions. Raises ConfigError as `group_inputs`."""
+        """Assign the inputs' partitions to tasks. Raises ConfigError as `group_inputs`."""
         return group_inputs(ssps, self.broadcast, self.least_tasks)
 
     def create_outputs(self, partitions: int) -> dict[str, int]:
@@ -227,8 +227,7 @@ class JobStreams:
         return {stream: self.admins[stream.system].offsets(stream.stream) for stream in self.intermediates}
 
     def identities(self) -> dict[SystemStream, str]:
-        """What distinguishes each input from others of its name, where the system has that. Raises NotFoundError if an
-        input does not exist."""
+        """The identities of the inputs. Raises NotFoundError if an input does not exist."""
         found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.inputs}
         return {stream: identity for stream, identity in found.items() if identity is not None}
 
@@ -257,7 +256,7 @@ class JobStreams:
         return {stream: what for stream, what in named.items() if stream not in self.inputs}
 
     def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
-        """Whether every side input is there.
+        """Check that every side input is there.
 
         Raises:
             NotFoundError: a stream does not exist.

@@ -32,7 +32,7 @@ def start_times(
     ends: Ends,
     parent: CheckpointRecord | None = None,
 ) -> StartTimes:
-    """Those of the checkpoint, if its state is kept; none after a batch that closed the stream.
+    """The times of the checkpoint, if its state is kept; none after a batch that closed the stream.
 
     If an input that had ended has grown, its event times are dropped, and so are the watermarks of operators whose
     inputs had all ended: they begin again.

@@ -32,13 +32,13 @@ class Sorted:
 
     @property
     def uuids(self) -> tuple[str, ...]:
-        """Of all of them: what the start checkpoint must name, so that none is applied later."""
+        """The start checkpoint must name all of them, so that none is applied later."""
         return tuple(sorted({each.uuid for each in (*self.live, *self.expired, *self.taken)}))
 
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """What a job reads. `others` are further streams that it uses, with what for: they take no startpoint. `identities`
+    """The inputs of a job. `others` are further streams that it uses, with their use: they take no startpoint. `identities`
     distinguish the inputs from others of their names."""
 
     tasks: TaskInputs
@@ -70,12 +70,12 @@ class StartDecision:
 
     @property
     def clears_state(self) -> bool:
-        """Whether every store begins empty although there is a checkpoint."""
+        """True if every store begins empty although there is a checkpoint."""
         return self.with_state == "clear" and self.restore_from is not None
 
 
 def sort_out(requests: Iterable[StartpointRequest], taken: Collection[str], now_ms: int, ttl_ms: int) -> Sorted:
-    """Which requests may be applied; `taken` are the uuids in the checkpoint log."""
+    """Sort requests; `taken` are the uuids in the checkpoint log."""
     live, expired, done = [], [], []
     for request in requests:
         if request.uuid in taken:
@@ -126,7 +126,7 @@ def decide_start(
 
 
 def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
-    """What becomes of the state: what the requests say, which must not contradict each other; `keep` if none does.
+    """The choice that the requests make for the state; `keep` if none makes one.
 
     Raises:
         IncompatibleError: they do; names them.

@@ -27,7 +27,7 @@ from penstock.start.startpoints.serde import NAMESPACE
 from penstock.wording import utc_text
 
 TTL_MS = 12 * 3_600_000
-"""How long Samza keeps a startpoint."""
+"""The time that Samza keeps a startpoint."""
 
 
 class StartpointManager:

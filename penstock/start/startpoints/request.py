@@ -20,11 +20,11 @@ from penstock.start.startpoints.serde import WrittenStartpoint, to_document
 from penstock.wording import listed
 
 WithState: TypeAlias = Literal["nearest", "clear", "keep"]
-"""What becomes of the state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
+"""The state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
 as it is."""
 
 CLOCKS_DIFFER_MS = 5 * 60_000
-"""How far the clocks of two hosts may differ. A startpoint that was made later than this is from the future."""
+"""The largest difference of the clocks of two hosts. A startpoint that was made later than this is from the future."""
 _UUID = re.compile(r"[0-9A-Za-z_-]+")
 _KEY = re.compile(r"(?P<ssp>.+\.[0-9]+?)(?:\.(?P<task>Partition (?:0|[1-9][0-9]*)))?")
 _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
@@ -32,7 +32,7 @@ _TICKS_PER_MS = 4096
 """As many as a uuid has room for beside its time."""
 _ticking = threading.Lock()
 _last_tick = 0
-"""Of the uuid that was made last, since 1970."""
+"""The time of the newest uuid, in milliseconds since 1970."""
 
 
 def task_name(task: int) -> str:
@@ -50,7 +50,7 @@ def task_number(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """What a startpoint is for: a partition in every task that reads it, or (`task`) in one. Written as Samza does,
+    """The target of a startpoint: a partition in every task that reads it, or (`task`) in one. Written as Samza does,
     `system.stream.partition[.Partition n]`; stream names with dots round-trip."""
 
     ssp: SystemStreamPartition
@@ -107,7 +107,7 @@ class StartpointRequest:
 
     @property
     def rank(self) -> tuple[bool, int, bool, str]:
-        """Of several that apply to a partition of a task, the one with the largest counts: the last one made, and of
+        """Among several that apply to a partition of a task, the largest counts: the last one made, and of
         two made at once that of the task. The uuid makes it total, so that everybody decides alike, and of two that a
         process made in the same millisecond, the later one counts. One from the future goes behind all others: nobody
         knows when it was made, and a wrong clock must not outrank every later request."""
@@ -115,7 +115,6 @@ class StartpointRequest:
         return not self.from_future, created, self.key.task is not None, self.uuid
 
     def is_expired(self, now_ms: int, ttl_ms: int) -> bool:
-        """Whether it is too old to be applied."""
         return now_ms - self.startpoint.creation_timestamp >= ttl_ms
 
     def __str__(self) -> str:
@@ -141,7 +140,7 @@ def describe(startpoint: Startpoint) -> str:
 
 
 def encode_request(request: StartpointRequest) -> bytes:
-    """What is stored: Samza's JSON of the startpoint, with what Samza does not have added where it was asked for."""
+    """The stored bytes: Samza's JSON of the startpoint, and fields that Samza does not have where they are set."""
     document = to_document(request.startpoint)
     if request.with_state is not None:
         document["withState"] = request.with_state
@@ -151,7 +150,7 @@ def encode_request(request: StartpointRequest) -> bytes:
 
 
 def is_from_future(startpoint: Startpoint, now_ms: int) -> bool:
-    """Whether it was made later than any clock can show now."""
+    """True if it was made later than any clock can show now."""
     return startpoint.creation_timestamp > now_ms + CLOCKS_DIFFER_MS
 
 
@@ -194,7 +193,7 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
 
 
 class _Written(WrittenStartpoint, rename="camel"):
-    """What is stored: Samza's fields, and what Samza does not have."""
+    """The stored document: Samza's fields, and those that Samza does not have."""
 
     with_state: WithState | None = None
     clamp: bool = False

@@ -91,7 +91,7 @@ def decode_startpoint(data: str | bytes) -> Startpoint:
 
 
 def decode_fan_out(data: str | bytes) -> dict[SystemStreamPartition, Startpoint]:
-    """What Samza has given to one task. Stream names with dots come back whole. Raises CorruptError."""
+    """The startpoints that Samza has given to one task. Stream names with dots come back whole. Raises CorruptError."""
     what = f"not a fan-out of startpoints, {data[:200]!r}"
     with decoding(what):
         given = decode(_FanOut, data, what).fan_outs
