@@ -143,8 +143,8 @@ class PreparedJob:
         }
 
     def other_markers(self, record: CheckpointRecord) -> str:
-        """A hint if the checkpoint cannot be restored in version 1, and its version 2 has markers of other backends; else
-        an empty text."""
+        """A hint if the checkpoint cannot be restored in version 1, but its version 2 has markers of other backends;
+        else an empty text."""
         order = self.config.task.checkpoint_read_versions
         chosen = choose_version([record], order, 0)
         if chosen is None or chosen.version == V2 or V2 not in versions_of(record):

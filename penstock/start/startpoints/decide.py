@@ -38,8 +38,8 @@ class Sorted:
 
 @dataclass(frozen=True, slots=True)
 class JobInputs:
-    """The inputs of a job. `others` are further streams that it uses, with their use: they take no startpoint. `identities`
-    distinguish the inputs from others of their names."""
+    """The inputs of a job. `others` are further streams that it uses, with their use: they take no startpoint.
+    `identities` distinguish the inputs from others of their names."""
 
     tasks: TaskInputs
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
