@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SBOM = ROOT / "build" / "penstock.cdx.json"
 EXTRAS = ("kafka",)
 """The extras that a job may use at run time."""
-NEEDED = ("penstock/py.typed", "penstock/engine/log4j2.properties")
+NEEDED = ("penstock/py.typed", "penstock/spark/session/log4j2.properties")
 PERMISSIVE = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib"),
     "License :: OSI Approved :: Apache Software License",
@@ -51,7 +51,7 @@ class LockedPackage:
 
     version: str
     sha256: tuple[str, ...]
-    """Of every file of this version, for all platforms."""
+    """The hashes of every file of this version, for all platforms."""
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from tools.release_check import (
 GOOD = (
     "penstock/__init__.py",
     "penstock/py.typed",
-    "penstock/engine/log4j2.properties",
+    "penstock/spark/session/log4j2.properties",
     "penstock-1.0.dist-info/licenses/LICENSE",
 )
 
