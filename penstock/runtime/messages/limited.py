@@ -1,7 +1,7 @@
 """The way out to an exactly-once output that refuses some records.
 
-Such a record fails in the operator that made it, as one does that is not serialised. Once a checkpoint had it, no start
-could publish it, and each would end.
+A refused record fails in the operator that made it, like one that is not serialised. Once it was in a checkpoint, no
+start could publish it, and each would end.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LimitedOutlet(Outlet):
         return checked
 
     def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
-        """Add messages that are serialised already, unless the stream refuses one of them."""
+        """Add serialised messages, unless the stream refuses one of them."""
         least = self._limits.least_bytes
         is_small = least is None or sum(len(part or b"") for column in (keys, values) for part in column) <= least
         if not is_small or (self._limits.needs_key and None in keys):

@@ -1,4 +1,4 @@
-"""The ways out of a stage: what is sent, in columns, until it is cut into packets."""
+"""The ways out of a stage: messages in columns, until they are cut into packets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA
 
 FLUSH_MESSAGES = 8192
-"""Messages a channel collects before they are cut into packets."""
+"""Messages that a channel collects before they are cut into packets."""
 
 FLUSH_BYTES = 8 << 20
 """Bytes of keys and values that a channel collects before they are cut into packets."""
@@ -46,11 +46,11 @@ class Outlet:
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []
         self.push = self._make_push(position)
-        """Add a message, serialised now, that the message at the position led to."""
+        """Serialise and add a message that the message at the position led to."""
         self.accept = self._make_accept(position)
-        """Add messages, serialised now, where they are not at hand as the channel's serdes write them."""
+        """Add messages. Serialises those that do not have the bytes of the channel's serdes."""
         self.push_raw = self._make_push_raw(position)
-        """The same for a message that is serialised already."""
+        """Add a message that is serialised already."""
 
     def _make_push(self, position: Position) -> Push:
         key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
@@ -115,7 +115,7 @@ class Outlet:
         return len(self.keys)
 
     def count_bytes(self) -> int:
-        """Add what was collected since the last call to `bytes`, and return it."""
+        """Add the messages since the last call to `bytes`, and return their bytes."""
         start, self._counted = self._counted, len(self.keys)
         more = sum(sum(map(len, filter(None, islice(column, start, None)))) for column in (self.keys, self.values))
         self.bytes += more
@@ -123,11 +123,11 @@ class Outlet:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has collected enough to be sent."""
+        """True if it has collected enough to be sent."""
         return len(self.keys) >= FLUSH_MESSAGES or self.bytes >= FLUSH_BYTES
 
     def end_page(self, page: Page) -> None:
-        """The messages collected so far are from this page: resolve the rows noted during it."""
+        """Resolve the rows noted on this page, from which all messages collected since the last page are."""
         if self._rows:
             rows = np.fromiter(self._rows, np.int64, len(self._rows))
             timestamps, origins, offsets = (column[rows] for column in page.columns())
@@ -135,14 +135,13 @@ class Outlet:
             self._rows.clear()
 
     def truncate(self, length: int) -> None:
-        """Forget what was added on the current page after the first `length` messages."""
+        """Forget the messages of the current page after the first `length`."""
         forgotten = len(self.keys) - length
         for column in (self.keys, self.values):
             del column[length:]
         del self._rows[len(self._rows) - forgotten :]
 
     def clear(self) -> None:
-        """Forget everything."""
         for column in (self.keys, self.values, self._rows, self._pages):
             column.clear()
         self.bytes = self._counted = 0

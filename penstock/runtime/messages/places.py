@@ -1,4 +1,4 @@
-"""Which declaration the serdes of a channel come from."""
+"""The declaration that the serdes of a channel come from."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ _HELD_RESULTS = 10_000
 """Results that are gathered before they are passed on."""
 
 _AT_MOST = 100_000
-"""Messages without a partner that an attempt emits, unless operators downstream rely on more; and entries that it
-drops."""
+"""Limit of the messages without a partner that an attempt emits, unless operators downstream rely on more; and of the
+entries that it drops."""
 
 
 class StreamJoin(Operator[JoinSpec]):
-    """Every pair is found by that message of the two that comes last."""
+    """Each pair is found by the message that comes last."""
 
     @property
     def time_store(self) -> str | None:
@@ -70,9 +70,10 @@ class _JoinNode(Node):
         self.waiting = Waiting(store)
         self.results = _Results(surroundings.position, downstream)
         self.replaced: list[Alone] = []
-        """Messages without a partner that the messages under way have replaced."""
+        """Messages without a partner that the current messages have replaced."""
         self._left_alone: list[Alone] = []
-        """All of the attempt. They fire at the end of its input. What may be undone is in the store instead."""
+        """All of the attempt. They fire at the end of its input. If messages may be undone, they are in the store
+        instead."""
         self.late_watermark = NO_WATERMARK
         self._undoable = surroundings.undoable
         late_to = spec.join.late_to
@@ -95,14 +96,15 @@ class _JoinNode(Node):
         self.forget()
 
     def forget(self) -> None:
-        """Forget what is held: nothing of it may be stored later."""
+        """Forget all held entries, so that none is stored later."""
         self.kept.clear()
         self.waiting.clear()
         self.results.clear()
         self.replaced.clear()
 
     def settle(self) -> None:
-        """Some messages have been processed."""
+        """Pass on the results, and store the held entries if need be. Called after some messages have been
+        processed."""
         self.results.deliver()
         if self._undoable:  # an operator behind may fail with this message, which is then undone in the store only
             for time_ms, letter, key, value in self.replaced:
@@ -118,7 +120,7 @@ class _JoinNode(Node):
         self.waiting.save()
 
     def send_late(self, key: Any, value: Any) -> None:
-        """A message is late."""
+        """Send a late message to the late output, or count it."""
         if self._late_to is None:
             self._late.inc()
         else:
@@ -147,7 +149,7 @@ class _JoinNode(Node):
 
 
 class _Inlet:
-    """What takes the messages of one side."""
+    """The target for the messages of one side."""
 
     def __init__(self, node: _JoinNode, declared: JoinSide, side: Side, other: JoinSide, other_side: Side) -> None:
         self.source = declared.source
@@ -202,7 +204,8 @@ class _Inlet:
         return encode_column(part, serde, column, columns.rows, node.position, node.spec.id, self._place)
 
     def _wait(self, key: bytes, kept_row: Row, gone: Row | None, row: int, *, alone: bool) -> None:
-        """Note whether a message waits for its first partner. One that is not kept, or no more, cannot get any."""
+        """Note that a message waits for its first partner. A message that is not kept, or no longer kept, cannot get
+        one."""
         waiting = self._node.waiting
         if gone is kept_row:
             if alone:
@@ -214,7 +217,8 @@ class _Inlet:
             waiting.add(self.side, key, kept_row[0])
 
     def _add_pairs(self, key: bytes, kept_row: Row, partners: list[Row], row: int) -> None:
-        """A message joins these. All values are as their serde reads them, whichever message came first."""
+        """Add the results for these partners. All values have been through their serdes, whichever message came
+        first."""
         node, other = self._node, self._other
         time_ms, value = kept_row
         own, shown_key = _decoded(self._value_serde, value), self._key_serde.from_bytes(key)
@@ -226,13 +230,13 @@ class _Inlet:
             add(shown_key, result, row, max(time_ms, partner_ms))
 
     def _add_alone(self, key: bytes | None, kept_row: Row, row: int) -> None:
-        """A message that can get no partner is a result at once."""
+        """Add the result of a message that can get no partner."""
         shown_key = None if key is None else self._key_serde.from_bytes(key)
         result = self._function(_decoded(self._value_serde, kept_row[1]), None)
         self._node.results.add(shown_key, result, row, self.side.last_ms(kept_row[0]))
 
     def firing(self, key: bytes, value: bytes | None, time_ms: int) -> Firing:
-        """A message that can get no partner any more is emitted."""
+        """The firing that emits a message which can no longer get a partner."""
         alone = partial(self._emit_alone, key, value)
         return Firing(key, time_ms, f"{self.name} message without a partner", alone, value=value)
 
@@ -246,7 +250,7 @@ def _decoded(serde: Serde[Any], data: bytes | None) -> Any:
 
 
 class _Results:
-    """Results on their way: they are passed on by column."""
+    """Results that wait to be passed on by column."""
 
     def __init__(self, position: Position, downstream: Target) -> None:
         self._position = position
@@ -254,7 +258,6 @@ class _Results:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
         self._keys: list[Any] = []
         self._values: list[Any] = []
         self._rows: list[int] = []
@@ -262,7 +265,7 @@ class _Results:
         """For rows that were added to the page, the row of the message."""
 
     def add(self, key: Any, value: Any, row: int, time_ms: int) -> None:
-        """A result that the message of the row led to, with this time."""
+        """Add a result, with this time, that the message in the row led to."""
         page = self._position.page
         if time_ms != page.timestamps[row]:
             message, row = row, page.at_time(row, time_ms)
@@ -274,7 +277,6 @@ class _Results:
             self.deliver()
 
     def deliver(self) -> None:
-        """Pass on all."""
         if not self._rows:
             return
         position, made_from = self._position, self._made_from

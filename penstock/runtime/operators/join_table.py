@@ -12,7 +12,7 @@ from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
 
 class JoinTable(Operator[TableJoinSpec]):
-    """The table's value as it is when the message comes."""
+    """Joins with the table's value at the moment when the message comes."""
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         op_id, position, function = self.spec.id, surroundings.position, self.spec.function

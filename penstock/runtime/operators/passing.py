@@ -1,4 +1,4 @@
-"""input, intermediate, merge, send_to: every message is passed on as it is."""
+"""input, intermediate, merge, send_to: pass on every message as it is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from penstock.runtime.operators.base import Node, Operator, S, Surroundings, Wat
 
 
 class PassingOperator(Operator[S]):
-    """An operator that passes on every message as it is."""
-
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         return Node(downstream.accept, downstream.push)
 
@@ -44,7 +42,7 @@ class Intermediate(PassingOperator[IntermediateSpec]):
 
 
 class Merge(PassingOperator[MergeSpec]):
-    """The messages of every operator that it reads."""
+    """The messages of all its sources."""
 
 
 class SendTo(PassingOperator[SendToSpec]):

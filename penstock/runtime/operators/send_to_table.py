@@ -65,8 +65,9 @@ class _HistoryNode(Node):
         self._kept_from = NO_WATERMARK
 
     def begin(self, batch: Batch) -> None:
-        """What a message of the table's joins may still ask for is at or above the lowest of these watermarks: messages
-        below the late watermark are late, and what waits is above the output watermark."""
+        """Sets the time from which on versions are kept. A join of the table may ask for times at or above the lowest
+        of these watermarks: messages below the late watermark are late, and those that wait are above the output
+        watermark."""
         reached = min(min(batch.late_watermark(op), batch.output_watermark(op)) for op in self._users)
         self._kept_from = max(NO_WATERMARK, reached - self._history_ms)
 
@@ -96,8 +97,8 @@ class _HistoryNode(Node):
         return iter(())
 
     def _drop_before(self, key: Any) -> None:
-        """Drop the versions of the key that are older than the one that is valid where versions are kept from; and that
-        one as well if it says that the key has no value: no older one can come any more."""
+        """Drop the versions of the key that are older than the one valid at `_kept_from`; and that one as well if it
+        says that the key has no value, because no older one can come any more."""
         found = self._versions.range((key, self._kept_from), (key, EARLIEST_MS))
         for number, (version, value) in enumerate(found):
             if number or value is None:

@@ -1,4 +1,4 @@
-"""Which operator each spec of an application is."""
+"""The operator of each spec."""
 
 from __future__ import annotations
 
@@ -55,9 +55,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     TemporalJoinSpec: TemporalJoin,
     WindowSpec: WindowOperator,
 }
-"""One line for each kind."""
 
 
 def operator_of(spec: OperatorSpec) -> Operator[Any]:
-    """The operator that a spec declares."""
     return OPERATORS[type(spec)](spec)

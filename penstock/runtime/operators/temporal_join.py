@@ -35,7 +35,7 @@ _WAITS, _NEXT = b"w", b"n"
 
 
 class TemporalJoin(Operator[TemporalJoinSpec]):
-    """The table's value as it was at the message's event time."""
+    """Joins with the table's value as of the message's event time."""
 
     @property
     def time_store(self) -> str | None:
@@ -98,7 +98,7 @@ class _TemporalJoinNode(Node):
         return encode_column(part, serde, found, columns.rows, self._position, spec.id, place)
 
     def _keep(self, keys: Raw, values: Raw, columns: Columns) -> list[int]:
-        """Store the messages. Returns the numbers of those that are late."""
+        """Store the messages. Returns the numbers of the late ones."""
         times, store, late = self._position.page.timestamps, self._waiting, []
         place = first = int.from_bytes(store.get(_NEXT, b""), "big")
         for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):
@@ -141,7 +141,7 @@ class _TemporalJoinNode(Node):
             self._downstream.push(shown, self._spec.function(value, found))
 
     def _as_of(self, key: Any, time_ms: int) -> Any:
-        """The table's value: that of the newest version up to the time. A version may say that there is none."""
+        """The value of the newest version up to the time; None if that version says that there is no value."""
         versions = self._versions.range((key, time_ms), (key, EARLIEST_MS))
         return next((value for _, value in versions), None)
 
@@ -155,7 +155,7 @@ def _due(time_ms: int) -> int:
 
 
 def _key_part(key: bytes | None) -> bytes:
-    """A key as a part of an entry's key, which sorts as keys do and says where it ends."""
+    """A key as a part of an entry's key, which sorts as keys do and marks its own end."""
     return _NO_KEY if key is None else _KEY + key.replace(_ZERO, _ESCAPED_ZERO) + _END
 
 

@@ -1,4 +1,4 @@
-"""What came of a batch, decided from the reports alone. Pure."""
+"""The outcome of a batch, decided from the reports alone. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,6 @@ class Succeeded:
     commit: bool
     shutdown: bool
     inputs: dict[TaskSsp, PortionRead] = field(default_factory=dict)
-    """What was read."""
     next_due: dict[str, Due] = field(default_factory=dict)
     """By operator, the times of the oldest timers of all tasks."""
     appended: dict[str, dict[int, Ranges]] = field(default_factory=dict)
@@ -65,7 +64,7 @@ Outcome: TypeAlias = Succeeded | Inconsistent | UserCodeFailed | JobFailed
 
 
 def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) -> Outcome:
-    """Which attempts count, if the batch succeeded.
+    """Decide which attempts count, and if the batch succeeded.
 
     A batch is good only if every stage of every task reported exactly once, and everybody who read its rows read
     those of the very attempt that reported.
@@ -122,7 +121,7 @@ def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
 
 def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
     """The first failure in the order of stages: the later ones follow from it. A task that has to be restored comes
-    before all: what others failed at may not be there afterwards, or it is there again."""
+    first: the cause of the other failures may be gone or present again after the restore."""
     for _, report in sorted(by_place.items()):
         if report.error is not None and report.error[0] == ContainerLostError.__name__:
             return JobFailed(*report.error)

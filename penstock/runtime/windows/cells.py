@@ -1,4 +1,4 @@
-"""What a window operator has in its store: a cell for each key and window, found by key and in the order of their ends.
+"""A window operator's cells in its store, one for each key and window, found by key and in the order of their ends.
 
 | entry | value |
 |---|---|
@@ -39,7 +39,6 @@ def key_slot(key: bytes | None) -> bytes:
 
 
 def slot_key(slot: bytes) -> bytes | None:
-    """The key from its part of a slot."""
     return None if slot == NO_KEY else slot[1:]
 
 
@@ -58,7 +57,7 @@ class _Entry(msgspec.Struct, array_like=True):
 
 
 class Slot(NamedTuple):
-    """Which window of which key."""
+    """A window of a key."""
 
     end: int
     start: int
@@ -74,7 +73,6 @@ class Slot(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Slot:
-        """The slot from its bytes."""
         end, start = _unpack(data)
         return cls(end - BIAS, start - BIAS, data[16:])
 
@@ -102,25 +100,25 @@ class Cell:
         self.slot = slot
         self.place = slot.to_bytes()
         self.content = content
-        """Of a content that is only added to, what is new."""
+        """The new part, if the content is only added to."""
         self.complete = complete
-        """Whether the window has fired on time: what comes now is late."""
+        """The window has fired on time: later messages are late."""
         self.number = 0
         """Panes emitted."""
         self.messages = 0
-        """All of them."""
+        """Messages in all panes."""
         self.since = 0
         """Messages since the last pane."""
         self.first_ms = self.last_ms = 0
-        """Batch times of the first message since the last pane, and of the last one."""
+        """Batch times of the first and of the last message since the last pane."""
         self.fired = False
-        """Whether a trigger has fired it, before it was complete or since then. One that does not repeat is done."""
+        """A trigger has fired it, before it was complete or since then. A trigger that does not repeat is done."""
         self.timer_ms = NEVER
-        """When a trigger fires, as it is stored."""
+        """The batch time at which a trigger fires, as it is stored."""
         self.pieces = 0
-        """How many pieces of its content are stored."""
+        """Stored pieces of its content."""
         self.stored = False
-        """Whether it is in the store."""
+        """It is in the store."""
 
 
 class Cells:
@@ -139,11 +137,10 @@ class Cells:
         return Cell(slot, self._content.initial(), complete=complete)
 
     def load(self, slot: Slot) -> Cell | None:
-        """The cell of a window, if there is one."""
         return self.load_from(slot, complete=False) or self.load_from(slot, complete=True)
 
     def load_from(self, slot: Slot, *, complete: bool) -> Cell | None:
-        """The cell of a window if there is one that is complete, or one that is not."""
+        """The window's complete (`complete=True`) or incomplete cell, or None."""
         data = self._store.get((b"f" if complete else b"o") + slot.to_bytes())
         return None if data is None else self._cell(slot, data, complete=complete)
 
@@ -215,12 +212,12 @@ class Cells:
         cell.stored = False
 
     def empty(self, cell: Cell) -> None:
-        """Forget the content: the next pane has what comes from now on."""
+        """Forget the content: the next pane begins with none."""
         self._drop_pieces(cell)
         cell.content = self._content.initial()
 
     def close(self, cell: Cell) -> None:
-        """A stored cell is complete, and is kept for late messages."""
+        """Make a stored cell complete, and keep it for late messages."""
         if not cell.stored or cell.complete:
             raise ValueError("only a stored cell that is not complete can be closed")
         self._store.delete(b"o" + cell.place)
@@ -228,7 +225,7 @@ class Cells:
         self.save(cell, NEVER)
 
     def whole(self, cell: Cell) -> Any:
-        """All of a cell's content."""
+        """The cell's content with all its pieces."""
         if not cell.pieces:
             return cell.content
         found = self._content.initial()
@@ -266,7 +263,7 @@ class Cells:
             yield self._cell(Slot.from_bytes(key[1:]), data, complete=True)
 
     def triggered_by(self, batch_ms: int) -> Iterator[Cell]:
-        """Cells of which a trigger fires at this batch time or before, by its time."""
+        """Cells with a trigger that fires at this batch time or before, by its time."""
         for key, _ in self._store.range(b"t", b"t" + time_bytes(min(batch_ms, NEVER - 1) + 1)):
             cell = self.load(Slot.from_bytes(key[9:]))
             if cell is None:
@@ -283,11 +280,11 @@ class Cells:
         return [cell for cell in found if cell is not None]
 
     def save_sessions(self, key: bytes, cells: list[Cell]) -> None:
-        """Note which sessions a key has."""
+        """Store the list of a key's sessions."""
         self._save_spans(key, [(cell.slot.start, cell.slot.end) for cell in cells])
 
     def forget_session(self, slot: Slot) -> None:
-        """A session is no more in the store."""
+        """Remove a session from the list of its key."""
         self._save_spans(slot.key, [span for span in self._spans(slot.key) if span != (slot.start, slot.end)])
 
     def _spans(self, key: bytes) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""What a window's messages come to: one running value, or the messages themselves."""
+"""The value of a window: one running value, or the messages themselves."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _from_json = msgspec.json.Decoder().decode
 
 
 class Content(ABC):
-    """How the value of a window is made, merged, stored and shown."""
+    """Makes, merges, stores and shows the value of a window."""
 
     appends = False
-    """Whether a stored value is only ever added to: it is then kept in pieces, and what came before is not read."""
+    """A stored value is only ever added to: it is kept in pieces, and the earlier pieces are not read."""
     operator = ""
-    """The operator that has it, for errors."""
+    """The operator's id, for errors."""
     declaration = ""
-    """How the serde of the value is declared, for errors; empty if it is not declared with the window."""
+    """The declaration of the value's serde, for errors; empty if it is not declared with the window."""
     serde: Serde[Any]
     """The serde that writes the value, or its parts."""
 
@@ -50,15 +50,13 @@ class Content(ABC):
         """The value of the messages of two windows; neither is used again."""
 
     @abstractmethod
-    def to_bytes(self, content: Any) -> bytes:
-        """The value as it is stored."""
+    def to_bytes(self, content: Any) -> bytes: ...
 
     @abstractmethod
-    def from_bytes(self, data: bytes) -> Any:
-        """The value from its bytes."""
+    def from_bytes(self, data: bytes) -> Any: ...
 
     def shown(self, content: Any) -> Any:
-        """What a pane shows."""
+        """The value as a pane shows it."""
         return content
 
 
@@ -103,7 +101,7 @@ class AggregateContent(Content):
             type(each).to_json is Aggregate.to_json and type(each).from_json is Aggregate.from_json
             for each in self._all
         )
-        """Whether their states are stored as they are."""
+        """All states can be stored as they are."""
 
     def initial(self) -> Any:
         return [None] * len(self._all)

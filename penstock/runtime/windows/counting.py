@@ -1,4 +1,4 @@
-"""Windows of so many messages."""
+"""Windows of a fixed number of messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.runtime.windows.node import WindowNode
 
 
 class CountingNode(WindowNode):
-    """Windows of so many messages, which fire with the last of them."""
+    """Windows of a fixed number of messages, which fire with the last of them."""
 
     def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, messages: int) -> None:
         super().__init__(spec, surroundings, downstream)

@@ -1,7 +1,7 @@
 """The running window operator.
 
-What came to a window during an attempt is held as objects, and stored once at the end of the attempt's input. Then
-windows fire: those whose trigger is due, and those that the watermark has passed, in the order of their ends.
+An attempt holds the new content of windows as objects, and stores it once at the end of its input. Then windows fire:
+first those with a trigger that is due, then those that the watermark has passed, in the order of their ends.
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ from penstock.runtime.windows.contents import content_of
 
 
 def has_triggers(window: Window) -> bool:
-    """Whether a window can fire before it is complete, or again."""
+    """True if a window can fire before it is complete, or again."""
     return window.early is not None or window.allowed_lateness_ms > 0
 
 
 def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
-    """When the first of the windows in a store fires. `end`: that of the first one which is not complete; None: there
-    is none."""
+    """When the first of the windows in a store fires. `end`: of the first window that is not complete, or None."""
     trigger = next_trigger(store) if has_triggers(window) else None
     if window.time == "event":
         return end, trigger
@@ -40,7 +39,7 @@ def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
 
 
 class WindowNode(Node):
-    """What all shapes have in common: lateness, triggers, panes."""
+    """The common part of all shapes: lateness, triggers, panes."""
 
     held_cells = 100_000
     """Cells that an attempt holds before it stores them."""
@@ -58,16 +57,16 @@ class WindowNode(Node):
         self._cells = Cells(surroundings.stores[spec.stores[0]], self._content, spec.key_serde)
         self._undoable = surroundings.undoable
         self._open: dict[Any, Any] = {}
-        """Cells that are held: what came to them in this attempt is not stored yet."""
+        """Held cells: their content from this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
-        """Whether it matters how many messages have come, and when."""
+        """It matters how many messages have come, and when."""
         self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
         self._pane_count = surroundings.metrics.new_counter(spec.id, "panes-fired")
         self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
-        """Whether the end of a window is an event time."""
+        """The end of a window is an event time."""
         self._begin_at(NO_WATERMARK, 0)
 
     def _begin_at(self, late: int, now_ms: int, earliest: int = NO_WATERMARK) -> None:
@@ -114,20 +113,20 @@ class WindowNode(Node):
 
     @abstractmethod
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
-        """Add a message to its windows. False if it is too late for all of them."""
+        """Add a message to its windows. Returns False if it is too late for all of them."""
 
     def _held(self) -> int:
-        """How many cells are held."""
+        """The number of held cells."""
         return len(self._open)
 
     def _store_open(self) -> None:
-        """Store the cells that are held, and hold them no longer."""
+        """Store the held cells, and hold none."""
         for cell in self._open.values():
             self._cells.save(cell, self._timer(cell))
         self._open.clear()
 
     def _store_before_firing(self) -> None:
-        """The end of input: windows fire as they are in the store."""
+        """Called at the end of input: windows fire as they are in the store."""
         self._store_open()
 
     def _add(self, cell: Cell, value: Any, time_ms: int) -> None:
@@ -169,7 +168,7 @@ class WindowNode(Node):
                     yield self._pane(cell.slot, cell.content, "drain" if drains else "late", cell.number)
 
     def _watermarks(self, batch: Batch) -> tuple[int, int]:
-        """Up to which end windows fire in this batch, and up to which they must."""
+        """The watermark up to which windows fire in this batch, and the one up to which they must."""
         if batch.control != "none":
             return END_OF_TIME, END_OF_TIME
         if self._window.time == "processing":
@@ -178,7 +177,7 @@ class WindowNode(Node):
         return watermark, min(watermark, batch.output_watermark(self._spec.id))
 
     def _fire_complete(self, watermark: int, output: int, firing: FiringType) -> Iterator[Firing | Firings]:
-        """The panes of windows that are complete; those that may wait if there are very many."""
+        """The panes of complete windows. If there are very many, those that may wait are left out."""
         for fired, cell in enumerate(self._cells.complete_by(watermark)):
             if fired >= self.at_most and cell.slot.end > output:
                 return  # the next batch begins at once
@@ -213,7 +212,7 @@ class WindowNode(Node):
         return self._pane(cell.slot, content, firing, number)
 
     def _forget(self, cell: Cell) -> None:
-        """A cell is no more in the store."""
+        """Called when a cell is no longer in the store."""
 
     def _timer(self, cell: Cell) -> int:
         """The batch time at which a trigger fires the cell. Without one, late messages fire it in their batch."""

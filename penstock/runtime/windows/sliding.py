@@ -1,4 +1,4 @@
-"""Windows that end with a message: the messages of its key that are at most so much older.
+"""Windows that end with a message, and hold the messages of its key that are not too old.
 
 Each message is stored once; a pane is made of those in its span when it fires.
 
@@ -93,13 +93,13 @@ class SlidingNode(WindowNode):
         self._emit(slot_key(slot.key), TimeWindow(slot.start, slot.end), content, firing, 0)
 
     def _drop(self, time_ms: int) -> None:
-        """Messages of this time and before are in no window that is to come."""
+        """Drop messages up to this time, which are in no later window."""
         for place, _ in self._store.range(b"x", b"x" + _behind(time_ms)):
             self._store.delete_all((place, _place(place[9:], time_of(place[1:9]))))
 
 
 def _behind(time_ms: int) -> bytes:
-    """What sorts behind everything of this time and before."""
+    """Sorts behind everything of this time and before."""
     return time_bytes(min(time_ms, END_OF_TIME - 1) + 1)
 
 

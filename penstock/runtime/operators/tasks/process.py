@@ -88,7 +88,7 @@ class Process(Operator[ProcessSpec]):
 
 
 _LAST_CALLS: dict[Control, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
-"""What a task may define for the last batch of its stream, or of its run."""
+"""The optional method of a task for the last batch of its stream, or of its run."""
 
 
 class _ProcessNode(Node):
@@ -166,12 +166,11 @@ def _run(name: str, method: Callable[..., object], *arguments: object) -> None:
 
 
 def _own(task: StreamTask) -> StreamTask:
-    """The application's task."""
     return task.task if isinstance(task, _WatchedTask) else task
 
 
 def _defines(task: StreamTask, method: str) -> bool:
-    """Whether the application's task has a method that a StreamTask need not have."""
+    """True if the application's task has this optional method."""
     kind = type(_own(task))
     found = getattr(kind, method, None)
     return found is not None and found is not getattr(StreamTask, method, None)

@@ -1,4 +1,4 @@
-"""The timers of one task: what its context schedules, and what fires when."""
+"""The timers of one task: scheduled by its context, fired by its node."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ class TaskTimer(NamedTuple):
 
 @dataclass(slots=True)
 class _Closing:
-    """The end of the stream, at which all timers fire. One that is scheduled meanwhile fires as well, but only once:
-    otherwise a periodic timer would never end."""
+    """The end of the stream, at which all timers fire. A timer that is scheduled meanwhile fires as well, but only
+    once: otherwise a periodic timer would never end."""
 
     armed: set[_Named] = field(default_factory=set)
-    """Scheduled since the end began."""
+    """Timers scheduled since the end began."""
     done: set[_Named] = field(default_factory=set)
-    """Those of them that have fired."""
+    """The armed timers that have fired."""
 
     def admits(self, named: _Named) -> bool:
-        """Whether a timer may be scheduled; if so, it is."""
+        """Note that a timer is scheduled. Returns False if it must not be."""
         if named in self.done:
             return False
         self.armed.add(named)
@@ -85,11 +85,11 @@ class TaskTimers:
         self.begin()
 
     def begin(self) -> None:
-        """An attempt begins."""
         self._now: tuple[int, int] | None = None
-        """The time of the timer in event time that fires, and how many have scheduled each other at that time."""
+        """The time of the event-time timer that fires, and the number of timers that have scheduled each other at that
+        time."""
         self._rows: dict[bytes, int] = {}
-        """For timers that were scheduled by another one without time passing, how many did so in a row."""
+        """For timers that were scheduled by another one without time passing: how many did so in a row."""
         self._closing: _Closing | None = None
         self._ended = False
 
@@ -156,7 +156,7 @@ class TaskTimers:
     # What fires. Each is taken out of the store before it fires: one that fails does not fire again.
 
     def before_messages(self, batch: Batch) -> Iterator[TaskTimer]:
-        """Timers of the batch time. Those that are scheduled meanwhile wait for the next batch."""
+        """Timers of the batch time. Timers that are scheduled meanwhile wait for the next batch."""
         for due in self._timers.due("processing", batch.time_ms, live=False, at_most=AT_MOST):
             yield self._taken("processing", due)
 
@@ -173,10 +173,7 @@ class TaskTimers:
             self._now = None
 
     def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
-        """
-        Args:
-            early: why those fire whose time has not come.
-        """
+        """`early`: the reason of timers that fire before their time."""
         reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
         self._closing = _Closing()
         domains: tuple[TimeDomain, ...] = ("event", "processing")
@@ -192,7 +189,7 @@ class TaskTimers:
         self._closing = None
 
     def end(self) -> None:
-        """The last call of the task comes: no timer fires after it."""
+        """Allow no more timers: the last call of the task comes."""
         self._ended = True
 
     def _taken(self, domain: TimeDomain, due: DueTimer, firing: TimerFiring = "due") -> TaskTimer:
@@ -201,7 +198,7 @@ class TaskTimers:
         return TaskTimer(key, due.time_ms, name, domain, firing)
 
     def expired(self, timer: TaskTimer) -> ExpiredTimer:
-        """What the task gets. Raises SerdeError if the key cannot be read."""
+        """The timer as the task gets it. Raises SerdeError if the key cannot be read."""
         if timer.key is None:
             return ExpiredTimer(*timer)
         try:
