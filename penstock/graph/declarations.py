@@ -1,4 +1,4 @@
-"""What an application has declared so far: its operators, stores and outputs."""
+"""The declarations of an application so far: its operators, stores and outputs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _LONGEST_TTL_MS = 10**15
 
 
 def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | None:
-    """The time to live that was declared. Raises ConfigError, naming `what`, if it is none."""
+    """The declared time to live. Raises ConfigError, naming `what`, if it is invalid."""
     if since not in ("write", "access"):
         raise ConfigError(f'{what}: ttl_from is "write" or "access", not {since!r}')
     if ttl_ms is None:
@@ -78,7 +78,7 @@ def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | 
 
 
 def may_end(task: Callable[[], StreamTask]) -> bool:
-    """Whether the tasks that it makes may define `on_end`. A function does not say."""
+    """True if tasks made by `task` may define `on_end`. A function may always make such tasks."""
     while isinstance(task, partial):
         task = task.func
     return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
@@ -86,7 +86,7 @@ def may_end(task: Callable[[], StreamTask]) -> bool:
 
 @contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """A ConfigError says what it is about."""
+    """Prefix each ConfigError with its subject."""
     try:
         yield
     except ConfigError as error:
@@ -113,7 +113,6 @@ class Declarations:
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The names of the stores."""
         return tuple(self._stores)
 
     def store(
@@ -206,25 +205,22 @@ class Declarations:
             )
 
     def check_written(self, table: Table, what: str = "") -> None:
-        """Raise ConfigError, which begins with `what`, if the job does not write the table, because something else
-        fills it."""
+        """Raise ConfigError, which begins with `what`, if the job cannot write the table because it is filled from
+        outside."""
         spec = self._stores[table.name]
         if spec.side is not None:
             raise ConfigError(f"{what}{read_only(spec)}")
 
     def own_store(self, name: str, kind: OperatorKind, definition: str) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
-        text without spaces, with the number of the kind's layout: an operator that is defined otherwise, or writes
-        another layout, is refused the bytes."""
+        text without spaces, with the number of the kind's layout: an operator with another definition or layout is
+        refused the bytes."""
         self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)))
         return name
 
     def timers(self, op_id: str, place: Place, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
-        """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store.
-
-        Raises:
-            ConfigError: what was given is no serde.
-        """
+        """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store. Raises
+        ConfigError if `serde` is not a serde."""
         if serde is None:
             return None, ()
         keys = place.serde("key", serde, String()).for_store_keys()
@@ -241,13 +237,12 @@ class Declarations:
         return name
 
     def check_output(self, output: SystemStream) -> None:
-        """Raise ConfigError unless the output is declared."""
         if output not in self._outputs:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
 
     def graph(self) -> ApplicationGraph:
-        """All of it as plain values. Raises ConfigError if there is no input, a temporal join waits for itself, or a
-        durable intermediate stream is an input or an output as well."""
+        """The declarations as plain values. Raises ConfigError if there is no input, a temporal join waits for itself,
+        or a durable intermediate stream is an input or an output as well."""
         graph = ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
@@ -264,7 +259,7 @@ class Declarations:
         return graph.in_order_of_time()
 
     def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
-        """Add the operator that `make` makes of its id: the given one, or one that is numbered by kind. Raises
+        """Add the operator that `make` makes from its id: the given one, or one that is numbered by kind. Raises
         ConfigError if the id is taken or malformed."""
         if op_id is None:
             self._counters[kind] += 1
@@ -305,7 +300,7 @@ class Declarations:
         watermark: WatermarkPolicy | None,
         op_id: str | None,
     ) -> InputSpec:
-        """Add an input. Raises ConfigError if it is declared already, or an argument is not what it should be."""
+        """Add an input. Raises ConfigError if it is declared already, or an argument is invalid."""
         name = SystemStream.parse(stream)
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
@@ -343,8 +338,8 @@ class Declarations:
         timers: Serde[Any] | None = None,
         timers_at_drain: AtDrain = "fire",
     ) -> ProcessSpec:
-        """Add a StreamTask. Raises ConfigError for a store that is not declared, what is not a serde, and what timers
-        cannot do at a drain."""
+        """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, and for
+        `timers_at_drain` that does not fit the timers."""
         if isinstance(stores, str):
             raise ConfigError(
                 f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
