@@ -1,4 +1,4 @@
-"""Signatures with the keys of a root: what has one was written by somebody who has the key, for this place."""
+"""Signatures with the keys of a root. A signature proves that its writer has the key, and wrote for this place."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RootSigner:
         return tuple(reversed(self._keys))
 
     def mac(self, place: bytes, named: bytes) -> hmac.HMAC:
-        """The HMAC with SHA-256 by the key of the id `named`, to be updated with what is at the place."""
+        """The HMAC with SHA-256 by the key of the id `named`, to be updated with the content of the place."""
         return hmac.new(self._keys[named], len(place).to_bytes(4, "big") + place, hashlib.sha256)
 
 

@@ -26,7 +26,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def lag_text(lags: Iterable[tuple[int, str]]) -> str:
-    """How far inputs are behind, from how much of what: a number alone counts messages. Empty if none is behind.
+    """The backlog of inputs from pairs of number and unit: a number alone counts messages. Empty if there is none.
 
     Example:
         >>> lag_text([(1200, "message"), (2, "file"), (0, "message"), (1, "file")])
@@ -71,7 +71,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def owned_stream(owner: str) -> str:
-    """What a stream is that has an owner.
+    """The kind of a stream that has an owner.
 
     Args:
         owner: the owner on record.

@@ -41,7 +41,6 @@ OnSideError: TypeAlias = Literal["fail", "continue"]
 Guarantee: TypeAlias = Literal["at-least-once", "exactly-once"]
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
-"""The state backends that can be named."""
 
 _BACKENDS = Backends(
     BACKENDS,
@@ -52,9 +51,9 @@ _BACKENDS = Backends(
 )
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
-"""How the factory of a system that is Kafka may be written."""
+"""Samza's name for the factory of Kafka."""
 WITH_OPTIONS = ("files", "kafka", _SAMZAS_KAFKA)
-"""The kinds of systems of Penstock that know their options themselves."""
+"""The kinds of Penstock's systems that check their options themselves."""
 _SYSTEM_FACTORY = Factory(
     ("files", "kafka", "local", "memory"),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
@@ -74,24 +73,23 @@ class Key(Generic[T]):
     description: str
     source: Source = "Penstock"
     fallback: Key[T] | None = None
-    """The key that counts where this one is not set."""
+    """The key that counts if this one is not set."""
     unset: str = ""
-    """What holds without a value, where neither a default nor a fallback says it."""
+    """The meaning of no value, if neither a default nor a fallback says it."""
 
     @property
     def prefix(self) -> str:
-        """What stands before the placeholder; the whole name if there is none."""
+        """The part before the placeholder; the whole name if there is none."""
         return self.name.partition("<")[0]
 
     @property
     def suffix(self) -> str:
-        """What stands behind the placeholder, with its leading dot."""
+        """The part after the placeholder, with its leading dot."""
         rest = self.name.partition(">")[2]
         return "" if "<" in rest else rest
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name holds a placeholder."""
         return "<" in self.name
 
     @property

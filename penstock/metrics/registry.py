@@ -1,4 +1,4 @@
-"""Where metrics are made and found again (Samza's MetricsRegistry)."""
+"""Registries, which make metrics and find them again (Samza's MetricsRegistry)."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ class MetricsRegistry:
         return found
 
     def snapshot(self) -> Snapshot:
-        """What all of them are now."""
+        """The present values of all metrics."""
         return self._read(reset=False)
 
     def take(self) -> Snapshot:
-        """What all of them are now; counters and timers begin at 0 again."""
+        """The present values of all metrics; counters and timers begin at 0 again."""
         return self._read(reset=True)
 
     def _read(self, *, reset: bool) -> Snapshot:

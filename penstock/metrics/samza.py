@@ -35,19 +35,19 @@ SAMZA_NAMES: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("store", "bytes-written"): (f"{_STORE}KeyValueStoreMetrics", "{subject}-bytes-written"),
     ("container", "physical-memory-bytes"): (_CONTAINER, "physical-memory-mb"),
 }
-"""Kind of group and name -> Samza's group and name. What is of several stages, streams or backends of a task is added
+"""Kind of group and name -> Samza's group and name. Metrics of several stages, streams or backends of a task are added
 up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the headers of a run's messages have in common."""
+    """The common part of the headers of a run's messages."""
 
     job_name: str
     job_id: str
     run_id: str
     version: str
-    """Penstock's."""
+    """Penstock's version."""
     host: str
     began_ms: int
     """When the counting began, in epoch milliseconds."""
@@ -77,7 +77,7 @@ def samza_messages(snapshot: Snapshot, origin: Origin, now_ms: int) -> Iterator[
 
 
 def samza_source(source: str) -> str:
-    """What Samza calls the source.
+    """Samza's name of the source.
 
     Example:
         >>> samza_source("Partition 3"), samza_source("container 0-1"), samza_source("job")
@@ -122,7 +122,7 @@ def samza_name(key: MetricId) -> MetricId | None:
 
 
 def _in_unit(name: MetricId, value: Value) -> Value:
-    """Samza counts memory in MB."""
+    """Convert bytes of memory to MB, which Samza counts."""
     if isinstance(value, GaugeValue) and name.name == "physical-memory-mb":
         return GaugeValue(value.value / _MIB)
     return value
