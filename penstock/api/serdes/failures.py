@@ -1,4 +1,4 @@
-"""The errors for objects that do not fit their serde: where, what was expected and found, and what to declare."""
+"""The errors for objects that do not fit their serde: the place, the expected and the found type, and the remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of serde: how it is declared, its classes, the types it takes, and these in words."""
+    """A kind of serde: its declaration, its classes, the types it takes, and these in words."""
 
     declaration: str
     classes: tuple[type, ...]
@@ -57,7 +57,7 @@ class Place:
     declaration: str
 
     def serde(self, part: Part, given: object, default: Serde[Any]) -> Serde[Any]:
-        """The serde that was given, or the default without one. Raises ConfigError if what was given is no serde."""
+        """The given serde, or the default if none was given. Raises ConfigError if the given object is not a serde."""
         if given is None:
             return default
         declaration = self.declaration.format(part=part, serde="{serde}")
@@ -106,17 +106,14 @@ class Place:
 
 
 def store_place(name: str) -> Place:
-    """The place of a declared store."""
     return Place(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
 
 
 def table_place(name: str) -> Place:
-    """The place of a declared table."""
     return Place(f"table `{name}`", f'app.table("{name}", {{part}}={{serde}})')
 
 
 def input_place(stream: object) -> Place:
-    """The place of a declared input stream."""
     return Place(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
 
 
@@ -126,27 +123,25 @@ def side_input_place(stream: object) -> Place:
 
 
 def output_place(stream: object) -> Place:
-    """The place of a declared output stream."""
     return Place(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
 
 
 def partition_by_place(name: str) -> Place:
-    """The place of what a `partition_by` emits; `name` says which."""
+    """The place of a `partition_by`'s messages; `name` says which."""
     return Place(name, ".partition_by(..., {part}={serde})")
 
 
 def process_place(name: str) -> Place:
-    """The place of what a `process` emits; `name` says which."""
+    """The place of a `process`'s messages; `name` says which."""
     return Place(name, ".process(..., {part}={serde})")
 
 
 def join_place(name: str) -> Place:
-    """The place of what a `join` emits; `name` says which."""
+    """The place of a `join`'s messages; `name` says which."""
     return Place(name, ".join(..., {part}={serde})")
 
 
 def timers_place(operator: str, declaration: str = ".process(..., timers={serde})") -> Place:
-    """The place of the keys of an operator's timers."""
     return Place(f"timers of operator `{operator}`", declaration)
 
 
@@ -188,7 +183,7 @@ def fitting(obj: object, part: Part) -> str | None:
 
 
 def _kind_of(serde: Serde[Any]) -> _Kind | None:
-    """The kind, if it is one of Penstock's own."""
+    """None if the serde is not one of Penstock's own."""
     if not _is_ours(type(serde).__module__):
         return None
     return next((kind for kind in _KINDS if isinstance(serde, kind.classes)), None)
@@ -199,7 +194,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _trim(error: Exception) -> None:
-    """Leave out the frames before the application's own, which is all of them where a serde of Penstock raised."""
+    """Leave out the frames before the application's own. If a serde of Penstock raised, those are all frames."""
     frame = error.__traceback__
     while frame is not None and _is_ours(frame.tb_frame.f_globals.get("__name__", "")):
         frame = frame.tb_next

@@ -29,7 +29,7 @@ class LatestFirst(Serde[int]):
 
 
 class VersionKey(Tuple):
-    """A key and the event time of a version. The versions of a key follow each other, also where keys do not sort."""
+    """A key and the event time of a version. The versions of a key follow each other, even if keys do not sort."""
 
     def __init__(self, key: Serde[Any]) -> None:
         self.fields = (key, LatestFirst())
@@ -40,7 +40,7 @@ class VersionKey(Tuple):
 
 
 class _Deleted:
-    """What `VersionValue` takes for a version that says that its key has no value."""
+    """The object that `VersionValue` takes for a version which says that its key has no value."""
 
 
 DELETED: Final = _Deleted()
