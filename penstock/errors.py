@@ -131,7 +131,6 @@ class FailedMessage:
 
     @property
     def place(self) -> str:
-        """The place of the failure in words."""
         if self.store:
             return (
                 f"the side inputs of store `{self.store}`, at stream `{self.stream}` partition {self.partition} offset "

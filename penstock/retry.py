@@ -21,9 +21,7 @@ class Retry:
     """The number of tries, their time limit, and the pauses between them."""
 
     pause_s: float
-    """The pause before the second try."""
     growth: float = 2.0
-    """The factor from one pause to the next."""
     longest_pause_s: float = 10.0
     tries: int | None = None
     """The most tries; None: no limit."""

@@ -24,11 +24,9 @@ class RootSigner:
         """`keys`: the first one signs; each of them verifies. There is at least one."""
         self._keys = {_id_of(key): key.encode() for key in reversed(keys.all)}
         self.current = _id_of(keys.all[0])
-        """The id of the key that signs."""
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """The ids of all keys, the current one first."""
         return tuple(reversed(self._keys))
 
     def mac(self, place: bytes, named: bytes) -> hmac.HMAC:

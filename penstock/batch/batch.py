@@ -64,7 +64,6 @@ class Batch:
 
     @property
     def last_ended(self) -> int:
-        """The number of the batch that must have ended before this one runs."""
         return self.number - 1
 
     def late_watermark(self, operator: str) -> int:

@@ -69,13 +69,11 @@ def refuse_losses(losses: Iterable[Loss], skipped: Collection[SystemStream] = ()
 
 
 def after_losses(positions: Positions, losses: Iterable[Loss]) -> Positions:
-    """The positions after the lost offsets."""
     behind = {loss.ssp: loss.end for loss in losses}
     return {at: max(start, behind.get(at.ssp, start)) for at, start in positions.items()}
 
 
 def with_losses(lost: Lost, losses: Iterable[Loss]) -> Lost:
-    """Add losses to the earlier ones."""
     total = dict(lost)
     for loss in losses:
         total[loss.ssp] = total.get(loss.ssp, 0) + len(loss)

@@ -49,7 +49,6 @@ class Pace:
 
     @classmethod
     def first(cls, bounds: BatchBounds) -> Pace:
-        """The pace of a run that has read nothing yet."""
         return cls(bounds.messages if not bounds.target_ms else min(bounds.messages, FIRST_MESSAGES), bounds.bytes)
 
     def size_of(self, task: int, stream: SystemStream) -> float:
@@ -60,7 +59,6 @@ class Pace:
         )
 
     def after(self, bounds: BatchBounds, took_ms: float, messages: int, read: Mapping[InputOfTask, InputRead]) -> Pace:
-        """The next pace, after a batch with `messages` messages."""
         known = dict(self.message_bytes)
         for key, (number, size) in read.items():
             if number:

@@ -31,7 +31,6 @@ class PortionRead:
     """The part of a portion that was read."""
 
     next_offset: int
-    """The first offset of the next portion."""
     messages: int = 0
     bytes: int = 0
     """Bytes of keys and values."""
@@ -43,6 +42,5 @@ class PortionRead:
     """Messages of an intermediate stream that Penstock did not write, and leaves out."""
 
     def with_times(self, highest_ms: int | None, ahead: int) -> PortionRead:
-        """Add the event times of more messages."""
         known = (each for each in (self.event_time_ms, highest_ms) if each is not None)
         return replace(self, event_time_ms=max(known, default=None), ahead=self.ahead + ahead)

@@ -72,7 +72,6 @@ def resumed_positions(
 
 
 def partitions_changed(stream: SystemStream, before: int, now: int, when: str) -> IncompatibleError:
-    """The error for an input whose number of partitions was `before` at the time `when`, and is `now`."""
     return IncompatibleError(
         f"input `{stream}` had {counted(before, 'partition')} {when} and has {now} now. Task i has the state of the "
         "keys in partition i, and keys are in other partitions now. Nothing is lost: state and positions are as of the "

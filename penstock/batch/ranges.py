@@ -72,7 +72,6 @@ class Unread:
 
     @classmethod
     def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]], messages: int) -> Unread:
-        """`ranges`: the next range of offsets by partition."""
         return cls(
             {TaskSsp(ssp.partition, ssp): start for ssp, (start, _) in ranges.items()},
             {ssp: PartitionOffsets(start, end) for ssp, (start, end) in ranges.items()},
@@ -140,7 +139,6 @@ NOTHING = BatchRanges({}, {})
 
 
 def read_by_input(read: Mapping[TaskSsp, PortionRead]) -> dict[InputOfTask, InputRead]:
-    """The messages and bytes that every task read of each input, of all its partitions."""
     found: dict[InputOfTask, InputRead] = {}
     for at, part in read.items():
         before = found.get((at.task, at.ssp.system_stream), InputRead(0, 0))

@@ -105,5 +105,4 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _normal(text: str) -> str:
-    """The key without common differences of spelling: case, camel case, `_` and `-` for dots."""
     return re.sub(r"[-_.]+", ".", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", ".", text)).lower()

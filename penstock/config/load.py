@@ -113,7 +113,6 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
 
 
 def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -> list[str]:
-    """Problems with stores that the configuration names and the application does not have."""
     origins: dict[str, str] = {}
     for setting in merged.values():
         match = keys.find(setting.key)
@@ -156,7 +155,6 @@ def _raise(problems: Sequence[str]) -> None:
 
 
 def _unknown_systems(config: JobConfig) -> list[str]:
-    """Problems with systems without a factory, and with streams of an unknown system."""
     problems = []
     for name in config.system_names:
         try:

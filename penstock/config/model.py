@@ -82,7 +82,6 @@ class JobSettings:
     retry_max: int
     host_affinity_enabled: bool
     standbys: int
-    """Standbys of each task."""
     drain_poll_ms: int | None
     """None: the run does not look for requests to drain."""
     startpoint_enabled: bool
@@ -147,7 +146,6 @@ class MetricsSettings:
     prometheus_host: str
     prometheus_token: str | None = field(repr=False)
     prometheus_tls: tuple[str, str] | None
-    """The files with certificate and key."""
     reporter_stream: SystemStream | None
     reporter_interval_s: int
 
@@ -265,7 +263,6 @@ class JobConfig:
         return tuple(sorted({DEFAULT_SYSTEM, *(each.partition(".")[0] for each in self._subjects("systems."))}))
 
     def store(self, name: str) -> StoreSettings:
-        """The settings of a store, whether the configuration names it or not."""
         get = self.resolved.get
         backup = get(table.STORE_BACKUP, name)
         return StoreSettings(
@@ -285,11 +282,9 @@ class JobConfig:
 
     @property
     def rooted_backends(self) -> tuple[str, ...]:
-        """The state backends that the configuration gives a root."""
         return self._subjects(table.BACKEND_ROOT.prefix)
 
     def backend_root(self, name: str) -> str:
-        """The URL under which a state backend keeps its objects."""
         return self.resolved.find(table.BACKEND_ROOT, name) or self.job.root
 
     def system(self, name: str) -> SystemSettings:
@@ -350,18 +345,15 @@ class JobConfig:
 
     @property
     def exactly_once_streams(self) -> tuple[SystemStream, ...]:
-        """The streams that the configuration makes exactly-once outputs."""
         return tuple(each for each in self._streams(table.STREAM_GUARANTEE) if self.exactly_once(each))
 
     def retention(self, stream: SystemStream) -> StreamRetention | None:
-        """The retention of a stream; None if the configuration does not set it."""
         age = self.resolved.find(table.STREAM_RETENTION_MS, str(stream))
         size = self.resolved.find(table.STREAM_RETENTION_BYTES, str(stream))
         return None if age is None and size is None else StreamRetention(age, size)
 
     @property
     def retained_streams(self) -> tuple[SystemStream, ...]:
-        """The streams whose retention the configuration sets."""
         return self._streams(table.STREAM_RETENTION_MS, table.STREAM_RETENTION_BYTES)
 
     def flat(self) -> dict[str, str]:
@@ -413,7 +405,6 @@ class JobConfig:
         return {key: str(value) for key, value in settings.items() if value is not None}
 
     def _streams(self, *settings: AnyKey) -> tuple[SystemStream, ...]:
-        """The streams that one of these keys is given for."""
         found = (keys.find(key) for key in self.resolved.values)
         names = {match.subject for match in found if match and match.key in settings}
         return tuple(SystemStream.parse(name) for name in sorted(names))

@@ -36,11 +36,9 @@ class Setting:
     raw: Raw | None
     origin: str
     hidden: bool = False
-    """The value came from a source of secrets."""
 
     @property
     def shown(self) -> str:
-        """The value as messages show it."""
         if self.hidden or is_secret(self.key) or self.raw is None:
             return "..."
         return self.raw if isinstance(self.raw, str) else "[" + ", ".join(self.raw) + "]"

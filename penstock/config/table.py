@@ -51,7 +51,6 @@ _BACKENDS = Backends(
 )
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
-"""Samza's name for the factory of Kafka."""
 WITH_OPTIONS = ("files", "kafka", _SAMZAS_KAFKA)
 """The kinds of Penstock's systems that check their options themselves."""
 _SYSTEM_FACTORY = Factory(
@@ -94,11 +93,9 @@ class Key(Generic[T]):
 
     @property
     def unit(self) -> str:
-        """The unit of a bare number: `ms`, `bytes`, or nothing."""
         return self.kind.unit
 
     def full(self, subject: str = "") -> str:
-        """The key with the placeholder filled in."""
         return f"{self.prefix}{subject}{self.suffix}"
 
 

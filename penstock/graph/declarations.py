@@ -123,7 +123,6 @@ class Declarations:
         ttl: TimeToLive | None = None,
         side: SideDeclaration | None = None,
     ) -> None:
-        """Add a store. Raises ConfigError as `Application.store`."""
         self._check_new_store("store", name)
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
@@ -133,7 +132,6 @@ class Declarations:
         self._stores[name] = spec
 
     def list_state(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None) -> None:
-        """Add the store of a list state. Raises ConfigError as `Application.list_state`."""
         with _blaming(f"list state `{name}`"):
             keys = list_keys(store_place(name).serde("key", key, String()))
         self.store(name, keys, value, ttl)
@@ -146,7 +144,6 @@ class Declarations:
         value: Serde[Any] | None,
         ttl: TimeToLive | None,
     ) -> None:
-        """Add the store of a map state. Raises ConfigError as `Application.map_state`."""
         place = store_place(name)
         with _blaming(f"map state `{name}`"):
             keys = Tuple(place.serde("key", key, String()), place.serde("key", map_key, String()))
@@ -169,7 +166,6 @@ class Declarations:
         history_ms: int | None,
         side: SideDeclaration | None = None,
     ) -> Table:
-        """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
         self._check_new_store("table", name)
         place = table_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
@@ -227,7 +223,6 @@ class Declarations:
         return keys, (self.own_store(timers_store(op_id), "timers", f"timers({keys.name})".replace(" ", "")),)
 
     def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
-        """Add an output. Raises ConfigError as `Application.output`."""
         name = SystemStream.parse(stream)
         if name in self._outputs:
             raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")

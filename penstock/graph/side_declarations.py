@@ -136,7 +136,6 @@ def check_side_store(spec: StoreSpec) -> None:
 
 
 def read_only(spec: StoreSpec) -> str:
-    """The reason why the job cannot write the store."""
     if isinstance(spec.side, PushedTable):
         return (
             f"{_named(spec)} is filled by the pushed table `{spec.side.path}` and is read-only: push a new version of "

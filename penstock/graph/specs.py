@@ -38,7 +38,6 @@ class OperatorSpec:
     changes_key: ClassVar[bool] = False
     """Its output belongs to the task that owns the new key, and therefore leaves the stage."""
     sends: ClassVar[bool] = False
-    """Its code may send to any output."""
     is_input: ClassVar[bool] = False
     """Its messages come from a stream, as bytes that another stage may decode."""
 
@@ -59,7 +58,6 @@ class OperatorSpec:
         return False
 
     def callbacks(self) -> Iterator[Callback]:
-        """The application's functions that it calls."""
         yield from ()
 
 
@@ -151,7 +149,6 @@ class IntermediateSpec(OperatorSpec):
 
     stream: SystemStream
     writer: str
-    """The id of the operator that writes it."""
     timestamp: None = None
     """The event times are the messages' own timestamps."""
 
@@ -167,7 +164,6 @@ class ProcessSpec(OperatorSpec):
     timers: Serde[Any] | None = None
     """The serde of the keys of its timers; None: it has none."""
     discards_timers: bool = False
-    """A drain discards its timers whose time has not come."""
     ends: bool = False
     """The task may define `on_end`. True for each function that makes tasks, because it does not say."""
 
@@ -194,7 +190,6 @@ class BatchTaskSpec(OperatorSpec):
     deletes: tuple[str, ...] = ()
     """Stores that it may have had before: a start drops them."""
     event_time: bool = False
-    """Event times and watermarks matter to it."""
 
     @property
     def uses_time(self) -> bool:
@@ -213,7 +208,6 @@ class WindowSpec(OperatorSpec):
 
     window: Window
     message_serde: Serde[Any]
-    """The serde of the incoming values."""
 
     @property
     def uses_time(self) -> bool:
@@ -308,7 +302,6 @@ class TemporalJoinSpec(OperatorSpec):
     function: Callable[[Any, Any], Any]
     kind: TableJoinKind
     message_serde: Serde[Any]
-    """The serde of the incoming values."""
     late_to: SystemStream | None = None
 
     @property
@@ -397,7 +390,6 @@ class ApplicationGraph:
         return replace(self, operators=tuple(order.values()))
 
     def operator(self, op_id: str) -> OperatorSpec:
-        """The operator with the id, which must exist."""
         return next(op for op in self.operators if op.id == op_id)
 
     @property

@@ -105,7 +105,6 @@ class Topology:
         return tuple(c for c in self.channels if c.target_stage == stage)
 
     def streams_of(self, stage: int) -> tuple[SystemStream, ...]:
-        """The outputs and intermediate streams whose messages go to a stage: the outbox or the sink."""
         return tuple(dict.fromkeys(c.output for c in self.channels_to(stage) if c.output is not None))
 
     def sources_of(self, stage: int) -> tuple[int, ...]:
@@ -117,7 +116,6 @@ class Topology:
         return tuple(sorted({c.target_stage for c in self.channels_from(stage)}))
 
     def is_shuffled(self, stage: int) -> bool:
-        """True if rows may come to a task of this stage from other tasks."""
         return True if stage == self.sink else self.stages[stage].shuffled
 
     def expected_sources(self, stage: int, task: int, tasks: int) -> frozenset[tuple[int, int]]:
@@ -326,7 +324,6 @@ def _to_output(stream: SystemStream, stage: int) -> Routing:
 
 
 def intermediate_output(reader: IntermediateSpec) -> OutputSpec:
-    """A durable intermediate stream as an output: its serdes write the type of a message as well."""
     return OutputSpec(reader.stream, reader.key_serde, IntermediateMessageSerde(reader.value_serde))
 
 

@@ -28,7 +28,6 @@ class Page:
         self._expected = None if token is None else f"Bearer {token}".encode()
 
     def admits(self, authorization: str) -> bool:
-        """True if a request with this header `Authorization` may have the page."""
         return self._expected is None or hmac.compare_digest(authorization.encode(), self._expected)
 
 
@@ -83,8 +82,7 @@ class SmallServer(ThreadingHTTPServer):
             timer.cancel()
             self._free.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore a connection that broke off."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
     def close(self) -> None:
         self.shutdown()

@@ -47,7 +47,6 @@ class Origin:
     job_id: str
     run_id: str
     version: str
-    """Penstock's version."""
     host: str
     began_ms: int
     """When the counting began, in epoch milliseconds."""

@@ -30,7 +30,6 @@ class GaugeValue:
     value: float
 
     def plus(self, other: GaugeValue) -> GaugeValue:
-        """The later value."""
         return other
 
 
@@ -116,7 +115,6 @@ class Snapshot(Mapping[MetricId, Value]):
         return found
 
     def rows(self) -> list[Row]:
-        """The form between processes."""
         found: list[Row] = []
         for key, value in self.items():
             kind, names = _NUMBERS[type(value)]

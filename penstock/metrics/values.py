@@ -173,7 +173,6 @@ class Timer:
 
 
 def _number(value: object) -> float:
-    """The plain float of a number of another library, such as numpy's."""
     if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__float__"):
         raise TypeError(f"a gauge takes a number, not {value!r}")
     return float(value)

@@ -34,7 +34,6 @@ class OperatorFailedError(BaseException):
         super().__init__(operator)
 
     def describe(self, ssp: SystemStreamPartition, offset: int, key: object, what: str = "") -> FailedMessage:
-        """The report of the failure. The traceback leaves out the frames of the runtime around the user's code."""
         error = self.cause
         inner = error.__traceback__
         while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_RUNTIME):
@@ -160,7 +159,6 @@ class Page:
         return self._ssps[self.origins[row]]
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
-        """The columns as arrays: timestamps, origins, offsets."""
         timestamps, origins, offsets = (_int64(each) for each in (self.timestamps, self.origins, self.offsets))
         return timestamps, origins, offsets
 
@@ -266,7 +264,6 @@ class SspTable(dict[int, SystemStreamPartition]):
     """Maps origin codes to SSPs, and makes each SSP once."""
 
     def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
-        """`inputs` are the (system, stream) names of the application's inputs, in order."""
         super().__init__()
         self._inputs = inputs
 

@@ -44,7 +44,6 @@ class Report:
     next_due: dict[str, Due] = field(default_factory=dict)
     """By operator id, the times of its oldest timers that have not fired. Absent: it has none."""
     process_ns: int = 0
-    """Time that the operators took."""
     metrics: list[Row] = field(default_factory=list)
     """The counts of the stores, and the metrics of the tasks. They count once the batch has ended."""
     changed: dict[str, tuple[int, int]] = field(default_factory=dict)

@@ -15,16 +15,13 @@ class StepLimit:
     """The time that one step of a batch may take."""
 
     key: str = "container.attempt.timeout.ms"
-    """The key that sets it."""
     ms: int | None = None
     """Milliseconds; 0 or less: no limit. None: a step that makes no progress is given up like a message that does not,
     and the batch runs again."""
     drains: bool = False
-    """It is a step of a drain."""
 
     @property
     def is_general(self) -> bool:
-        """True if the rule for messages holds."""
         return self.ms is None
 
     def is_over(self, began: float | None, now: float) -> bool:
@@ -66,7 +63,6 @@ class StepLimits:
         return StepLimit("task.callback.watermark.timeout.ms", self.watermark_ms)
 
     def of_outputs(self, batch: Batch) -> StepLimit:
-        """The limit for a write of outputs."""
         if batch.control == "drain":
             return StepLimit("task.callback.drain.timeout.ms", self.drain_ms, drains=True)
         return GENERAL
@@ -82,7 +78,6 @@ class Step:
     began: float = field(default_factory=lambda: time.monotonic())
     """On the machine's monotonic clock, in seconds."""
     firing: Firing | Firings | None = None
-    """The firing that runs."""
 
     def __str__(self) -> str:
         firing = self.firing

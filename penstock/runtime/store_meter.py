@@ -22,7 +22,6 @@ class StoreMeter:
         self._bytes_written = metrics.new_counter(group, "bytes-written")
 
     def read(self, store: TaskStore) -> None:
-        """Add the reads of an applied attempt."""
         reads = store.take_reads()
         self._gets.inc(reads.gets)
         self._cache_hits.inc(reads.gets - reads.engine_gets)

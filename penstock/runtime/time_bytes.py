@@ -14,7 +14,6 @@ def time_bytes(ms: int) -> bytes:
 
 
 def out_of_range(*times_ms: int) -> ValueError:
-    """The error if one of these times has no bytes."""
     found = next(ms for ms in times_ms if not -BIAS <= ms < BIAS)
     return ValueError(
         f"the time {found} ms, of a window or a wait, is not between -2^63 and 2^63 - 1: the message's timestamp is "

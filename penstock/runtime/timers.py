@@ -34,11 +34,9 @@ class DueTimer(NamedTuple):
 
     time_ms: int
     place: bytes
-    """Its key and name, as `place_of` makes them."""
 
 
 def place_of(key: bytes | None, name: str) -> bytes:
-    """A key and a name, as a part of an entry."""
     if key is None:
         return _NO_KEY + name.encode()
     if b"\x00" in key:
@@ -66,7 +64,6 @@ class Timers:
         """A timer was replaced or cancelled while timers are given out."""
 
     def set(self, domain: TimeDomain, place: bytes, time_ms: int) -> None:
-        """Set a timer. Replaces the one with its key and name."""
         store, time = self._store, time_bytes(time_ms)
         by_key = _KEYS[domain] + place
         before = store.get(by_key)
@@ -82,7 +79,6 @@ class Timers:
             self._added.append(by_time)
 
     def cancel(self, domain: TimeDomain, place: bytes) -> None:
-        """Forget the timer of a key and name, if there is one."""
         by_key = _KEYS[domain] + place
         before = self._store.get(by_key)
         if before is not None:
@@ -138,6 +134,5 @@ class Timers:
 
 
 def oldest_timers(store: KeyValueStore[bytes, bytes]) -> tuple[int | None, int | None]:
-    """The times of the first timers of a store in event time and in processing time."""
     timers = Timers(store)
     return timers.oldest("event"), timers.oldest("processing")

@@ -254,7 +254,6 @@ class Backends(Listed):
 
 
 def is_own(factory: str) -> bool:
-    """True if a factory is named as `module:Class`."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", factory) is not None
 
 

@@ -29,12 +29,10 @@ _PIECE_BYTES = 4096
 """A larger cell moves into pieces the messages of each side that take half of this or more."""
 
 _Rows: TypeAlias = tuple[list[int], list[bytes | None]]
-"""Times and values, in order of arrival."""
 _Part: TypeAlias = tuple[int, list[int], list[bytes | None]]
 """One side of a stored cell: the number of its pieces, and the messages that are in no piece."""
 _ABSENT: Any = object()
 _LETTERS = (b"l", b"r")
-"""One letter for each side, in the order in which a cell has them."""
 _by_time = itemgetter(0)
 
 
@@ -146,7 +144,6 @@ class EveryRow(Kept):
             self._store.delete(name)
 
     def _look(self, side: Side, start: int, key: bytes, first: int, last: int, found: list[Row]) -> None:
-        """Add the partners from another cell."""
         name = b"c" + time_bytes(start) + key
         cell = self._cells.get(name, _ABSENT)
         if cell is _ABSENT:
@@ -155,7 +152,6 @@ class EveryRow(Kept):
             self._find(side, name, cell, first, last, found)
 
     def _find(self, side: Side, name: bytes, cell: _Cell, first: int, last: int, found: list[Row]) -> None:
-        """Add the messages of the cell's other side within these times."""
         half, letter = (cell.right, b"r") if side.is_left else (cell.left, b"l")
         if half.pieces:
             if half.older is None:

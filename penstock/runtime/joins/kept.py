@@ -15,12 +15,10 @@ class Kept(ABC):
 
     @property
     @abstractmethod
-    def held(self) -> int:
-        """The number of held entries."""
+    def held(self) -> int: ...
 
     @abstractmethod
-    def clear(self) -> None:
-        """Forget the held entries."""
+    def clear(self) -> None: ...
 
     @abstractmethod
     def save(self) -> None:

@@ -17,13 +17,11 @@ class Side:
 
     is_left: bool
     letter: bytes
-    """Marks the side in keys of the store."""
     back_ms: int
     """The greatest distance of an earlier partner."""
     ahead_ms: int
     """The greatest distance of a later partner."""
     alone: bool
-    """A message without a partner is emitted."""
 
     def last_ms(self, time_ms: int) -> int:
         """The latest time of a partner, which is the timestamp of a message that stays without one."""

@@ -37,7 +37,6 @@ class Waiting:
         self._held: dict[bytes, bool] = {}
         """Changes of the running attempt that are not stored yet: True if the entry exists."""
         self._number = 0
-        """Numbers the messages that were left alone."""
 
     def clear(self) -> None:
         self._held.clear()
@@ -52,7 +51,6 @@ class Waiting:
         self._held.clear()
 
     def add(self, side: Side, key: bytes, time_ms: int) -> None:
-        """Note that a message has no partner yet."""
         self._held[_entry(side, key, time_ms)] = True
 
     def remove(self, side: Side, key: bytes, time_ms: int) -> bool:
@@ -75,7 +73,6 @@ class Waiting:
         return [(time_of(entry[1:9]), entry[9:10], entry[10:]) for entry in due]
 
     def leave_alone(self, time_ms: int, letter: bytes, key: bytes, value: bytes | None) -> None:
-        """Store a message that stays without a partner until the end of the attempt's input."""
         self._number += 1
         entry = _ALONE + time_bytes(time_ms) + letter + self._number.to_bytes(8, "big") + key
         self._store.put(entry, _NO_VALUE if value is None else _VALUE + value)

@@ -25,15 +25,12 @@ _INTEGERS = frozenset({int})
 _SERIALISED = frozenset({bytes, type(None)})
 
 Push: TypeAlias = Callable[[Any, Any], None]
-"""Takes one message: key and value."""
 
 Raw: TypeAlias = Sequence[bytes | None]
-"""Serialised keys or values."""
 
 Accept: TypeAlias = "Callable[[Columns], None]"
 
 Step: TypeAlias = "Callable[[Columns], Columns]"
-"""Turns some messages into others."""
 
 
 class Target(Protocol):
@@ -67,7 +64,6 @@ class Columns:
     ) -> None:
         """`keys` may be None if there are `key_bytes`, which `entry` decodes."""
         self.entry = entry
-        """The entry that decodes the messages."""
         self._keys = keys
         self.values = values
         self.rows = rows
@@ -88,7 +84,6 @@ class Columns:
 
     @property
     def has_keys(self) -> bool:
-        """True if the keys are decoded."""
         return self._keys is not None
 
     def with_values(self, values: Sequence[Any]) -> Columns:
@@ -98,7 +93,6 @@ class Columns:
         return Columns(self.entry, keys, self.values, self.rows, None, self.value_bytes)
 
     def where(self, kept: Sequence[bool]) -> Columns:
-        """The messages for which `kept` is true."""
         columns = (self._keys, self.values, self.rows, self.key_bytes, self.value_bytes)
         return Columns(self.entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
 
@@ -200,7 +194,6 @@ class Entry:
 
 
 def are_event_times(found: Sequence[int]) -> bool:
-    """True if these are all event times as they are."""
     if not _INTEGERS.issuperset(map(type, found)):
         return False
     return not found or (min(found) >= -_LONGEST and max(found) <= _LONGEST)
@@ -289,8 +282,6 @@ def one_by_one(push: Push, position: Position) -> Accept:
 
 
 def as_columns(accept: Accept, position: Position) -> Push:
-    """Makes a `push` that passes a message on as columns of one."""
-
     def push(key: Any, value: Any) -> None:
         accept(Columns(None, (key,), (value,), (position.row,)))
 
@@ -325,7 +316,6 @@ class MeetingFork(Fork):
     """
 
     def __init__(self, targets: Sequence[Target], position: Position, branches: Sequence[Branch]) -> None:
-        """`branches` are the ways through the targets; see `Branch`."""
         super().__init__(targets)
         each = one_by_one(self.push, position)
         ends = [branch.end for branch in branches]
@@ -392,4 +382,3 @@ class _Nowhere:
 
 
 NOWHERE: Target = _Nowhere()
-"""The target of an operator that nothing follows."""

@@ -44,7 +44,6 @@ class LimitedOutlet(Outlet):
         return checked
 
     def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
-        """Add serialised messages, unless the stream refuses one of them."""
         least = self._limits.least_bytes
         is_small = least is None or sum(len(part or b"") for column in (keys, values) for part in column) <= least
         if not is_small or (self._limits.needs_key and None in keys):

@@ -17,10 +17,9 @@ from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA
 
 FLUSH_MESSAGES = 8192
-"""Messages that a channel collects before they are cut into packets."""
+"""The limits of a channel before its messages are cut into packets; bytes are of keys and values."""
 
 FLUSH_BYTES = 8 << 20
-"""Bytes of keys and values that a channel collects before they are cut into packets."""
 
 MAX_PACKET_BYTES = 16 << 20
 """A packet of more than one message stays below this many bytes of keys and values."""
@@ -41,7 +40,6 @@ class Outlet:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.bytes = 0
-        """Bytes of the keys and values that `count_bytes` has seen."""
         self._counted = 0
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []
@@ -50,7 +48,6 @@ class Outlet:
         self.accept = self._make_accept(position)
         """Add messages. Serialises those that do not have the bytes of the channel's serdes."""
         self.push_raw = self._make_push_raw(position)
-        """Add a message that is serialised already."""
 
     def _make_push(self, position: Position) -> Push:
         key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
@@ -123,7 +120,6 @@ class Outlet:
 
     @property
     def is_ready(self) -> bool:
-        """True if it has collected enough to be sent."""
         return len(self.keys) >= FLUSH_MESSAGES or self.bytes >= FLUSH_BYTES
 
     def end_page(self, page: Page) -> None:

@@ -89,7 +89,6 @@ def origin_code(input_index: int, partition: int) -> int:
 
 
 def fired_origin(task: int) -> int:
-    """The origin code of a task's firings, which no message led to."""
     return origin_code(-1, task)
 
 

@@ -9,7 +9,6 @@ from penstock.runtime.operators.table import operator_of
 
 
 def place_of_channel(channel: Channel, graph: ApplicationGraph) -> Place:
-    """An output, an input whose bytes are passed on, or the messages that one operator sends to others."""
     if channel.output is not None:
         return output_place(channel.output)
     op = next(op for op in graph.operators if op.id == channel.source)

@@ -51,19 +51,16 @@ class Router:
         return Outlet(channel, position, place) if limits is None else LimitedOutlet(channel, position, place, limits)
 
     def begin(self, token: str) -> None:
-        """Begin an attempt: forget the collected messages and the counts."""
         self._token = token
         self._sent = {}
         for outlet in self.outlets.values():
             outlet.clear()
 
     def end_page(self, page: Page) -> None:
-        """End a page of which all messages have been processed."""
         for outlet in self.outlets.values():
             outlet.end_page(page)
 
     def mark(self) -> dict[int, int]:
-        """The number of messages collected so far, for `undo`."""
         return {number: len(outlet) for number, outlet in self.outlets.items()}
 
     def undo(self, mark: dict[int, int]) -> None:
@@ -72,7 +69,6 @@ class Router:
             self.outlets[number].truncate(length)
 
     def count_bytes(self) -> int:
-        """Bytes of keys and values collected since the last call."""
         return sum(outlet.count_bytes() for outlet in self.outlets.values())
 
     def take_ready(self, page: Page) -> Iterator[Packet]:
@@ -134,7 +130,6 @@ class Router:
 
 
 def _group(batch: pa.RecordBatch, targets: Any, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each target, in order."""
     order = np.argsort(targets, kind="stable")
     sorted_batch = batch.take(pa.array(order))
     counts = np.bincount(targets, minlength=partitions)

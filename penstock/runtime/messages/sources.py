@@ -24,7 +24,6 @@ class Sources:
         self._messages: dict[tuple[int, int], int] = {}
         self._trailers: dict[tuple[int, int], Packet] = {}
         self.failed = False
-        """A source sent a failed trailer."""
 
     def accept(self, packet: Packet) -> Iterator[Packet]:
         """Take a packet; yields the data packets that are next in their source's sequence."""

@@ -11,12 +11,9 @@ import pyarrow as pa
 from penstock.errors import RetryableError
 
 MEMORY_BYTES = 64 << 20
-"""Bytes that wait in memory before the file is used."""
 
 
 class _Place(NamedTuple):
-    """The place of a payload in the file."""
-
     start: int
     size: int
 
@@ -27,7 +24,6 @@ class SpoolLevel(NamedTuple):
     left: int
     """Bytes that still fit into memory."""
     end: int
-    """The end of the file."""
 
 
 Spooled: TypeAlias = bytes | pa.Buffer | _Place
@@ -81,17 +77,14 @@ class Spool:
         return data
 
     def level(self) -> SpoolLevel:
-        """The present level, for `cut`."""
         return SpoolLevel(self._left, self._end)
 
     def level_with(self, level: SpoolLevel, spooled: Spooled) -> SpoolLevel:
-        """The level at which this payload is kept as well."""
         if isinstance(spooled, _Place):
             return SpoolLevel(level.left, max(level.end, spooled.start + spooled.size))
         return SpoolLevel(level.left - len(spooled), level.end)
 
     def cut(self, level: SpoolLevel) -> None:
-        """Forget the payloads put after the level."""
         self._left, self._end = level
 
     def close(self) -> None:

@@ -75,7 +75,6 @@ class _Channel(Generic[T]):
             return True
 
     def get(self, timeout_s: float) -> _Item[T] | _End | None:
-        """The next item, or None after the timeout."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._items, timeout_s):
                 return None
@@ -84,7 +83,6 @@ class _Channel(Generic[T]):
             return item
 
     def close(self) -> None:
-        """Called by the reader when it leaves."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -27,26 +27,22 @@ class Surroundings:
 
     job_name: str
     config: Mapping[str, str]
-    """The configuration as tasks see it."""
     task: int
     position: Position
     requests: Requests
     stores: Mapping[str, KeyValue]
-    """The operator's own, by name."""
     outputs: Mapping[str, Push]
     """The operator's outputs: by `system.stream`, and by `stream` if no other output has that name. Empty unless it
     `sends`."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
     """The operators' own counters; the group is the operator's id."""
     user_metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"))
-    """The application's own metrics of the task."""
     window_ms: int = -1
     """The interval between calls of a task's `window`; below 1: never."""
     undoable: bool = False
     """A failed message is undone in the stores, for the dead-letter stream. Messages then come one at a time, and no
     write to a store may be held back between two of them."""
     store_users: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """By store, the operators of the application that use it."""
     next_list_place: Callable[[], tuple[int, int]] = lambda: (0, 0)
     """The place of the next element of a list state; see `ListPlaces`."""
     followed: bool = False
@@ -94,9 +90,7 @@ class Node:
 
     def __init__(self, accept: Accept, push: Push) -> None:
         self.accept = accept
-        """Take messages; see `Target`."""
         self.push = push
-        """Take one message; see `Target`."""
 
     @classmethod
     def of_columns(cls, accept: Accept, position: Position) -> Node:
@@ -122,8 +116,7 @@ class Node:
         operators of the stage have done theirs. Read while firings run: one may change the next."""
         return ()
 
-    def fired(self, count: int) -> None:
-        """Count the firings that have run in a step of this attempt."""
+    def fired(self, count: int) -> None: ...
 
     def next_due(self) -> Due | None:
         """`Operator.next_due` after all firings of this attempt, if it is known without a look into the store;
@@ -137,8 +130,7 @@ class Node:
 class Watch(Protocol):
     """A test's hook around every call of the application's code."""
 
-    def opens(self, stores: Sequence[KeyValue]) -> None:
-        """A task that uses these stores is being made."""
+    def opens(self, stores: Sequence[KeyValue]) -> None: ...
 
     def call(self, operator: str, value: Any, stores: Sequence[KeyValue] = ()) -> AbstractContextManager[object]:
         """Surrounds a call of the application's code with a message of this value."""
@@ -172,5 +164,4 @@ class Operator(ABC, Generic[S]):
         """Make the running operator. `downstream` takes its output. Raises OperatorFailedError."""
 
     def watched(self, watch: Watch) -> OperatorSpec:
-        """The same operator with the application's code watched."""
         return self.spec

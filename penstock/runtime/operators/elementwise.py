@@ -33,7 +33,6 @@ from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
 
 F = TypeVar("F", bound=FunctionSpec)
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
-"""Takes the key and the value of one message, and the function's result."""
 
 
 class Elementwise(Operator[F]):
@@ -50,12 +49,10 @@ class Elementwise(Operator[F]):
         return [call(each) for each in given]
 
     @abstractmethod
-    def apply(self, columns: Columns, results: list[Any]) -> Columns:
-        """Apply the results to columns of messages."""
+    def apply(self, columns: Columns, results: list[Any]) -> Columns: ...
 
     @abstractmethod
-    def deliver(self, downstream: Push) -> Deliver:
-        """Make the function that applies the result to one message."""
+    def deliver(self, downstream: Push) -> Deliver: ...
 
     def build(self, surroundings: Surroundings, downstream: Target) -> Node:
         position = surroundings.position
@@ -199,7 +196,6 @@ class _Chain(Node):
 
 
 def branch_of(target: Target) -> Branch:
-    """The branch that begins with a target."""
     return target.branch if isinstance(target, _Chain) else Branch((), target.accept)
 
 

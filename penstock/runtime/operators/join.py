@@ -23,10 +23,8 @@ from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_col
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
 
 _HELD_ENTRIES = 100_000
-"""Entries that an attempt holds before it stores them."""
 
 _HELD_RESULTS = 10_000
-"""Results that are gathered before they are passed on."""
 
 _AT_MOST = 100_000
 """Limit of the messages without a partner that an attempt emits, unless operators downstream rely on more; and of the
@@ -120,7 +118,6 @@ class _JoinNode(Node):
         self.waiting.save()
 
     def send_late(self, key: Any, value: Any) -> None:
-        """Send a late message to the late output, or count it."""
         if self._late_to is None:
             self._late.inc()
         else:
@@ -165,7 +162,6 @@ class _Inlet:
         self.push = as_columns(self.accept, node.position)
 
     def accept(self, columns: Columns) -> None:
-        """Take messages; see `Target`."""
         node = self._node
         try:
             self._take_all(columns)
@@ -230,13 +226,11 @@ class _Inlet:
             add(shown_key, result, row, max(time_ms, partner_ms))
 
     def _add_alone(self, key: bytes | None, kept_row: Row, row: int) -> None:
-        """Add the result of a message that can get no partner."""
         shown_key = None if key is None else self._key_serde.from_bytes(key)
         result = self._function(_decoded(self._value_serde, kept_row[1]), None)
         self._node.results.add(shown_key, result, row, self.side.last_ms(kept_row[0]))
 
     def firing(self, key: bytes, value: bytes | None, time_ms: int) -> Firing:
-        """The firing that emits a message which can no longer get a partner."""
         alone = partial(self._emit_alone, key, value)
         return Firing(key, time_ms, f"{self.name} message without a partner", alone, value=value)
 
@@ -265,7 +259,6 @@ class _Results:
         """For rows that were added to the page, the row of the message."""
 
     def add(self, key: Any, value: Any, row: int, time_ms: int) -> None:
-        """Add a result, with this time, that the message in the row led to."""
         page = self._position.page
         if time_ms != page.timestamps[row]:
             message, row = row, page.at_time(row, time_ms)

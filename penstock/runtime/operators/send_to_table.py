@@ -88,7 +88,6 @@ class _HistoryNode(Node):
             raise failure_in(self._spec.id, error) from error
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
-        """Drops versions. Nothing fires."""
         if self._kept_from > NO_WATERMARK:
             due = self._times.range(time_bytes(NO_WATERMARK), time_bytes(self._kept_from + 1))
             for _, (entry, _) in zip(range(_AT_MOST), due, strict=False):

@@ -98,7 +98,6 @@ class _TemporalJoinNode(Node):
         return encode_column(part, serde, found, columns.rows, self._position, spec.id, place)
 
     def _keep(self, keys: Raw, values: Raw, columns: Columns) -> list[int]:
-        """Store the messages. Returns the numbers of the late ones."""
         times, store, late = self._position.page.timestamps, self._waiting, []
         place = first = int.from_bytes(store.get(_NEXT, b""), "big")
         for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):

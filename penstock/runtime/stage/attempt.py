@@ -58,7 +58,6 @@ class Attempt:
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
         self._started = False
-        """The firings before the first message are done."""
         instance.begin(token, batch)
 
     @property
@@ -312,7 +311,6 @@ class Attempt:
             self._fail_without_message(failure)
 
     def _fail_without_message(self, failure: OperatorFailedError | EngineFailedError) -> None:
-        """Fail because an operator cannot say which firings are due."""
         if not self._lost_store() and isinstance(failure, OperatorFailedError):
             self._failure = self._described(failure, None)
 
@@ -347,7 +345,6 @@ class Attempt:
             self._fired += len(keys)
 
     def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
-        """The report of a failed firing."""
         instance = self.instance
         return failure.describe(instance.ssps[fired_origin(instance.task)], FIRED_OFFSET, key, what)
 
@@ -357,7 +354,6 @@ class Attempt:
 
 
 def _next_piece(messages: int, sent_bytes: int) -> int:
-    """The number of messages to process at once, after `messages` were turned into `sent_bytes`."""
     if sent_bytes > FLUSH_BYTES:
         return max(1, messages * FLUSH_BYTES // sent_bytes)
     return min(AT_ONCE, 2 * messages)

@@ -45,21 +45,18 @@ class RuntimeSettings:
     output_partitions: Mapping[str, int]
     """Partitions of every output stream, the dead-letter stream included, by `system.stream`."""
     cache_entries: Mapping[str, int] = field(default_factory=dict)
-    """Values kept in memory per store and task."""
     dead_letter: bool = False
     identities: Mapping[str, str] = field(default_factory=dict)
     """By input (`system.stream`): the identity that dead letters carry, to tell it from later streams of its name."""
     store_layers: tuple[type[StoreLayer], ...] = ()
     """Layers around every store, from the inside to the outside."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """The configuration as tasks see it."""
     max_ahead_ms: int | None = None
     """The limit of an event time, relative to the batch time, to count for the watermark; None: the application does
     not use event time."""
     window_ms: int = -1
     """The interval between calls of a task's `window`; below 1: never."""
     step_limits: StepLimits = field(default_factory=StepLimits)
-    """Time limits of steps that run without a message."""
     run_id: str = ""
     """The run named in the control messages of a drain."""
     output_limits: Mapping[str, RecordLimits] = field(default_factory=dict)
@@ -89,7 +86,6 @@ class StageInstance:
         self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
         self.operator_metrics = MetricsRegistry(f"Partition {task}", "operator.")
-        """The operators' counters."""
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
         """The application's own metrics. Like everything here, they go with an attempt that is discarded."""
         self.router = Router(
@@ -110,7 +106,6 @@ class StageInstance:
         self._store_users = topology.graph.store_users()
         self._step_limit = GENERAL
         self.step: Step | None = None
-        """The operator's step without a message that runs now; None while messages are processed."""
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
@@ -123,9 +118,7 @@ class StageInstance:
                 error.add_note(f"closing the tasks made before failed as well: {type(second).__name__}")
             raise
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
-        """By channel number."""
         self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
-        """By the index of the source."""
         self.first_intermediate = len(topology.graph.inputs)
         """The index of the first source that is a durable intermediate stream."""
 
@@ -220,7 +213,6 @@ class StageInstance:
         return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested
 
     def undo(self, mark: Mark) -> None:
-        """Take back the message's writes, outputs and requests."""
         for store in self.stores.values():
             store.undo()
         sent, self.requests.commit_requested, self.requests.shutdown_requested = mark

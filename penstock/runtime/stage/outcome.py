@@ -34,7 +34,6 @@ class Succeeded:
     appended: dict[str, dict[int, Ranges]] = field(default_factory=dict)
     """By durable intermediate stream and partition, the ranges of offsets that were written."""
     dead_letter: FailedMessage | None = None
-    """One of the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,6 @@ def _missing(by_place: dict[tuple[int, int], Report], topology: Topology, tasks:
 
 
 def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology, tasks: int) -> Outcome | None:
-    """A good report has read every source it expects, and no other."""
     for (stage, task), report in by_place.items():
         read = {(s, t) for s, tokens in report.read.items() for t in tokens}
         expected = topology.expected_sources(stage, task, tasks) if stage else frozenset()

@@ -111,7 +111,6 @@ class SinkAttempt:
         self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
         self._spool = spool
         self._packets: list[tuple[Packet, Spooled]] = []
-        """Packets without their payloads, each with its spooled payload."""
         self._records: dict[SystemStreamPartition, WaitingRecords] = {}
 
     def accept(self, packet: Packet) -> None:
@@ -127,7 +126,6 @@ class SinkAttempt:
         return sum(records.read for records in list(self._records.values()))
 
     def check_complete(self) -> None:
-        """Raise DiscardedAttemptError unless everything has come."""
         self._sources.check_complete()
 
     def records(self) -> Mapping[SystemStreamPartition, WaitingRecords]:
@@ -147,7 +145,6 @@ class SinkAttempt:
         return self._records
 
     def report(self, error: PenstockError | None, appended: Appended = _NOWHERE) -> Packet:
-        """The report to the driver, once the records are written or have failed to be."""
         token, read = new_token(), self._sources.tokens()
         if self._sources.failed:
             return Report(self._stage, self._task, token, read, upstream_failed=True).packet()
@@ -182,7 +179,6 @@ def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> Penst
 
 
 def writing_text(topology: Topology) -> str:
-    """The work of the last stage in words."""
     return f"{_outputs(topology)} to be written"
 
 

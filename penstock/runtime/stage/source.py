@@ -22,7 +22,6 @@ from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096
-"""Messages read at once."""
 _KEPT_READERS = 64
 """Readers kept between batches: each has files or connections open."""
 
@@ -56,7 +55,6 @@ class InputReaders:
         self._kept: dict[_Place, _Kept] = {}
         """In order of use; the last one used is at the end."""
         self._by_task: frozenset[SystemStreamPartition] = frozenset()
-        """Partitions that several tasks read."""
         self._closed = False
 
     def expect(self, portions: Iterable[Portion]) -> None:
@@ -150,9 +148,7 @@ class SourceProgress:
 
     def __init__(self) -> None:
         self.position: Position | None = None
-        """The position of the task that runs now."""
         self.tasks = 0
-        """Tasks begun so far."""
 
     def begin(self, position: Position) -> None:
         self.position = position

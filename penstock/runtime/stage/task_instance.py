@@ -91,12 +91,10 @@ class TaskInstance:
         return Attempt(instance, token, self._settings.tasks, batch)
 
     def finish_attempt(self, attempt: TaskAttempt) -> None:
-        """Keep a finished attempt until `end` applies or drops it."""
         with self._lock:
             self._finished[attempt.stage, attempt.token] = attempt
 
     def discard_attempt(self, attempt: TaskAttempt) -> None:
-        """Drop an attempt and all it touched."""
         if isinstance(attempt, OutboxAttempt):
             attempt.close()
         else:
@@ -175,7 +173,6 @@ class TaskInstance:
             self._standing[attempt.instance.stage] = attempt.instance
 
     def drop_attempts(self) -> None:
-        """Drop every finished attempt: the batch is run again."""
         with self._lock:
             dropped, self._finished = self._finished, {}
         for attempt in dropped.values():
@@ -213,7 +210,6 @@ class TaskInstance:
 
     @property
     def outbox_bytes(self) -> int:
-        """Bytes in the outbox that wait for a commit."""
         return 0 if self._outbox is None else self._outbox.size_bytes
 
     def take_outbox(self) -> Taken | None:
@@ -221,7 +217,6 @@ class TaskInstance:
         return None if self._outbox is None else self._outbox.take()
 
     def release(self) -> None:
-        """Let the engines change again."""
         self._free.set()
 
     def engine(self, store: str) -> Engine:

@@ -18,7 +18,6 @@ from penstock.runtime.operators.elementwise import branch_of
 from penstock.runtime.operators.table import operator_of
 
 Surround: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], Surroundings]
-"""Makes the surroundings of an operator that may send to these outputs."""
 
 
 class Wiring:
@@ -81,7 +80,6 @@ class Wiring:
         return [outlet for outlet in self._outlets if outlet.channel.source == spec.id]
 
     def _target(self, source: str, operators: Sequence[str], outlets: Sequence[Outlet]) -> Target:
-        """One target for all of these."""
         targets: list[Target] = [*(self._nodes[op_id].inlet(source) for op_id in operators), *outlets]
         if len(targets) < 2:
             return targets[0] if targets else NOWHERE

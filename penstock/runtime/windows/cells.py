@@ -34,7 +34,6 @@ NO_KEY = b"\x00"
 
 
 def key_slot(key: bytes | None) -> bytes:
-    """A message's key, which may be None, as a part of a slot."""
     return NO_KEY if key is None else b"\x01" + key
 
 
@@ -62,10 +61,8 @@ class Slot(NamedTuple):
     end: int
     start: int
     key: bytes
-    """As `key_slot` makes it."""
 
     def to_bytes(self) -> bytes:
-        """The slot as a part of an entry's key."""
         try:
             return _pack(self.end + BIAS, self.start + BIAS) + self.key
         except struct.error as error:
@@ -104,7 +101,6 @@ class Cell:
         self.complete = complete
         """The window has fired on time: later messages are late."""
         self.number = 0
-        """Panes emitted."""
         self.messages = 0
         """Messages in all panes."""
         self.since = 0
@@ -116,9 +112,7 @@ class Cell:
         self.timer_ms = NEVER
         """The batch time at which a trigger fires, as it is stored."""
         self.pieces = 0
-        """Stored pieces of its content."""
         self.stored = False
-        """It is in the store."""
 
 
 class Cells:
@@ -159,7 +153,6 @@ class Cells:
         return cell
 
     def save(self, cell: Cell, timer_ms: int) -> None:
-        """Store the cell, with the batch time at which a trigger fires."""
         place = cell.place
         if cell.timer_ms != timer_ms:
             self._drop_timer(cell)
@@ -225,7 +218,6 @@ class Cells:
         self.save(cell, NEVER)
 
     def whole(self, cell: Cell) -> Any:
-        """The cell's content with all its pieces."""
         if not cell.pieces:
             return cell.content
         found = self._content.initial()
@@ -273,18 +265,15 @@ class Cells:
     # Sessions of a key.
 
     def sessions(self, key: bytes) -> list[Cell]:
-        """The sessions of a key, by their start."""
         found = [self.load(Slot(end, start, key)) for start, end in self._spans(key)]
         if any(cell is None for cell in found):
             raise ValueError("a session that the store names is missing there")
         return [cell for cell in found if cell is not None]
 
     def save_sessions(self, key: bytes, cells: list[Cell]) -> None:
-        """Store the list of a key's sessions."""
         self._save_spans(key, [(cell.slot.start, cell.slot.end) for cell in cells])
 
     def forget_session(self, slot: Slot) -> None:
-        """Remove a session from the list of its key."""
         self._save_spans(slot.key, [span for span in self._spans(slot.key) if span != (slot.start, slot.end)])
 
     def _spans(self, key: bytes) -> list[tuple[int, int]]:

@@ -42,5 +42,4 @@ def due_at(trigger: Trigger, messages: int, first_ms: int, last_ms: int) -> int:
 
 
 def repeats(trigger: Trigger) -> bool:
-    """True if it can fire a window more than once."""
     return isinstance(trigger, RepeatTrigger)

@@ -26,11 +26,9 @@ class Content(ABC):
     appends = False
     """A stored value is only ever added to: it is kept in pieces, and the earlier pieces are not read."""
     operator = ""
-    """The operator's id, for errors."""
     declaration = ""
     """The declaration of the value's serde, for errors; empty if it is not declared with the window."""
     serde: Serde[Any]
-    """The serde that writes the value, or its parts."""
 
     def unwritable(self, content: Any, key: Any, error: Exception) -> SerdeError:
         """The error for a value, of this key, that `to_bytes` does not write."""
@@ -56,7 +54,6 @@ class Content(ABC):
     def from_bytes(self, data: bytes) -> Any: ...
 
     def shown(self, content: Any) -> Any:
-        """The value as a pane shows it."""
         return content
 
 
@@ -101,7 +98,6 @@ class AggregateContent(Content):
             type(each).to_json is Aggregate.to_json and type(each).from_json is Aggregate.from_json
             for each in self._all
         )
-        """All states can be stored as they are."""
 
     def initial(self) -> Any:
         return [None] * len(self._all)
@@ -174,7 +170,6 @@ class MessageContent(Content):
 
 
 def content_of(window: Window, messages: Serde[Any]) -> Content:
-    """The content of a window over messages whose values have this serde."""
     contents = window.contents
     if isinstance(contents, Aggregates):
         return AggregateContent(contents)

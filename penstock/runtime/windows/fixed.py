@@ -116,7 +116,6 @@ class PlainNode(FixedNode):
             window.held[key] = add(content, value, time_ms)
 
     def _take_each(self, keys: Iterable[bytes | None], values: Iterator[Any], moments: Iterable[int]) -> Iterator[None]:
-        """The same for windows that overlap."""
         for key, value, time_ms in zip(keys, values, moments, strict=True):
             if not self._take(key, value, time_ms):
                 yield
@@ -154,7 +153,6 @@ class PlainNode(FixedNode):
         self._windows.store()
 
     def _keep_complete(self, window: OpenWindow, keys: Sequence[bytes | None], contents: Sequence[Any]) -> None:
-        """Save cells for messages that come late."""
         for key, content in zip(keys, contents, strict=True):
             cell = self._cells.new(Slot(window.end, window.start, key_slot(key)), complete=True)
             cell.number = 1

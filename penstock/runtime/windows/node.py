@@ -42,7 +42,6 @@ class WindowNode(Node):
     """The common part of all shapes: lateness, triggers, panes."""
 
     held_cells = 100_000
-    """Cells that an attempt holds before it stores them."""
     at_most = 100_000
     """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
@@ -59,14 +58,12 @@ class WindowNode(Node):
         self._open: dict[Any, Any] = {}
         """Held cells: their content from this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
-        """It matters how many messages have come, and when."""
         self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
         self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
         self._pane_count = surroundings.metrics.new_counter(spec.id, "panes-fired")
         self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
-        """The end of a window is an event time."""
         self._begin_at(NO_WATERMARK, 0)
 
     def _begin_at(self, late: int, now_ms: int, earliest: int = NO_WATERMARK) -> None:
@@ -116,11 +113,9 @@ class WindowNode(Node):
         """Add a message to its windows. Returns False if it is too late for all of them."""
 
     def _held(self) -> int:
-        """The number of held cells."""
         return len(self._open)
 
     def _store_open(self) -> None:
-        """Store the held cells, and hold none."""
         for cell in self._open.values():
             self._cells.save(cell, self._timer(cell))
         self._open.clear()
@@ -187,7 +182,6 @@ class WindowNode(Node):
         self._pane_count.inc(count)
 
     def _fire(self, cell: Cell, firing: FiringType) -> Firing:
-        """A pane of a window that goes on."""
         content, number = self._cells.whole(cell), cell.number
         cell.number += 1
         cell.since, cell.fired = 0, True
@@ -197,7 +191,6 @@ class WindowNode(Node):
         return self._pane(cell.slot, content, firing, number)
 
     def _complete(self, cell: Cell, firing: FiringType) -> Firing:
-        """The pane of a window that is complete."""
         number = cell.number
         if not (self._window.allowed_lateness_ms and cell.slot.end < END_OF_TIME):
             self._cells.take_out(cell)

@@ -25,7 +25,6 @@ _BLOCK_BYTES = 1 << 20
 
 Key: TypeAlias = "bytes | None"
 Taken: TypeAlias = tuple[list[Key], list[Any]]
-"""Keys and their contents."""
 _KEYED = key_slot(b"")
 _BEHIND_ALL_KEYS = b"\x02"
 
@@ -38,7 +37,6 @@ class OpenWindow:
     def __init__(self, start: int, end: int, stored: dict[Key, bytes] | None) -> None:
         self.start, self.end = start, end
         self.place = b"o" + Slot(end, start, b"").to_bytes()
-        """The first part of the keys of its cells."""
         self.held: dict[Key, Any] = {}
         """Contents that the running attempt has changed and not stored yet."""
         self.stored = stored
@@ -49,7 +47,6 @@ class OpenWindow:
         """While it fires: keys without a cell in the store."""
 
     def cells(self, keys: Iterable[Key]) -> list[bytes]:
-        """The keys of cells in the store."""
         keyed = self.place + _KEYED
         return [self.place + key_slot(None) if key is None else keyed + key for key in keys]
 
@@ -200,5 +197,4 @@ class OpenWindows:
 
 
 def _size(cells: Mapping[Key, bytes]) -> int:
-    """The memory that cells take, about."""
     return sum(map(len, cells.values())) + sum(map(len, filter(None, cells))) + _CELL_BYTES * len(cells)

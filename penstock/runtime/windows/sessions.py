@@ -18,7 +18,6 @@ class SessionNode(WindowNode):
         super().__init__(spec, surroundings, downstream)
         self._gap_ms = gap_ms
         self._open: dict[bytes, list[Cell]] = {}
-        """All sessions of each key."""
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         slot_key = key_slot(key)
@@ -41,7 +40,6 @@ class SessionNode(WindowNode):
         return True
 
     def _merged(self, slot: Slot, met: list[Cell]) -> Cell:
-        """One session made of several, in their order."""
         # One that is due and has not fired yet, because too many were due, makes the whole session fire on time.
         complete = slot.end <= self._late_watermark and all(each.complete for each in met)
         cell = self._cells.new(slot, complete=complete)

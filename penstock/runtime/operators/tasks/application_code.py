@@ -103,7 +103,6 @@ class Context(TaskContext):
         return self._job_name
 
     def begin(self, batch_time_ms: int, watermark_ms: int | None) -> None:
-        """Begin a batch, or an attempt of it."""
         self._batch_time_ms, self._watermark_ms = batch_time_ms, watermark_ms
 
     @property

@@ -50,6 +50,5 @@ class ListPlaces:
         self._time_ms, self._number = batch.time_ms, batch.number << _BITS
 
     def next(self) -> Place:
-        """The place behind all others."""
         self._number += 1
         return self._time_ms, self._number

@@ -88,7 +88,6 @@ class Process(Operator[ProcessSpec]):
 
 
 _LAST_CALLS: dict[Control, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
-"""The optional method of a task for the last batch of its stream, or of its run."""
 
 
 class _ProcessNode(Node):
@@ -160,7 +159,6 @@ class _ProcessNode(Node):
 
 
 def _run(name: str, method: Callable[..., object], *arguments: object) -> None:
-    """Call a method of the task. Raises TypeError unless it returns None."""
     if (result := method(*arguments)) is not None:
         raise unused(f"`{name}`", result)
 

@@ -22,7 +22,6 @@ IN_A_ROW = 1_000
 """Timers that may schedule each other without time passing."""
 
 _Named: TypeAlias = tuple[TimeDomain, bytes]
-"""A timer's domain and place."""
 
 
 class TaskTimer(NamedTuple):
@@ -45,9 +44,7 @@ class _Closing:
     once: otherwise a periodic timer would never end."""
 
     armed: set[_Named] = field(default_factory=set)
-    """Timers scheduled since the end began."""
     done: set[_Named] = field(default_factory=set)
-    """The armed timers that have fired."""
 
     def admits(self, named: _Named) -> bool:
         """Note that a timer is scheduled. Returns False if it must not be."""
@@ -96,7 +93,6 @@ class TaskTimers:
     # What the application calls.
 
     def schedule(self, key: Any, time_ms: int, name: str, domain: TimeDomain) -> None:
-        """See `TaskContext.schedule`."""
         place = self._place(key, name, domain)
         if type(time_ms) is not int:
             time_ms = self._integer(time_ms)
@@ -113,7 +109,6 @@ class TaskTimers:
         self._timers.set(domain, place, time_ms)
 
     def cancel(self, key: Any, name: str, domain: TimeDomain) -> None:
-        """See `TaskContext.cancel`."""
         self._timers.cancel(domain, self._place(key, name, domain))
 
     def _place(self, key: Any, name: str, domain: str) -> bytes:
@@ -173,7 +168,6 @@ class TaskTimers:
             self._now = None
 
     def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
-        """`early`: the reason of timers that fire before their time."""
         reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
         self._closing = _Closing()
         domains: tuple[TimeDomain, ...] = ("event", "processing")
@@ -189,7 +183,6 @@ class TaskTimers:
         self._closing = None
 
     def end(self) -> None:
-        """Allow no more timers: the last call of the task comes."""
         self._ended = True
 
     def _taken(self, domain: TimeDomain, due: DueTimer, firing: TimerFiring = "due") -> TaskTimer:
