@@ -22,7 +22,7 @@ KeyValue = KeyValueStore[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class StageContext:
     """The services of the stage that an operator runs in."""
 
     job_name: str
@@ -160,7 +160,7 @@ class Operator(ABC, Generic[S]):
         return Place(name, "")
 
     @abstractmethod
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         """Make the running operator. `downstream` takes its output. Raises OperatorFailedError."""
 
     def watched(self, watch: Watch) -> OperatorSpec:

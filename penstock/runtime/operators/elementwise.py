@@ -29,7 +29,7 @@ from penstock.runtime.messages.columns import (
     envelopes_of,
     index_of_last,
 )
-from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
 
 F = TypeVar("F", bound=FunctionSpec)
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
@@ -54,8 +54,8 @@ class Elementwise(Operator[F]):
     @abstractmethod
     def deliver(self, downstream: Push) -> Deliver: ...
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        position = surroundings.position
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        position = stage.position
         return _Chain(self._step(position), downstream, self._push(downstream.push, position))
 
     def _step(self, position: Position) -> Step:

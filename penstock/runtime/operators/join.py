@@ -20,7 +20,7 @@ from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
 from penstock.runtime.joins.waiting import Alone, Waiting, first_end
 from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_columns, encode_column
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
 
 _HELD_ENTRIES = 100_000
 
@@ -44,8 +44,8 @@ class StreamJoin(Operator[JoinSpec]):
     def place(self, name: str) -> Place:
         return join_place(name)
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return _JoinNode(self.spec, surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return _JoinNode(self.spec, stage, downstream)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
@@ -58,26 +58,26 @@ class StreamJoin(Operator[JoinSpec]):
 
 
 class _JoinNode(Node):
-    def __init__(self, spec: JoinSpec, surroundings: Surroundings, downstream: Target) -> None:
-        store = surroundings.stores[spec.stores[0]]
+    def __init__(self, spec: JoinSpec, stage: StageContext, downstream: Target) -> None:
+        store = stage.stores[spec.stores[0]]
         sides = sides_of(spec.join)
         self.spec = spec
-        self.position = surroundings.position
+        self.position = stage.position
         self.downstream = downstream
         self.kept: Kept = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
         self.waiting = Waiting(store)
-        self.results = _Results(surroundings.position, downstream)
+        self.results = _Results(stage.position, downstream)
         self.replaced: list[Alone] = []
         """Messages without a partner that the current messages have replaced."""
         self._left_alone: list[Alone] = []
         """All of the attempt. They fire at the end of its input. If messages may be undone, they are in the store
         instead."""
         self.late_watermark = NO_WATERMARK
-        self._undoable = surroundings.undoable
+        self._undoable = stage.undoable
         late_to = spec.join.late_to
-        self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
-        self._without_partner = surroundings.metrics.new_counter(spec.id, "without-partner")
+        self._late_to = None if late_to is None else stage.outputs[str(late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._without_partner = stage.metrics.new_counter(spec.id, "without-partner")
         left = _Inlet(self, spec.left, sides[0], spec.right, sides[1])
         right = _Inlet(self, spec.right, sides[1], spec.left, sides[0])
         self._inlets = (left, right)

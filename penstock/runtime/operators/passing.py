@@ -8,11 +8,11 @@ from typing import Any
 from penstock.api.serdes.failures import Place, input_place
 from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Node, Operator, S, Surroundings, Watch
+from penstock.runtime.operators.base import Node, Operator, S, StageContext, Watch
 
 
 class PassingOperator(Operator[S]):
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         return Node(downstream.accept, downstream.push)
 
 

@@ -22,7 +22,7 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _AT_MOST = 50_000
@@ -45,8 +45,8 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
         first = next(iter(store.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)
         return (None if first is None else _due(time_of(first[0][1:9])), None)
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return _TemporalJoinNode(self.spec, surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return _TemporalJoinNode(self.spec, stage, downstream)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
@@ -59,16 +59,16 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
 
 
 class _TemporalJoinNode(Node):
-    def __init__(self, spec: TemporalJoinSpec, surroundings: Surroundings, downstream: Target) -> None:
-        one = Node.of_columns(self._accept, surroundings.position)
+    def __init__(self, spec: TemporalJoinSpec, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         self._spec = spec
-        self._position = surroundings.position
+        self._position = stage.position
         self._downstream = downstream
-        self._versions, self._waiting = (surroundings.stores[name] for name in spec.stores)
-        self._late_to = None if spec.late_to is None else surroundings.outputs[str(spec.late_to)]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
-        self._joined = surroundings.metrics.new_counter(spec.id, "joined-later")
+        self._versions, self._waiting = (stage.stores[name] for name in spec.stores)
+        self._late_to = None if spec.late_to is None else stage.outputs[str(spec.late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._joined = stage.metrics.new_counter(spec.id, "joined-later")
         self._late_watermark = NO_WATERMARK
 
     def begin(self, batch: Batch) -> None:

@@ -8,7 +8,7 @@ from penstock.api.time.windows import Counting, Fixed, Session, Sliding
 from penstock.batch.batch import Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import KeyValue, Node, Operator, Surroundings
+from penstock.runtime.operators.base import KeyValue, Node, Operator, StageContext
 from penstock.runtime.windows.cells import next_end
 from penstock.runtime.windows.counting import CountingNode
 from penstock.runtime.windows.fixed import FixedNode, PlainNode, is_plain
@@ -30,14 +30,14 @@ class WindowOperator(Operator[WindowSpec]):
     def place(self, name: str) -> Place:
         return Place(name, "")
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         match self.spec.window.shape:
             case Fixed() as fixed:
-                node = PlainNode if is_plain(self.spec, surroundings) else FixedNode
-                return node(self.spec, surroundings, downstream, fixed)
+                node = PlainNode if is_plain(self.spec, stage) else FixedNode
+                return node(self.spec, stage, downstream, fixed)
             case Session(gap_ms):
-                return SessionNode(self.spec, surroundings, downstream, gap_ms)
+                return SessionNode(self.spec, stage, downstream, gap_ms)
             case Counting(messages):
-                return CountingNode(self.spec, surroundings, downstream, messages)
+                return CountingNode(self.spec, stage, downstream, messages)
             case Sliding(size_ms):
-                return SlidingNode(self.spec, surroundings, downstream, size_ms)
+                return SlidingNode(self.spec, stage, downstream, size_ms)

@@ -18,7 +18,7 @@ from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.messages.columns import Push
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
-from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, Node, Operator, StageContext
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.operators.tasks.application_code import Requests
 from penstock.runtime.operators.tasks.key_state import ListPlaces
@@ -110,7 +110,7 @@ class StageInstance:
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
         try:
-            wiring.build(self._surroundings)
+            wiring.build(self._context_of)
         except BaseException as error:
             try:
                 self.close()
@@ -238,8 +238,8 @@ class StageInstance:
             layers=settings.store_layers,
         )
 
-    def _surroundings(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> Surroundings:
-        return Surroundings(
+    def _context_of(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> StageContext:
+        return StageContext(
             job_name=self.settings.job_name,
             config=self.settings.config,
             task=self.task,

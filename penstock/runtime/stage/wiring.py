@@ -13,11 +13,11 @@ from penstock.runtime.messages.columns import NOWHERE, Entry, Fork, MeetingFork,
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.places import place_of_channel
 from penstock.runtime.messages.router import Router
-from penstock.runtime.operators.base import Node, Operator, Surroundings
+from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.runtime.operators.elementwise import branch_of
 from penstock.runtime.operators.table import operator_of
 
-Surround: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], Surroundings]
+MakeContext: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], StageContext]
 
 
 class Wiring:
@@ -36,16 +36,16 @@ class Wiring:
         self._reach: dict[str, frozenset[tuple[str, str]]] = {}
         """By operator: the operators and stores that its messages come to in this stage, its own included."""
 
-    def build(self, surround: Surround) -> None:
+    def build(self, context_of: MakeContext) -> None:
         """Build the nodes from the last operator to the first, so that the followers of each one exist."""
         for spec in reversed(self._operators):
             operator, following, outlets = operator_of(spec), *self._following(spec)
-            surroundings = surround(operator, self._output_pushes(spec) if spec.sends else {})
+            context = context_of(operator, self._output_pushes(spec) if spec.sends else {})
             stores = frozenset(("store", name) for name in spec.stores)
             behind = frozenset[tuple[str, str]]().union(*(self._reach[op_id] for op_id in following))
             if stores & behind:
-                surroundings = replace(surroundings, followed=True)
-            self._nodes[spec.id] = operator.build(surroundings, self._target(spec.id, following, outlets))
+                context = replace(context, followed=True)
+            self._nodes[spec.id] = operator.build(context, self._target(spec.id, following, outlets))
             self._reach[spec.id] = behind | stores | {("operator", spec.id)}
 
     def input_entry(self, spec: SourceSpec) -> Entry:

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.batch.batch import END_OF_TIME
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Surroundings
+from penstock.runtime.operators.base import StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode
 
@@ -15,8 +15,8 @@ from penstock.runtime.windows.node import WindowNode
 class CountingNode(WindowNode):
     """Windows of a fixed number of messages, which fire with the last of them."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, messages: int) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, messages: int) -> None:
+        super().__init__(spec, stage, downstream)
         self._most = messages
         self._open: dict[bytes | None, Cell] = {}
 

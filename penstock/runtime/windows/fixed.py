@@ -11,7 +11,7 @@ from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
 from penstock.batch.batch import END_OF_TIME, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Columns, Target, index_of_last
-from penstock.runtime.operators.base import Firing, Firings, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode, next_due
 from penstock.runtime.windows.open_windows import OpenWindow, OpenWindows
@@ -22,16 +22,16 @@ _AT_ONCE = 1024
 _ABSENT: Final = object()
 
 
-def is_plain(spec: WindowSpec, surroundings: Surroundings) -> bool:
+def is_plain(spec: WindowSpec, stage: StageContext) -> bool:
     """True if only the content of a window is kept until it is complete."""
-    return spec.window.early is None and not spec.window.keeps_messages and not surroundings.undoable
+    return spec.window.early is None and not spec.window.keeps_messages and not stage.undoable
 
 
 class FixedNode(WindowNode):
     """Windows of one size."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
+        super().__init__(spec, stage, downstream)
         self._shape = shape
         self._open: dict[tuple[int, bytes | None], Cell] = {}
 
@@ -64,9 +64,9 @@ class PlainNode(FixedNode):
     """Windows of one size that keep only their content until they are complete. Their messages are taken, and their
     panes emitted, many at once. Later messages are added to cells, as in other windows."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
-        super().__init__(spec, surroundings, downstream, shape)
-        self._store = surroundings.stores[spec.stores[0]]
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
+        super().__init__(spec, stage, downstream, shape)
+        self._store = stage.stores[spec.stores[0]]
         self._windows = OpenWindows(self._store, self._content, spec.key_serde, shape.size_ms)
 
     def _held(self) -> int:

@@ -19,7 +19,7 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
-from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, StageContext
 from penstock.runtime.windows.cells import Cell, Cells, Slot, next_trigger, slot_key
 from penstock.runtime.windows.conditions import due_at, repeats
 from penstock.runtime.windows.contents import content_of
@@ -45,24 +45,24 @@ class WindowNode(Node):
     at_most = 100_000
     """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target) -> None:
-        one = Node.of_columns(self._accept, surroundings.position)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         self._spec, self._window = spec, spec.window
-        self._position = surroundings.position
+        self._position = stage.position
         self._downstream = downstream
         self._content = content_of(spec.window, spec.message_serde)
         self._content.operator = spec.id
-        self._cells = Cells(surroundings.stores[spec.stores[0]], self._content, spec.key_serde)
-        self._undoable = surroundings.undoable
+        self._cells = Cells(stage.stores[spec.stores[0]], self._content, spec.key_serde)
+        self._undoable = stage.undoable
         self._open: dict[Any, Any] = {}
         """Held cells: their content from this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
         self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
-        self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
-        self._pane_count = surroundings.metrics.new_counter(spec.id, "panes-fired")
+        self._late_to = None if late_to is None else stage.outputs[str(late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
         self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
         self._begin_at(NO_WATERMARK, 0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Surroundings
+from penstock.runtime.operators.base import StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode
 
@@ -14,8 +14,8 @@ from penstock.runtime.windows.node import WindowNode
 class SessionNode(WindowNode):
     """Windows that grow with the messages of a key."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, gap_ms: int) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, gap_ms: int) -> None:
+        super().__init__(spec, stage, downstream)
         self._gap_ms = gap_ms
         self._open: dict[bytes, list[Cell]] = {}
 

@@ -22,7 +22,7 @@ from penstock.api.time.windows import TimeWindow
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Firing, Firings, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, StageContext
 from penstock.runtime.time_bytes import time_bytes, time_of
 from penstock.runtime.windows.cells import Slot, key_slot, slot_key
 from penstock.runtime.windows.contents import MessageContent
@@ -32,10 +32,10 @@ from penstock.runtime.windows.node import WindowNode
 class SlidingNode(WindowNode):
     """Windows that end with a message."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, size_ms: int) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, size_ms: int) -> None:
+        super().__init__(spec, stage, downstream)
         self._size_ms = size_ms
-        self._store = surroundings.stores[spec.stores[0]]
+        self._store = stage.stores[spec.stores[0]]
         self._messages = MessageContent(spec.message_serde)
         self._messages.operator = spec.id
         self._open: dict[tuple[bytes, int], list[Any]] = {}
