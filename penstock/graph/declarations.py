@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from penstock.api.callbacks import check_all
 from penstock.api.serdes import Bytes, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
-    Place,
+    SerdePlace,
     declared,
     input_place,
     output_place,
@@ -214,7 +214,7 @@ class Declarations:
         self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)))
         return name
 
-    def timers(self, op_id: str, place: Place, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
+    def timers(self, op_id: str, place: SerdePlace, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
         """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store. Raises
         ConfigError if `serde` is not a serde."""
         if serde is None:

@@ -47,7 +47,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SerdePlace:
     """Where keys and values have serdes: a store, a stream, or the messages between two operators.
 
     `declaration` declares a serde there, as `app.store("totals", {part}={serde})`; it is empty where none is declared.
@@ -105,44 +105,44 @@ class Place:
         )
 
 
-def store_place(name: str) -> Place:
-    return Place(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
+def store_place(name: str) -> SerdePlace:
+    return SerdePlace(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
 
 
-def table_place(name: str) -> Place:
-    return Place(f"table `{name}`", f'app.table("{name}", {{part}}={{serde}})')
+def table_place(name: str) -> SerdePlace:
+    return SerdePlace(f"table `{name}`", f'app.table("{name}", {{part}}={{serde}})')
 
 
-def input_place(stream: object) -> Place:
-    return Place(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
+def input_place(stream: object) -> SerdePlace:
+    return SerdePlace(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
 
 
-def side_input_place(stream: object) -> Place:
+def side_input_place(stream: object) -> SerdePlace:
     """The place of a stream that fills a store."""
-    return Place(f"side input `{stream}`", f'ps.SideInput("{stream}", {{part}}={{serde}})')
+    return SerdePlace(f"side input `{stream}`", f'ps.SideInput("{stream}", {{part}}={{serde}})')
 
 
-def output_place(stream: object) -> Place:
-    return Place(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
+def output_place(stream: object) -> SerdePlace:
+    return SerdePlace(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
 
 
-def partition_by_place(name: str) -> Place:
+def partition_by_place(name: str) -> SerdePlace:
     """The place of a `partition_by`'s messages; `name` says which."""
-    return Place(name, ".partition_by(..., {part}={serde})")
+    return SerdePlace(name, ".partition_by(..., {part}={serde})")
 
 
-def process_place(name: str) -> Place:
+def process_place(name: str) -> SerdePlace:
     """The place of a `process`'s messages; `name` says which."""
-    return Place(name, ".process(..., {part}={serde})")
+    return SerdePlace(name, ".process(..., {part}={serde})")
 
 
-def join_place(name: str) -> Place:
+def join_place(name: str) -> SerdePlace:
     """The place of a `join`'s messages; `name` says which."""
-    return Place(name, ".join(..., {part}={serde})")
+    return SerdePlace(name, ".join(..., {part}={serde})")
 
 
-def timers_place(operator: str, declaration: str = ".process(..., timers={serde})") -> Place:
-    return Place(f"timers of operator `{operator}`", declaration)
+def timers_place(operator: str, declaration: str = ".process(..., timers={serde})") -> SerdePlace:
+    return SerdePlace(f"timers of operator `{operator}`", declaration)
 
 
 def declared(serde: Serde[Any]) -> str:

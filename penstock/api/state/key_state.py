@@ -16,7 +16,7 @@ K = TypeVar("K")
 NO_CALL: Final = object()
 """The current key while the task handles nothing that has one."""
 
-Place: TypeAlias = tuple[int, int]
+ListPlace: TypeAlias = tuple[int, int]
 """The place of an element in a list: the batch time when it was appended, and a number that grows within it."""
 
 
@@ -151,7 +151,7 @@ class ListState(Generic[V]):
         [[5, 3, 0]]
     """
 
-    def __init__(self, store: KeyValueStore[Any, V], current: CurrentKey, next_place: Callable[[], Place]) -> None:
+    def __init__(self, store: KeyValueStore[Any, V], current: CurrentKey, next_place: Callable[[], ListPlace]) -> None:
         self._store = store
         self._current = current
         self._next_place = next_place

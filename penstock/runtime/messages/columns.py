@@ -15,7 +15,7 @@ from operator import index, itemgetter
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.serdes import Bytes, Serde, not_bytes
-from penstock.api.serdes.failures import Part, Place
+from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.task import IncomingMessageEnvelope
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
@@ -127,7 +127,7 @@ class Entry:
     def __init__(
         self,
         source: str,
-        place: Place,
+        place: SerdePlace,
         key_serde: Serde[Any],
         value_serde: Serde[Any],
         position: Position,
@@ -217,7 +217,7 @@ def encode_column(
     rows: Sequence[int],
     position: Position,
     operator: str,
-    place: Place,
+    place: SerdePlace,
 ) -> Raw:
     """The bytes of the objects; None stays None."""
     encode, elements = serde.to_bytes, iter(column)

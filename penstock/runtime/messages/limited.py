@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.errors import ConfigError
 from penstock.graph.topology import Channel
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
@@ -21,7 +21,7 @@ from penstock.system.contract.limits import RecordLimits
 class LimitedOutlet(Outlet):
     """An outlet that takes no record which its stream refuses."""
 
-    def __init__(self, channel: Channel, position: Position, place: Place, limits: RecordLimits) -> None:
+    def __init__(self, channel: Channel, position: Position, place: SerdePlace, limits: RecordLimits) -> None:
         self._limits = limits
         self._position = position
         super().__init__(channel, position, place)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import not_bytes
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode_column
@@ -34,7 +34,7 @@ class Outlet:
     It is a `Target`: a message that does not serialise failed in the operator that made it.
     """
 
-    def __init__(self, channel: Channel, position: Position, place: Place) -> None:
+    def __init__(self, channel: Channel, position: Position, place: SerdePlace) -> None:
         self.channel = channel
         self._place = place
         self.keys: list[bytes | None] = []

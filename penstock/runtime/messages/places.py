@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from penstock.api.serdes.failures import Place, output_place
+from penstock.api.serdes.failures import SerdePlace, output_place
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Channel
 from penstock.runtime.operators.table import operator_of
 
 
-def place_of_channel(channel: Channel, graph: ApplicationGraph) -> Place:
+def place_of_channel(channel: Channel, graph: ApplicationGraph) -> SerdePlace:
     if channel.output is not None:
         return output_place(channel.output)
     op = next(op for op in graph.operators if op.id == channel.source)

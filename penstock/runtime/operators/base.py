@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
 from penstock.graph.specs import OperatorSpec
@@ -155,9 +155,9 @@ class Operator(ABC, Generic[S]):
         if one of them is due. Reads only the first entry of each order of time."""
         return NOTHING_DUE
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         """The declaration of the serdes of its output; `name` says of which messages."""
-        return Place(name, "")
+        return SerdePlace(name, "")
 
     @abstractmethod
     def build(self, stage: StageContext, downstream: Target) -> Node:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.api.callbacks import UNSTARTED, unused
-from penstock.api.serdes.failures import Place, partition_by_place
+from penstock.api.serdes.failures import SerdePlace, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -165,7 +165,7 @@ def _refuse(result: object) -> bool:
 class PartitionBy(Elementwise[PartitionBySpec]):
     """Each result is the message's new key."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return partition_by_place(name)
 
     def apply(self, columns: Columns, results: list[Any]) -> Columns:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.api.joins import JoinSide
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import Part, Place, join_place
+from penstock.api.serdes.failures import Part, SerdePlace, join_place
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
@@ -41,7 +41,7 @@ class StreamJoin(Operator[JoinSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return first_end(store), None
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return join_place(name)
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
@@ -156,7 +156,7 @@ class _Inlet:
         self._other = other_side
         self._key_serde, self._value_serde = declared.key_serde, declared.value_serde
         self._other_serde = other.value_serde
-        self._place = Place(f"the {self.name} side of operator `{node.spec.id}`", "")
+        self._place = SerdePlace(f"the {self.name} side of operator `{node.spec.id}`", "")
         function = node.spec.function
         self._function = function if self.name == "left" else lambda own, partner: function(partner, own)
         self.push = as_columns(self.accept, node.position)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.serdes.failures import Place, input_place
+from penstock.api.serdes.failures import SerdePlace, input_place
 from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import Node, Operator, S, StageContext, Watch
@@ -19,7 +19,7 @@ class PassingOperator(Operator[S]):
 class Input(PassingOperator[InputSpec]):
     """The messages of a stream, as they were read."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
     def watched(self, watch: Watch) -> OperatorSpec:
@@ -37,7 +37,7 @@ class Input(PassingOperator[InputSpec]):
 class Intermediate(PassingOperator[IntermediateSpec]):
     """The messages that were sent through the stream, as they were written."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
 

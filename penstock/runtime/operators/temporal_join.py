@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.serdes.versions import EARLIEST_MS
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
@@ -94,7 +94,7 @@ class _TemporalJoinNode(Node):
         if written is not None:
             return written
         found = columns.keys if part == "key" else columns.values
-        place = Place(f"{part}s of operator `{spec.id}`", "")
+        place = SerdePlace(f"{part}s of operator `{spec.id}`", "")
         return encode_column(part, serde, found, columns.rows, self._position, spec.id, place)
 
     def _keep(self, keys: Raw, values: Raw, columns: Columns) -> list[int]:

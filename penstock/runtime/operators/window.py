@@ -3,7 +3,7 @@ in `penstock.runtime.windows`."""
 
 from __future__ import annotations
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import Counting, Fixed, Session, Sliding
 from penstock.batch.batch import Due
 from penstock.graph.specs import WindowSpec
@@ -27,8 +27,8 @@ class WindowOperator(Operator[WindowSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return next_due(self.spec.window, next_end(store), store)
 
-    def place(self, name: str) -> Place:
-        return Place(name, "")
+    def place(self, name: str) -> SerdePlace:
+        return SerdePlace(name, "")
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         match self.spec.window.shape:

@@ -26,7 +26,7 @@ _KEPT_READERS = 64
 """Readers kept between batches: each has files or connections open."""
 
 
-_Place: TypeAlias = tuple[SystemStreamPartition | str, int | None]
+_ReaderPlace: TypeAlias = tuple[SystemStreamPartition | str, int | None]
 """A partition, and its task if readers cannot seek: several tasks may read a broadcast input. Or a system whose
 partitions share a reader."""
 
@@ -52,7 +52,7 @@ class InputReaders:
     def __init__(self, systems: Mapping[str, System]) -> None:
         self._systems = systems
         self._lock = threading.Lock()
-        self._kept: dict[_Place, _Kept] = {}
+        self._kept: dict[_ReaderPlace, _Kept] = {}
         """In order of use; the last one used is at the end."""
         self._by_task: frozenset[SystemStreamPartition] = frozenset()
         self._closed = False
@@ -76,7 +76,7 @@ class InputReaders:
         """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
         ssp = portion.offsets.ssp
         system = self._systems[ssp.system]
-        place: _Place = (ssp, None if system.readers_seek else task)
+        place: _ReaderPlace = (ssp, None if system.readers_seek else task)
         if self._shares(ssp):
             place = (ssp.system, None)
         reader = self._take(place, portion.offsets.start) or system.reader()
@@ -98,7 +98,7 @@ class InputReaders:
     def _shares(self, ssp: SystemStreamPartition) -> bool:
         return self._systems[ssp.system].readers_share and ssp not in self._by_task
 
-    def _take(self, place: _Place, start: int) -> SystemReader | None:
+    def _take(self, place: _ReaderPlace, start: int) -> SystemReader | None:
         with self._lock:
             kept = self._kept.pop(place, None)
         if kept is None:
@@ -108,7 +108,7 @@ class InputReaders:
             return None
         return kept.reader
 
-    def _keep(self, place: _Place, used: _Kept) -> None:
+    def _keep(self, place: _ReaderPlace, used: _Kept) -> None:
         left: list[_Kept | None]
         with self._lock:
             if self._closed:

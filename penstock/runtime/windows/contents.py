@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.api.serdes import Json, Serde
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.serdes.json import refuse_nan
 from penstock.api.time.aggregates import Aggregate, adder
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
@@ -32,7 +32,7 @@ class Content(ABC):
 
     def unwritable(self, content: Any, key: Any, error: Exception) -> SerdeError:
         """The error for a value, of this key, that `to_bytes` does not write."""
-        place = Place(f"window operator `{self.operator}`", self.declaration)
+        place = SerdePlace(f"window operator `{self.operator}`", self.declaration)
         return place.unwritable("value", self.serde, content, error, key)
 
     @abstractmethod

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.triggers import Trigger
 from penstock.api.time.windows import Counting, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
@@ -95,7 +95,7 @@ class WindowNode(Node):
         written = columns.written_by("key", serde)
         if written is not None:
             return written
-        place = Place(f"keys of operator `{self._spec.id}`", "")
+        place = SerdePlace(f"keys of operator `{self._spec.id}`", "")
         return encode_column("key", serde, columns.keys, columns.rows, self._position, self._spec.id, place)
 
     def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:

@@ -10,9 +10,9 @@ from penstock.api.callbacks import unused
 from penstock.api.serdes import Serde
 from penstock.api.state.key_state import (
     CurrentKey,
+    ListPlace,
     ListState,
     MapState,
-    Place,
     ValueState,
     check_list_keys,
     check_map_keys,
@@ -75,7 +75,7 @@ class Context(TaskContext):
         op_id: str,
         metrics: MetricsRegistry,
         timers: TaskTimers | None = None,
-        next_list_place: Callable[[], Place] = lambda: (0, 0),
+        next_list_place: Callable[[], ListPlace] = lambda: (0, 0),
     ) -> None:
         self._timers = timers
         self._next_list_place = next_list_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from penstock.api.state.key_state import NO_CALL, CurrentKey, Place
+from penstock.api.state.key_state import NO_CALL, CurrentKey, ListPlace
 from penstock.api.task import MessageCollector, TaskCoordinator
 from penstock.batch.batch import Batch
 
@@ -49,6 +49,6 @@ class ListPlaces:
     def begin(self, batch: Batch) -> None:
         self._time_ms, self._number = batch.time_ms, batch.number << _BITS
 
-    def next(self) -> Place:
+    def next(self) -> ListPlace:
         self._number += 1
         return self._time_ms, self._number

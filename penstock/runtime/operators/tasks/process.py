@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from penstock.api.callbacks import check_all, task_methods, unused
-from penstock.api.serdes.failures import Place, process_place, timers_place
+from penstock.api.serdes.failures import SerdePlace, process_place, timers_place
 from penstock.api.task import (
     DrainListenerTask,
     IncomingMessageEnvelope,
@@ -41,7 +41,7 @@ class Process(Operator[ProcessSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return process_place(name)
 
     def build(self, stage: StageContext, downstream: Target) -> Node:

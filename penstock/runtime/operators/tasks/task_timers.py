@@ -8,7 +8,7 @@ from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.api.time.timers import LONGEST_MS, ExpiredTimer, TimeDomain, TimerFiring
 from penstock.batch.batch import Batch
@@ -66,7 +66,7 @@ class TaskTimers:
         self,
         operator: str,
         serde: Serde[Any],
-        place: Place,
+        place: SerdePlace,
         store: KeyValueStore[Any, Any],
         metrics: MetricsRegistry,
         discards: bool = False,
