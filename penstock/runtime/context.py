@@ -208,7 +208,7 @@ class ReceivedPage(Page):
         return first, second, third
 
 
-class Fired(Page):
+class FiredPage(Page):
     """The origins of messages that operators fired without an input message. It grows with each firing."""
 
     __slots__ = ("_columns",)

@@ -39,11 +39,11 @@ class VersionKey(Tuple):
         return f"version-key({self.fields[0].name})"
 
 
-class _Deleted:
+class _Deletion:
     """The object that `VersionValue` takes for a version which says that its key has no value."""
 
 
-DELETED: Final = _Deleted()
+DELETED: Final = _Deletion()
 
 
 class VersionValue(Serde[Any]):

@@ -21,7 +21,7 @@ import msgspec
 
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
-from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes
 
@@ -58,7 +58,7 @@ class _Cell:
         self.changed = False
 
 
-class EveryRow(Kept):
+class EveryRow(KeptMessages):
     """Keeps all messages of the span."""
 
     def __init__(self, store: KeyValueStore[bytes, bytes], sides: tuple[Side, Side]) -> None:

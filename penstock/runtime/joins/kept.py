@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from penstock.runtime.joins.side import Row, Side
 
 
-class Kept(ABC):
+class KeptMessages(ABC):
     """The messages of both sides that later messages may join, in the operator's store.
 
     An attempt's reads and changes are held in memory until `save`.

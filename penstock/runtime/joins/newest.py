@@ -15,14 +15,14 @@ import msgspec
 
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME
-from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _ABSENT: Any = object()
 
 
-class NewestRow(Kept):
+class NewestRow(KeptMessages):
     """Keeps the newest message of each key and side."""
 
     def __init__(self, store: KeyValueStore[bytes, bytes], sides: tuple[Side, Side]) -> None:

@@ -22,14 +22,14 @@ _FIRST, _BEHIND = b"u", b"v"
 _ALONE, _BEHIND_ALONE = b"a", b"b"
 _NO_VALUE, _VALUE = b"\x00", b"\x01"
 
-Alone: TypeAlias = tuple[int, bytes, bytes, bytes | None]
+LoneMessage: TypeAlias = tuple[int, bytes, bytes, bytes | None]
 """A message that stays without a partner: the timestamp of its result, its side, its key and its value."""
 
 _AT_ONCE = 1000
 """Entries taken out together: to delete them while the store is scanned would cost more."""
 
 
-class Waiting:
+class WaitingMessages:
     """Holds messages of sides that emit those without a partner, and no others."""
 
     def __init__(self, store: KeyValueStore[bytes, bytes]) -> None:
@@ -77,7 +77,7 @@ class Waiting:
         entry = _ALONE + time_bytes(time_ms) + letter + self._number.to_bytes(8, "big") + key
         self._store.put(entry, _NO_VALUE if value is None else _VALUE + value)
 
-    def take_left_alone(self) -> list[Alone]:
+    def take_left_alone(self) -> list[LoneMessage]:
         """Remove and return the messages of `leave_alone`, in the order of time and side, then of arrival."""
         found = list(self._store.range(_ALONE, _BEHIND_ALONE))
         for entry, _ in found:

@@ -69,7 +69,7 @@ def decode_dead_letter(data: bytes | None) -> DeadLetter:
     those of the first versions of Penstock."""
     what = "it is not a dead letter of this version of Penstock"
     with decoding(what):
-        written = decode(_Written, data or b"", what)
+        written = decode(_StoredLetter, data or b"", what)
         stream = SystemStream.parse(written.stream)
         return DeadLetter(
             SystemStreamPartition(stream.system, stream.stream, written.partition),
@@ -82,7 +82,7 @@ def decode_dead_letter(data: bytes | None) -> DeadLetter:
         )
 
 
-class _Written(Struct):
+class _StoredLetter(Struct):
     stream: str
     partition: int
     offset: int

@@ -13,7 +13,7 @@ from penstock.errors import RetryableError
 MEMORY_BYTES = 64 << 20
 
 
-class _SpooledPart(NamedTuple):
+class _FilePart(NamedTuple):
     start: int
     size: int
 
@@ -26,7 +26,7 @@ class SpoolLevel(NamedTuple):
     end: int
 
 
-Spooled: TypeAlias = bytes | pa.Buffer | _SpooledPart
+Spooled: TypeAlias = bytes | pa.Buffer | _FilePart
 """The handle that `Spool.put` returns."""
 
 
@@ -58,13 +58,13 @@ class Spool:
         except OSError as error:
             what = f"messages that wait for an output cannot be kept in {self._folder}"
             raise RetryableError(f"{what}: {error}") from error
-        place = _SpooledPart(self._end, size)
+        place = _FilePart(self._end, size)
         self._end += size
         return place
 
     def get(self, spooled: Spooled) -> bytes | pa.Buffer:
         """A payload that was put. May be called again for it. Raises RetryableError if the disk fails."""
-        if not isinstance(spooled, _SpooledPart):
+        if not isinstance(spooled, _FilePart):
             return spooled
         if self._file is None:
             raise ValueError("the spool is closed")
@@ -80,7 +80,7 @@ class Spool:
         return SpoolLevel(self._left, self._end)
 
     def level_with(self, level: SpoolLevel, spooled: Spooled) -> SpoolLevel:
-        if isinstance(spooled, _SpooledPart):
+        if isinstance(spooled, _FilePart):
             return SpoolLevel(level.left, max(level.end, spooled.start + spooled.size))
         return SpoolLevel(level.left - len(spooled), level.end)
 

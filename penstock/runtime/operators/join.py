@@ -15,10 +15,10 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.joins.every import EveryRow
-from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
-from penstock.runtime.joins.waiting import Alone, Waiting, first_end
+from penstock.runtime.joins.waiting import LoneMessage, WaitingMessages, first_end
 from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
 
@@ -64,12 +64,12 @@ class _JoinNode(Node):
         self.spec = spec
         self.position = stage.position
         self.downstream = downstream
-        self.kept: Kept = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
-        self.waiting = Waiting(store)
+        self.kept: KeptMessages = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
+        self.waiting = WaitingMessages(store)
         self.results = _Results(stage.position, downstream)
-        self.replaced: list[Alone] = []
+        self.replaced: list[LoneMessage] = []
         """Messages without a partner that the current messages have replaced."""
-        self._left_alone: list[Alone] = []
+        self._left_alone: list[LoneMessage] = []
         """All of the attempt. They fire at the end of its input. If messages may be undone, they are in the store
         instead."""
         self.late_watermark = NO_WATERMARK

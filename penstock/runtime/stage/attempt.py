@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
 from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
-from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
+from penstock.runtime.context import FiredPage, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
@@ -269,7 +269,7 @@ class Attempt:
     def _fire_all(self, firings: Iterator[tuple[str, Firing | Firings]]) -> Iterator[Packet]:
         """Run the firings of the operators; yields packets that are ready to be sent on."""
         instance, router = self.instance, self.instance.router
-        origin, page = fired_origin(instance.task), Fired(instance.ssps)
+        origin, page = fired_origin(instance.task), FiredPage(instance.ssps)
         while (due := self._next_firing(firings)) is not None and not self.failed:
             operator, fired = due
             done, count = 0, len(fired.keys) if isinstance(fired, Firings) else 1
@@ -286,7 +286,7 @@ class Attempt:
                     self._at_once = _next_piece(self._at_once, router.count_bytes())
                     yield from router.take_ready(page)
                     router.end_page(page)
-                    page = Fired(instance.ssps)
+                    page = FiredPage(instance.ssps)
         router.end_page(page)
 
     def _next_firing(self, firings: Iterator[tuple[str, Firing | Firings]]) -> tuple[str, Firing | Firings] | None:

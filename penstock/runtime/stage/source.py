@@ -32,7 +32,7 @@ partitions share a reader."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptReader:
     """A reader between two batches, and the offset after the last message it read."""
 
     reader: SystemReader
@@ -52,7 +52,7 @@ class InputReaders:
     def __init__(self, systems: Mapping[str, System]) -> None:
         self._systems = systems
         self._lock = threading.Lock()
-        self._kept: dict[_ReaderPlace, _Kept] = {}
+        self._kept: dict[_ReaderPlace, _KeptReader] = {}
         """In order of use; the last one used is at the end."""
         self._by_task: frozenset[SystemStreamPartition] = frozenset()
         self._closed = False
@@ -70,7 +70,7 @@ class InputReaders:
         for name, expected in ranges.items():
             reader = self._take((name, None), 0) or self._systems[name].reader()
             reader.expect(expected)
-            self._keep((name, None), _Kept(reader, 0))
+            self._keep((name, None), _KeptReader(reader, 0))
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
         """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
@@ -85,7 +85,7 @@ class InputReaders:
         except BaseException:
             reader.close()
             raise
-        self._keep(place, _Kept(reader, position))
+        self._keep(place, _KeptReader(reader, position))
 
     def close(self) -> None:
         """Close the readers. A reader that is in use is closed when that use ends."""
@@ -108,8 +108,8 @@ class InputReaders:
             return None
         return kept.reader
 
-    def _keep(self, place: _ReaderPlace, used: _Kept) -> None:
-        left: list[_Kept | None]
+    def _keep(self, place: _ReaderPlace, used: _KeptReader) -> None:
+        left: list[_KeptReader | None]
         with self._lock:
             if self._closed:
                 left = [used]

@@ -13,12 +13,12 @@ _BITS = 32
 """Bits for the number of an element in its batch: a batch appends fewer than 2**32."""
 
 
-class _Keyed(Protocol):
+class _HasKey(Protocol):
     @property
     def key(self) -> Any: ...
 
 
-S = TypeVar("S", bound=_Keyed)
+S = TypeVar("S", bound=_HasKey)
 
 
 Call: TypeAlias = Callable[[S, MessageCollector, TaskCoordinator], object]

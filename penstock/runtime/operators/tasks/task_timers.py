@@ -21,7 +21,7 @@ AT_MOST = 100_000
 IN_A_ROW = 1_000
 """Timers that may schedule each other without time passing."""
 
-_Named: TypeAlias = tuple[TimeDomain, bytes]
+_TimerId: TypeAlias = tuple[TimeDomain, bytes]
 
 
 class TaskTimer(NamedTuple):
@@ -39,21 +39,21 @@ class TaskTimer(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Closing:
+class _StreamEnd:
     """The end of the stream, at which all timers fire. A timer that is scheduled meanwhile fires as well, but only
     once: otherwise a periodic timer would never end."""
 
-    armed: set[_Named] = field(default_factory=set)
-    done: set[_Named] = field(default_factory=set)
+    armed: set[_TimerId] = field(default_factory=set)
+    done: set[_TimerId] = field(default_factory=set)
 
-    def admits(self, named: _Named) -> bool:
+    def admits(self, named: _TimerId) -> bool:
         """Note that a timer is scheduled. Returns False if it must not be."""
         if named in self.done:
             return False
         self.armed.add(named)
         return True
 
-    def fires(self, named: _Named) -> None:
+    def fires(self, named: _TimerId) -> None:
         if named in self.armed:
             self.armed.remove(named)
             self.done.add(named)
@@ -87,7 +87,7 @@ class TaskTimers:
         time."""
         self._rows: dict[bytes, int] = {}
         """For timers that were scheduled by another one without time passing: how many did so in a row."""
-        self._closing: _Closing | None = None
+        self._closing: _StreamEnd | None = None
         self._ended = False
 
     # What the application calls.
@@ -169,7 +169,7 @@ class TaskTimers:
 
     def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
         reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
-        self._closing = _Closing()
+        self._closing = _StreamEnd()
         domains: tuple[TimeDomain, ...] = ("event", "processing")
         while any(self._timers.oldest(domain) is not None for domain in domains):
             for domain in domains:
