@@ -62,16 +62,16 @@ def _new_messages(
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class UnreadMessages:
     """The unread messages of durable intermediate streams, as of inputs that end there: task i reads partition i."""
 
     positions: Positions
     ends: Ends
     messages: int
-    """Unread messages, including those after these ranges."""
+    """UnreadMessages messages, including those after these ranges."""
 
     @classmethod
-    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]], messages: int) -> Unread:
+    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]], messages: int) -> UnreadMessages:
         return cls(
             {TaskSsp(ssp.partition, ssp): start for ssp, (start, _) in ranges.items()},
             {ssp: PartitionOffsets(start, end) for ssp, (start, end) in ranges.items()},
@@ -80,7 +80,7 @@ class Unread:
 
 
 def plan_with_unread(
-    inputs: Callable[[Pace], dict[TaskSsp, Portion]], pace: Pace, unread: Unread
+    inputs: Callable[[Pace], dict[TaskSsp, Portion]], pace: Pace, unread: UnreadMessages
 ) -> dict[TaskSsp, Portion]:
     """The next batch, in which the unread messages of durable intermediate streams come first: only a batch that reads
     all of them reads inputs too, with the pace that is left. So a stream holds about as much as one batch writes,

@@ -89,7 +89,7 @@ class Watermarks:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PartitionAtEnd:
     """A partition whose position is at its end."""
 
     position: int
@@ -98,8 +98,8 @@ class Waiting:
 
 
 def at_the_end(
-    before: Mapping[TaskSsp, Waiting], positions: Positions, ends: Ends, now_ms: int
-) -> dict[TaskSsp, Waiting]:
+    before: Mapping[TaskSsp, PartitionAtEnd], positions: Positions, ends: Ends, now_ms: int
+) -> dict[TaskSsp, PartitionAtEnd]:
     """The partitions whose position is at their end now, and since when.
 
     Args:
@@ -111,7 +111,7 @@ def at_the_end(
         if position >= ends[at.ssp].upcoming:
             known = before.get(at)
             same = known is not None and known.position == position
-            found[at] = known if same and known is not None else Waiting(position, now_ms)
+            found[at] = known if same and known is not None else PartitionAtEnd(position, now_ms)
     return found
 
 
@@ -124,7 +124,7 @@ def ended_partitions(positions: Positions, ends: Ends) -> frozenset[SystemStream
 
 
 def idle_partitions(
-    waiting: Mapping[TaskSsp, Waiting], idle_ms: Mapping[SystemStream, int], now_ms: int
+    waiting: Mapping[TaskSsp, PartitionAtEnd], idle_ms: Mapping[SystemStream, int], now_ms: int
 ) -> dict[TaskSsp, int]:
     """The partitions that have waited at their end for the time that their stream allows, each with the time when it
     became idle."""

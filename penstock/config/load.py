@@ -13,7 +13,7 @@ from penstock.config.model import (
     ContainerSettings,
     JobConfig,
     JobSettings,
-    Resolved,
+    ResolvedValues,
     RootKeys,
     StateSettings,
     TaskSettings,
@@ -68,7 +68,7 @@ def load_config(
     if problems:  # what hangs together is checked once each value can be read
         _raise([*problems, *unknown])
     hidden = frozenset(key for key in values if merged[key].hidden)
-    config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values}, hidden)
+    config = _build(ResolvedValues(_home(environ), values), {key: merged[key].origin for key in values}, hidden)
     _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
 
@@ -210,7 +210,7 @@ def _never_again(config: JobConfig) -> list[str]:
     return problems
 
 
-def _build(resolved: Resolved, origins: Mapping[str, str], hidden: frozenset[str]) -> JobConfig:
+def _build(resolved: ResolvedValues, origins: Mapping[str, str], hidden: frozenset[str]) -> JobConfig:
     get, find = resolved.get, resolved.find
     job = JobSettings(
         name=get(table.JOB_NAME),

@@ -21,7 +21,7 @@ DEFAULT_SYSTEM = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedValues:
     """The given values by flat key, and the home that defaults refer to."""
 
     home: Path
@@ -207,7 +207,7 @@ class JobConfig:
     container: ContainerSettings
     task: TaskSettings
     state: StateSettings
-    resolved: Resolved
+    resolved: ResolvedValues
     origins: Mapping[str, str] = field(repr=False, compare=False)
     hidden: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
     """The keys whose values came from a file, the environment or a command: they are never shown."""

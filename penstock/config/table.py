@@ -17,9 +17,9 @@ from penstock.config.values.kinds import (
     Factory,
     Flag,
     Kind,
-    Listed,
     LocalPath,
     Millis,
+    NameList,
     Number,
     OwnFactory,
     Passphrase,
@@ -29,7 +29,7 @@ from penstock.config.values.kinds import (
     Verbatim,
     Word,
 )
-from penstock.config.values.retained import Retained
+from penstock.config.values.retained import Retention
 
 T = TypeVar("T")
 
@@ -201,15 +201,15 @@ BROADCAST_INPUTS = Key("task.broadcast.inputs", BroadcastInputs(), None,
     "message counts once for each task. Intended for a TaskApplication, or a `process` without a repartition: after a "
     "`partition_by`, a message arrives as many times as there are tasks.", "Samza",
     unset="none")
-WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
+WRITE_VERSIONS = Key("task.checkpoint.write.versions", NameList(("2", "1")), "2",
     "The versions in which every checkpoint is written.", "Samza")
-READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",
+READ_VERSIONS = Key("task.checkpoint.read.versions", NameList(("2", "1")), "2,1",
     "The versions in which a checkpoint may be read, the preferred one first.", "Samza")
 LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000",
     "A newer checkpoint without the preferred version counts only if it is newer by more than this. With 0, the latest "
     "counts. A start that would therefore go back to an older checkpoint is refused, unless `--from` names it.",
     "Samza")
-CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
+CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retention(), "10,24h,7d",
     "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
 CHANGELOG_ENABLED = Key("state.changelog.enabled", Flag(), "true",

@@ -182,7 +182,7 @@ class Bytes(Number):
 
 
 @dataclass(frozen=True)
-class Listed(Kind[tuple[str, ...]]):
+class NameList(Kind[tuple[str, ...]]):
     """A list, in order and without repetition, of at least one of the known names."""
 
     known: tuple[str, ...]
@@ -237,7 +237,7 @@ class Factory(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Backends(Listed):
+class Backends(NameList):
     """Names of state backends: short ones, Samza's class names of the same, or `module:Class` for one's own."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)

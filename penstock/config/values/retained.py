@@ -19,7 +19,7 @@ class RetentionPolicy:
     days: int = 0
 
 
-class Retained(Kind[RetentionPolicy]):
+class Retention(Kind[RetentionPolicy]):
     """A number, optionally followed by hours and by days: `10,24h,7d`."""
 
     expected = "how many of the newest, then for how many hours one each, then for how many days: `10`, `10,24h,7d`"
