@@ -26,7 +26,7 @@ class SpoolLevel(NamedTuple):
     end: int
 
 
-Spooled: TypeAlias = bytes | pa.Buffer | _FilePart
+SpooledPayload: TypeAlias = bytes | pa.Buffer | _FilePart
 """The handle that `Spool.put` returns."""
 
 
@@ -43,7 +43,7 @@ class Spool:
         self._file: BinaryIO | None = None
         self._end = 0
 
-    def put(self, payload: bytes | pa.Buffer) -> Spooled:
+    def put(self, payload: bytes | pa.Buffer) -> SpooledPayload:
         """Keep a payload. Raises RetryableError if the disk is full or failing."""
         size = len(payload)
         if size <= self._left:
@@ -62,7 +62,7 @@ class Spool:
         self._end += size
         return place
 
-    def get(self, spooled: Spooled) -> bytes | pa.Buffer:
+    def get(self, spooled: SpooledPayload) -> bytes | pa.Buffer:
         """A payload that was put. May be called again for it. Raises RetryableError if the disk fails."""
         if not isinstance(spooled, _FilePart):
             return spooled
@@ -79,7 +79,7 @@ class Spool:
     def level(self) -> SpoolLevel:
         return SpoolLevel(self._left, self._end)
 
-    def level_with(self, level: SpoolLevel, spooled: Spooled) -> SpoolLevel:
+    def level_with(self, level: SpoolLevel, spooled: SpooledPayload) -> SpoolLevel:
         if isinstance(spooled, _FilePart):
             return SpoolLevel(level.left, max(level.end, spooled.start + spooled.size))
         return SpoolLevel(level.left - len(spooled), level.end)

@@ -17,7 +17,7 @@ from penstock.runtime.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Succeeded:
+class SuccessfulBatch:
     """Every (stage, task) was read under exactly one token."""
 
     tokens: dict[int, dict[int, str]]
@@ -37,7 +37,7 @@ class Succeeded:
 
 
 @dataclass(frozen=True, slots=True)
-class Inconsistent:
+class InconsistentReports:
     """The reports do not fit together: a stage was run again after somebody had read its old rows. Run it again."""
 
     reason: str
@@ -59,7 +59,7 @@ class JobFailed:
     text: str
 
 
-Outcome: TypeAlias = Succeeded | Inconsistent | UserCodeFailed | JobFailed
+Outcome: TypeAlias = SuccessfulBatch | InconsistentReports | UserCodeFailed | JobFailed
 
 
 def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) -> Outcome:
@@ -72,7 +72,7 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
     for report in reports:
         place = (report.stage, report.task)
         if place in by_place:
-            return Inconsistent(f"stage {place[0]} task {place[1]} reported twice")
+            return InconsistentReports(f"stage {place[0]} task {place[1]} reported twice")
         by_place[place] = report
     return (
         _missing(by_place, topology, tasks)
@@ -90,9 +90,9 @@ def _missing(by_place: dict[tuple[int, int], Report], topology: Topology, tasks:
     for stage in stages:
         for task in range(tasks):
             if (stage, task) not in by_place:
-                return Inconsistent(f"stage {stage} task {task} did not report")
+                return InconsistentReports(f"stage {stage} task {task} did not report")
     if len(by_place) != len(stages) * tasks:
-        return Inconsistent("a report came from a stage or task that does not exist")
+        return InconsistentReports("a report came from a stage or task that does not exist")
     return None
 
 
@@ -101,7 +101,7 @@ def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology, tasks
         read = {(s, t) for s, tokens in report.read.items() for t in tokens}
         expected = topology.expected_sources(stage, task, tasks) if stage else frozenset()
         if not (read <= expected and (read == expected or report.failed or report.error)):
-            return Inconsistent(f"stage {stage} task {task} did not read exactly the sources it has")
+            return InconsistentReports(f"stage {stage} task {task} did not read exactly the sources it has")
     return None
 
 
@@ -110,7 +110,7 @@ def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
         for source_stage, tokens in report.read.items():
             for source_task, token in tokens.items():
                 if by_place[source_stage, source_task].token != token:
-                    return Inconsistent(
+                    return InconsistentReports(
                         f"stage {report.stage} task {report.task} read another attempt of stage {source_stage} task "
                         f"{source_task} than the one that reported"
                     )
@@ -129,11 +129,11 @@ def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
         if report.error is not None:
             return JobFailed(*report.error)
     if any(report.upstream_failed for report in by_place.values()):
-        return Inconsistent("a source is said to have failed, but none reported a failure")
+        return InconsistentReports("a source is said to have failed, but none reported a failure")
     return None
 
 
-def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Succeeded:
+def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> SuccessfulBatch:
     ssps = SspTable.of(topology.graph)
     through = {str(op.stream) for op in topology.graph.intermediates}
     tokens: dict[int, dict[int, str]] = {}
@@ -143,7 +143,7 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
             tokens.setdefault(task, {})[stage] = report.token
         for name, count in report.written.items():
             written[name] = written.get(name, 0) + count
-    return Succeeded(
+    return SuccessfulBatch(
         tokens=tokens,
         messages_in=sum(r.messages for (stage, _), r in by_place.items() if stage == 0),
         inputs={

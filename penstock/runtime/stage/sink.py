@@ -14,7 +14,7 @@ from penstock.graph.topology import Topology
 from penstock.runtime.intermediate import control_messages, first_offsets
 from penstock.runtime.messages.packet import Packet, decode_messages
 from penstock.runtime.messages.sources import Sources
-from penstock.runtime.messages.spool import Spool, Spooled
+from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failure_report
@@ -74,14 +74,14 @@ class WaitingRecords:
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._payloads: list[Spooled] = []
+        self._payloads: list[SpooledPayload] = []
         self.behind: tuple[RawRecord, ...] = ()
         """The control messages of an intermediate stream, which follow the messages."""
         self.messages = 0
         self.read = 0
         """Packets decoded so far. May be read by any thread."""
 
-    def add(self, packet: Packet, payload: Spooled) -> None:
+    def add(self, packet: Packet, payload: SpooledPayload) -> None:
         self._payloads.append(payload)
         self.messages += packet.messages
 
@@ -110,7 +110,7 @@ class SinkAttempt:
         self._task = task
         self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
         self._spool = spool
-        self._packets: list[tuple[Packet, Spooled]] = []
+        self._packets: list[tuple[Packet, SpooledPayload]] = []
         self._records: dict[SystemStreamPartition, WaitingRecords] = {}
 
     def accept(self, packet: Packet) -> None:
