@@ -104,7 +104,7 @@ class Sliding:
 Shape: TypeAlias = Fixed | Session | Counting | Sliding
 
 
-# What a window keeps of its messages.
+# The contents of a window.
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.limited import LimitedOutlet
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.packet import Kind, Packet, encode_messages
-from penstock.runtime.messages.places import place_of_channel
+from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.partitioner import partitions_of
 

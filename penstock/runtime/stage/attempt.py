@@ -259,7 +259,7 @@ class Attempt:
         self._dead_letter = self._dead_letter or replace(failed, traceback="")
         self.instance.dead_letter_outlet().push_raw(key, letter)
 
-    # What no message leads to: at the start and at the end of input.
+    # Firings, which no message leads to, at the start and at the end of input.
 
     def _start_input(self) -> Iterator[Packet]:
         self._started = True

@@ -11,11 +11,10 @@ from penstock.graph.topology import Channel, Topology
 from penstock.runtime.context import Position
 from penstock.runtime.messages.columns import NOWHERE, Entry, Fork, MeetingFork, Push, Target
 from penstock.runtime.messages.outlet import Outlet
-from penstock.runtime.messages.places import place_of_channel
 from penstock.runtime.messages.router import Router
 from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.runtime.operators.elementwise import branch_of
-from penstock.runtime.operators.table import operator_of
+from penstock.runtime.operators.table import operator_of, place_of_channel
 
 MakeContext: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], StageContext]
 

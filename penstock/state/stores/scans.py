@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.api.serdes import Serde, not_bytes
+from penstock.api.serdes.base import end_of_prefix
 from penstock.api.serdes.failures import SerdePlace
-from penstock.api.serdes.prefix import end_of_prefix
 from penstock.errors import ConfigError
 
 

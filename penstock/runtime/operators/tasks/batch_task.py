@@ -65,7 +65,7 @@ class _BatchTaskContext:
 
     def watched(self, elements: Iterable[Any]) -> Iterator[Any]:
         position = self._stage.position
-        # How many are left shows other threads that there is progress, and only the iterator of a list says that.
+        # Other threads see progress by the number of elements left, which only the iterator of a list knows.
         found = position.elements = iter(list(elements))
         return found
 

@@ -149,7 +149,7 @@ class _ProcessNode(Node):
         self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
     ) -> Firing:
         run = partial(_run, name, method, self._collector, self._requests)
-        # What a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
+        # State that a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
         return Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name in _LAST_CALLS.values())
 
     def close(self) -> None:

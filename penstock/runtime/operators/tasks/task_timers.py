@@ -90,7 +90,7 @@ class TaskTimers:
         self._closing: _StreamEnd | None = None
         self._ended = False
 
-    # What the application calls.
+    # Called by the application.
 
     def schedule(self, key: Any, time_ms: int, name: str, domain: TimeDomain) -> None:
         place = self._place(key, name, domain)
@@ -148,7 +148,7 @@ class TaskTimers:
             )
         self._rows[place] = row + 1
 
-    # What fires. Each is taken out of the store before it fires: one that fails does not fire again.
+    # Firings. Each timer is taken out of the store before it fires: a timer that fails does not fire again.
 
     def before_messages(self, batch: Batch) -> Iterator[TaskTimer]:
         """Timers of the batch time. Timers that are scheduled meanwhile wait for the next batch."""
