@@ -72,7 +72,6 @@ class InputOrder:
         return portions
 
     def _tiers(self, positions: Positions) -> Iterator[Positions]:
-        """The positions of each priority, from the highest one on."""
         if not self.priorities:
             yield positions
             return

@@ -44,7 +44,6 @@ def plan_ranges(
 def _new_messages(
     positions: Positions, ends: Ends, until: Mapping[SystemStreamPartition, int] | None
 ) -> Iterator[tuple[TaskSsp, int, int]]:
-    """The next offset and the end of each partition with something to read."""
     for at, start in positions.items():
         ssp, end = at.ssp, ends[at.ssp]
         if start > end.upcoming:

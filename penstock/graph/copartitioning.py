@@ -165,7 +165,6 @@ def _spreads(
 
 
 def _of_side_tables(graph: ApplicationGraph, tasks: int) -> dict[str, frozenset[_Spread]]:
-    """By name, the way in which the rows that fill tables from outside came to their tasks."""
     return {name: frozenset({how}) for spec in graph.side_stores for name, _, how in _fillers(spec, tasks)}
 
 

@@ -86,7 +86,6 @@ def may_end(task: Callable[[], StreamTask]) -> bool:
 
 @contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """Prefix each ConfigError with its subject."""
     try:
         yield
     except ConfigError as error:

@@ -183,7 +183,6 @@ def fitting(obj: object, part: Part) -> str | None:
 
 
 def _kind_of(serde: Serde[Any]) -> _Kind | None:
-    """None if the serde is not one of Penstock's own."""
     if not _is_ours(type(serde).__module__):
         return None
     return next((kind for kind in _KINDS if isinstance(serde, kind.classes)), None)

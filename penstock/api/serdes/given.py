@@ -50,7 +50,6 @@ def given_serde(given: object, where: str, declaration: str = "{serde}") -> Serd
 
 
 def _made(serde: type[Serde[Any]]) -> str:
-    """The expression that makes an instance of the class."""
     if not serde.__module__.startswith("penstock."):
         return f"{serde.__qualname__}()"
     package = "pss" if serde.__module__.startswith("penstock.spark.") else "ps"

@@ -267,7 +267,6 @@ class Attempt:
             yield from self._fire_all(self.instance.on_start_of_input(self.batch))
 
     def _fire_all(self, firings: Iterator[tuple[str, Firing | Firings]]) -> Iterator[Packet]:
-        """Run the firings of the operators; yields packets that are ready to be sent on."""
         instance, router = self.instance, self.instance.router
         origin, page = fired_origin(instance.task), FiredPage(instance.ssps)
         while (due := self._next_firing(firings)) is not None and not self.failed:

@@ -166,7 +166,6 @@ def _own(task: StreamTask) -> StreamTask:
 
 
 def _defines(task: StreamTask, method: str) -> bool:
-    """True if the application's task has this optional method."""
     kind = type(_own(task))
     found = getattr(kind, method, None)
     return found is not None and found is not getattr(StreamTask, method, None)
