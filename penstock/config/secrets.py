@@ -14,7 +14,6 @@ _SECRET = re.compile(
     r"|(access|account|private|api|shared|encryption|signing)[._-]?key|connection[._-]?string|auth\.user\.info"
     r"|(?<![a-z])sas(?![a-z])|oauthbearer\.config|root\.key"
 )
-_SOURCES = ("file", "env", "cmd")
 _REFERENCE = re.compile(r"\$\{(file|env|cmd):([^}]+)\}")
 _WHOLE = re.compile(r"(file|env|cmd):(.+)", re.DOTALL)
 _MOST_BYTES = 1 << 20

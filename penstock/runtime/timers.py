@@ -34,6 +34,7 @@ class DueTimer(NamedTuple):
 
     time_ms: int
     place: bytes
+    """Its key and name, as `place_of` makes them."""
 
 
 def place_of(key: bytes | None, name: str) -> bytes:

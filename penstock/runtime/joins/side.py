@@ -22,6 +22,7 @@ class Side:
     ahead_ms: int
     """The greatest distance of a later partner."""
     alone: bool
+    """A message without a partner is emitted."""
 
     def last_ms(self, time_ms: int) -> int:
         """The latest time of a partner, which is the timestamp of a message that stays without one."""

@@ -17,9 +17,9 @@ from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA
 
 FLUSH_MESSAGES = 8192
-"""The limits of a channel before its messages are cut into packets; bytes are of keys and values."""
-
+"""Messages that a channel collects before they are cut into packets."""
 FLUSH_BYTES = 8 << 20
+"""Bytes of keys and values that a channel collects before they are cut into packets."""
 
 MAX_PACKET_BYTES = 16 << 20
 """A packet of more than one message stays below this many bytes of keys and values."""
@@ -40,6 +40,7 @@ class Outlet:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
         self.bytes = 0
+        """Bytes of the keys and values that `count_bytes` has seen."""
         self._counted = 0
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []

@@ -55,6 +55,7 @@ class InputReaders:
         self._kept: dict[_ReaderPlace, _KeptReader] = {}
         """In order of use; the last one used is at the end."""
         self._by_task: frozenset[SystemStreamPartition] = frozenset()
+        """Partitions that several tasks read."""
         self._closed = False
 
     def expect(self, portions: Iterable[Portion]) -> None:

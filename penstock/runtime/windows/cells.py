@@ -61,6 +61,7 @@ class Slot(NamedTuple):
     end: int
     start: int
     key: bytes
+    """As `key_slot` makes it."""
 
     def to_bytes(self) -> bytes:
         try:
@@ -101,8 +102,9 @@ class Cell:
         self.complete = complete
         """The window has fired on time: later messages are late."""
         self.number = 0
+        """Panes emitted."""
         self.messages = 0
-        """Messages in all panes."""
+        """All messages of the window."""
         self.since = 0
         """Messages since the last pane."""
         self.first_ms = self.last_ms = 0

@@ -58,6 +58,7 @@ class WindowNode(Node):
         self._open: dict[Any, Any] = {}
         """Held cells: their content from this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
+        """It matters how many messages have come, and when."""
         self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else stage.outputs[str(late_to)]
