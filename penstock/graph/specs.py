@@ -24,6 +24,8 @@ TableJoinKind: TypeAlias = Literal["inner", "left"]
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
+    """A declared output stream and its serdes."""
+
     stream: SystemStream
     key_serde: Serde[Any]
     value_serde: Serde[Any]

@@ -19,6 +19,8 @@ class MetricId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CounterValue:
+    """A counter at one moment."""
+
     count: int
 
     def plus(self, other: CounterValue) -> CounterValue:
@@ -27,6 +29,8 @@ class CounterValue:
 
 @dataclass(frozen=True, slots=True)
 class GaugeValue:
+    """A gauge at one moment."""
+
     value: float
 
     def plus(self, other: GaugeValue) -> GaugeValue:
@@ -35,6 +39,8 @@ class GaugeValue:
 
 @dataclass(frozen=True, slots=True)
 class TimerValue:
+    """A timer at one moment."""
+
     count: int
     total_ns: int
     max_ns: int

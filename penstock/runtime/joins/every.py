@@ -51,6 +51,8 @@ class _Half:
 
 
 class _Cell:
+    """A cell as the running attempt sees it."""
+
     __slots__ = ("changed", "left", "right")
 
     def __init__(self, left: _Part, right: _Part) -> None:

@@ -14,6 +14,8 @@ MEMORY_BYTES = 64 << 20
 
 
 class _FilePart(NamedTuple):
+    """The place of a payload in the file."""
+
     start: int
     size: int
 

@@ -12,6 +12,8 @@ from penstock.runtime.operators.base import Node, Operator, S, StageContext, Wat
 
 
 class PassingOperator(Operator[S]):
+    """Passes on every message as it is."""
+
     def build(self, stage: StageContext, downstream: Target) -> Node:
         return Node(downstream.accept, downstream.push)
 

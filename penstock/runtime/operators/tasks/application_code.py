@@ -66,6 +66,8 @@ class Collector(MessageCollector):
 
 
 class Context(TaskContext):
+    """The TaskContext of a StreamTask in one task of the job."""
+
     def __init__(
         self,
         job_name: str,
