@@ -42,7 +42,7 @@ class MetricsRegistry:
         """A counter, which begins at 0.
 
         Args:
-            group: what it is about; in a task it is shown as `user.<group>`.
+            group: the subject; in a task it is shown as `user.<group>`.
             name: its name in the group.
 
         Raises:
@@ -54,9 +54,9 @@ class MetricsRegistry:
         """A gauge.
 
         Args:
-            group: what it is about; in a task it is shown as `user.<group>`.
+            group: the subject; in a task it is shown as `user.<group>`.
             name: its name in the group.
-            value: what a new one holds.
+            value: the first number of a new one.
 
         Raises:
             ValueError: the name is another kind of metric.
@@ -71,7 +71,7 @@ class MetricsRegistry:
         """A timer.
 
         Args:
-            group: what it is about; in a task it is shown as `user.<group>`.
+            group: the subject; in a task it is shown as `user.<group>`.
             name: its name in the group.
 
         Raises:

@@ -1,7 +1,7 @@
 """Metrics as Samza's MetricsSnapshotReporter writes them: a header and groups, in plain JSON.
 
 Penstock's groups are all in a message. Where Samza has the same metric, it is there under Samza's group and name as
-well: what reads a Samza job's metrics finds them. docs/metrics.md has the list.
+well: readers of a Samza job's metrics find them. docs/metrics.md has the list.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Gauge:
         """Replace the number.
 
         Args:
-            value: what it is now. NaN and the infinities are not shown in JSON.
+            value: the new number. NaN and the infinities are not shown in JSON.
 
         Raises:
             TypeError: it is not a number.

@@ -65,7 +65,7 @@ def encode_dead_letter(
 
 
 def decode_dead_letter(data: bytes | None) -> DeadLetter:
-    """Raises CorruptError if the value is not a dead letter, or does not say whether the message was repartitioned, as
+    """Raises CorruptError if the value is not a dead letter, or lacks `repartitioned`, as
     those of the first versions of Penstock."""
     what = "it is not a dead letter of this version of Penstock"
     with decoding(what):
