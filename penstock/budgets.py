@@ -1,7 +1,7 @@
-"""How many bytes readers make of bytes that come from outside: a small file may unpack to any number of them.
+"""Limits of the bytes that readers make from outside bytes: a small file may unpack to any number of them.
 
-What may grow without a limit is read in pieces. What has to be in memory as a whole has a budget, which is checked
-before the bytes are made.
+Content that may grow without a limit is read in pieces. Content that must be in memory as a whole has a budget, which
+is checked before the bytes are made.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from penstock.errors import CorruptError
 
 LINE_BYTES = 64 << 20
-"""A line of a text file."""
+"""For a line of a text file."""
 RECORD_BYTES = 64 << 20
-"""A key or a value in a file of state that another program has written."""
+"""For a key or a value in a file of state that another program has written."""
 ARCHIVE_BYTES = 256 << 20
-"""The members of an archive together. Those of snapshots are small: large files are beside the archive."""
+"""For the members of an archive together. Snapshots have small members: large files are beside the archive."""
 
 
 def check_budget(size: int, budget: int, what: str) -> None:
     """Raise CorruptError if there are more bytes than their budget.
 
     Args:
-        what: has them, and begins the error: "a line of `f`".
+        what: the content, which begins the error: "a line of `f`".
 
     Example:
         >>> check_budget(3, 2, "a line of `f`")
@@ -39,11 +39,7 @@ def check_budget(size: int, budget: int, what: str) -> None:
 @contextmanager
 def opened_archive(data: bytes, what: str) -> Iterator[zipfile.ZipFile]:
     """A zip archive whose members, all together, are within `ARCHIVE_BYTES`: reading one makes no more bytes than the
-    archive says it has.
-
-    Raises:
-        CorruptError: they are not.
-    """
+    archive says it has. Raises CorruptError if they are not."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         check_budget(sum(member.file_size for member in archive.infolist()), ARCHIVE_BYTES, f"{what}: its content")
         yield archive

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What decisions know of time."""
+    """The source of time for decisions."""
 
     def now_ms(self) -> int:
         """The wall clock, in epoch milliseconds. It may go back."""
@@ -19,23 +19,20 @@ class Clock(Protocol):
         ...
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """Wait until the event is set, at most that long; whether it is set."""
+        """Wait until the event is set, at most that long. Returns True if it is set."""
         ...
 
 
 class SystemClock:
-    """This machine's."""
+    """The clock of this machine."""
 
     def now_ms(self) -> int:
-        """As `time.time_ns`, in milliseconds."""
         return time.time_ns() // 1_000_000
 
     def monotonic(self) -> float:
-        """As `time.monotonic`."""
         return time.monotonic()
 
     def wait(self, event: threading.Event, timeout_s: float) -> bool:
-        """As `threading.Event.wait`."""
         return event.wait(timeout_s)
 
 

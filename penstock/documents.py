@@ -27,7 +27,7 @@ _types = threading.Lock()
 
 @contextmanager
 def decoding(what: str) -> Iterator[None]:
-    """Turn whatever a decoder meets in bytes it did not expect into a CorruptError that begins with `what`.
+    """Turn any error of a decoder over unexpected bytes into a CorruptError that begins with `what`.
 
     Other errors of Penstock pass. An id or a name that is malformed in a stored document is damage, not a mistake of
     the user. Too little memory, and errors of the operating system, are not about the document: they pass as well.
@@ -45,7 +45,7 @@ def decoding(what: str) -> Iterator[None]:
 
 
 class Versioned(msgspec.Struct):
-    """A document that says how it is written."""
+    """A document that names its format."""
 
     format: Positive
 
@@ -72,10 +72,10 @@ def decode(form: type[T], data: str | bytes, what: str) -> T:
 
 
 def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest: int) -> T:
-    """As `decode`, for a document whose field `format` says how it is written.
+    """As `decode`, for a document whose field `format` names its format.
 
     Args:
-        name: what the document is called where its format is newer.
+        name: the document, for an error about a newer format.
         newest: the newest format that `form` reads.
 
     Raises:
@@ -90,16 +90,16 @@ def decode_format(form: type[T], data: str | bytes, what: str, name: str, newest
 
 
 def convert(form: type[T], document: object) -> T:
-    """What was parsed from JSON as a value of the type `form`. Raises msgspec.ValidationError; see `decoding`."""
+    """Convert parsed JSON to the type `form`. Raises msgspec.ValidationError; see `decoding`."""
     decoder(form)
     return msgspec.convert(document, form, str_keys=True)
 
 
 def decoder(form: type[T]) -> msgspec.msgpack.Decoder[T]:
-    """What reads MessagePack as a value of the type `form`.
+    """The decoder of MessagePack to the type `form`.
 
-    Everything that decodes into classes asks here first: msgspec notes what it knows of a class while it finds it out,
-    and a second thread that meets the class meanwhile reads a half-written note, which ends the process.
+    Everything that decodes into classes asks here first: msgspec builds its notes on a class at the first use, and a
+    second thread that meets the class meanwhile reads half-written notes, which ends the process.
     """
     key: Any = form  # mypy finds classes that are not hashable among them
     found: msgspec.msgpack.Decoder[T] = _decoder(key)
@@ -113,13 +113,13 @@ def _decoder(form: Any) -> Any:
 
 
 def _short(reason: str) -> str:
-    """A reason may quote the document, which may be large."""
+    """Shorten a reason: it may quote the document, which may be large."""
     return reason if len(reason) <= _LONGEST_REASON else f"{reason[:_LONGEST_REASON]} ..."
 
 
 def text_or_hex(name: str, data: bytes | None) -> dict[str, str | None]:
-    """The field of a document for people that has these bytes: as text or null under its name; what is no text, as
-    hexadecimal digits under the name with `Hex`.
+    """The field for these bytes in a document for people: text or null under `name`; bytes that are not text as
+    hexadecimal digits under `name` with `Hex` appended.
 
     Example:
         >>> text_or_hex("key", b"k") | text_or_hex("value", bytes([255]))

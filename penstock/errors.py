@@ -61,7 +61,7 @@ class NotFoundError(PenstockError):
 
 
 class IncompatibleError(PenstockError):
-    """What is stored does not fit what was asked for. Migrate it, or change the request."""
+    """Stored data and the request do not fit each other. Migrate the data, or change the request."""
 
 
 class CorruptError(PenstockError):
@@ -104,7 +104,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 FIRED_OFFSET = -2
-"""The offset of what operators fire without a message: timers, windows that close, the end of input."""
+"""The offset of firings, which have no message: timers, windows that close, the end of input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,6 @@ class FailedMessage:
 
     @property
     def place(self) -> str:
-        """Where the message failed, in words."""
         if self.store:
             return (
                 f"the side inputs of store `{self.store}`, at stream `{self.stream}` partition {self.partition} offset "

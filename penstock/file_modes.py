@@ -1,4 +1,5 @@
-"""Who may read the files that Penstock makes: its user alone, but for outputs, which are for others."""
+"""Permissions of the files that Penstock makes: only its user may read them, except for outputs, which are for
+others."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import os
 PRIVATE_FILE = 0o600
 PRIVATE_FOLDER = 0o700
 UMASK = "PENSTOCK_UMASK"
-"""The variable of the environment with the umask that the user has chosen, in octal digits. It is there in processes
-that have another one."""
+"""The environment variable with the umask that the user has chosen, in octal digits. Only set in processes that run
+with another one."""
 
 
 def go_private() -> None:
-    """Nobody else can read what this process and its children make from now on. To be called before it has threads."""
+    """Make all files that this process and its children create from now on private. Called before the process has
+    threads."""
     chosen = os.umask(0o077)
     os.environ.setdefault(UMASK, f"{chosen:03o}")
 

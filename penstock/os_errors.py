@@ -1,4 +1,4 @@
-"""Errors of the operating system, by what to do about them. None of them says that stored bytes are damaged."""
+"""Errors of the operating system, by their remedy. None of them says that stored bytes are damaged."""
 
 from __future__ import annotations
 
@@ -52,6 +52,6 @@ def explain(error: OSError, what: str, setting: str) -> PenstockError:
 
 def os_error_in(text: str) -> OSError | None:
     """The error of the operating system that a library reports in words only; None if the text has none that this
-    module knows. A missing file is not among them: who looks for it knows what that means."""
+    module knows. A missing file is not among them: its meaning depends on the caller."""
     found = next((words for words in _BY_TEXT if words in text), None)
     return None if found is None else OSError(_BY_TEXT[found], text)

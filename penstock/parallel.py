@@ -1,4 +1,4 @@
-"""The same work for many items at once."""
+"""Runs the same work for many items at once."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ B = TypeVar("B")
 def each(
     pool: ThreadPoolExecutor, work: Callable[[A], B], items: Sequence[A], on_error: Callable[[], None] = lambda: None
 ) -> list[B]:
-    """Do the work for every item on the pool; waits for all, then raises the first error if there is one, those that
-    cannot pass first."""
+    """Do the work for every item on the pool. Waits for all, then raises the first error, if any; permanent errors come
+    before a RetryableError."""
     errors: list[BaseException] = []
 
     def one(item: A) -> B:

@@ -1,4 +1,4 @@
-"""Trying again what may pass: one loop for all of Penstock, that an event interrupts at once."""
+"""Repeats calls whose failure may pass: one loop for all of Penstock, that an event interrupts at once."""
 
 from __future__ import annotations
 
@@ -18,28 +18,26 @@ _INTERRUPT: ContextVar[threading.Event | None] = ContextVar("penstock-interrupt"
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long something is tried again, and what lies between two tries."""
+    """The number of tries, their time limit, and the pauses between them."""
 
     pause_s: float
-    """Before the second try."""
     growth: float = 2.0
-    """What each pause is multiplied by for the next one."""
     longest_pause_s: float = 10.0
     tries: int | None = None
-    """At most so many in all; None: no limit."""
+    """The most tries; None: no limit."""
     within_s: float | None = None
     """No try begins later than this after the first one began; None: no limit."""
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether the same call may succeed later. A lost container does not come back: its tasks are restored."""
+    """True if the same call may succeed later. A lost container does not come back: its tasks are restored."""
     return isinstance(error, RetryableError) and not isinstance(error, ContainerLostError)
 
 
 @contextmanager
 def interruptible(event: threading.Event) -> Iterator[None]:
-    """Whatever this thread waits for in the block ends with RetryableError soon after the event is set, if it waits
-    with `retry` or asks `check_interrupt` now and then. An inner block replaces an outer one.
+    """End each wait of this thread in the block with RetryableError soon after the event is set, if it waits with
+    `retry` or calls `check_interrupt` now and then. An inner block replaces an outer one.
 
     Example:
         >>> stopping = threading.Event()
@@ -58,7 +56,7 @@ def interruptible(event: threading.Event) -> Iterator[None]:
 
 
 def check_interrupt(doing: str) -> None:
-    """Raise RetryableError if what this thread does is to end now (`interruptible`). `doing`: what then fails."""
+    """Raise RetryableError if this thread's `interruptible` is set. `doing` begins the error: the work that fails."""
     event = _INTERRUPT.get()
     if event is not None and event.is_set():
         raise RetryableError(f"{doing}: nothing waits for it any more")
@@ -73,12 +71,12 @@ def retry(
     on_failure: Callable[[Exception], None] = lambda _: None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> T:
-    """Do the work, again and again while it fails with what may pass.
+    """Do the work, again and again while it fails with an error that may pass.
 
     Args:
-        work: what is done; it must have the same effect however often it is done.
-        policy: how often, how long, and with which pauses.
-        passes: whether an error may pass. Others are raised at once.
+        work: must have the same effect however often it is done.
+        policy: the number of tries, their time limit and the pauses.
+        passes: returns True if an error may pass. Others are raised at once.
         interrupt: once it is set, no other try begins, and a pause ends. Without it, that of `interruptible`.
         on_failure: called with each error before the pause that follows it.
         clock: measures and waits.

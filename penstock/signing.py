@@ -1,4 +1,4 @@
-"""Signatures with the keys of a root: what has one was written by somebody who has the key, for this place."""
+"""Signatures with the keys of a root. A signature proves that its writer has the key, and wrote for this place."""
 
 from __future__ import annotations
 
@@ -24,15 +24,13 @@ class RootSigner:
         """`keys`: the first one signs; each of them verifies. There is at least one."""
         self._keys = {_id_of(key): key.encode() for key in reversed(keys.all)}
         self.current = _id_of(keys.all[0])
-        """The id of the key that signs."""
 
     @property
     def ids(self) -> tuple[bytes, ...]:
-        """The ids of all keys, the current one first."""
         return tuple(reversed(self._keys))
 
     def mac(self, place: bytes, named: bytes) -> hmac.HMAC:
-        """The HMAC with SHA-256 by the key of the id `named`, to be updated with what is at the place."""
+        """The HMAC with SHA-256 by the key of the id `named`, to be updated with the content of the place."""
         return hmac.new(self._keys[named], len(place).to_bytes(4, "big") + place, hashlib.sha256)
 
 

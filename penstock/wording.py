@@ -11,10 +11,6 @@ from datetime import UTC, datetime, timedelta
 def counted(count: int, noun: str) -> str:
     """A count with its noun, in the plural where it needs one.
 
-    Args:
-        count: the count.
-        noun: the noun in the singular.
-
     Example:
         >>> counted(1, "message"), counted(1000, "entry")
         ('1 message', '1,000 entries')
@@ -26,7 +22,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def lag_text(lags: Iterable[tuple[int, str]]) -> str:
-    """How far inputs are behind, from how much of what: a number alone counts messages. Empty if none is behind.
+    """The backlog of inputs from pairs of number and unit: a number alone counts messages. Empty if there is none.
 
     Example:
         >>> lag_text([(1200, "message"), (2, "file"), (0, "message"), (1, "file")])
@@ -40,9 +36,6 @@ def lag_text(lags: Iterable[tuple[int, str]]) -> str:
 
 def printable(data: bytes) -> str | None:
     """The data as UTF-8 text, or None if it is none or holds control characters other than white space.
-
-    Args:
-        data: bytes that may be text.
 
     Example:
         >>> printable(b"text"), printable(bytes([0, 1]))
@@ -60,9 +53,6 @@ def printable(data: bytes) -> str | None:
 def listed(items: Sequence[str]) -> str:
     """The items as a list in a sentence.
 
-    Args:
-        items: the items, as texts.
-
     Example:
         >>> listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])
         ('a', 'a and b', 'a, b and c')
@@ -71,10 +61,7 @@ def listed(items: Sequence[str]) -> str:
 
 
 def owned_stream(owner: str) -> str:
-    """What a stream is that has an owner.
-
-    Args:
-        owner: the owner on record.
+    """The kind of a stream that has this owner on record.
 
     Example:
         >>> owned_stream("job counts-1 (uid 0123456789ab), store words")
@@ -109,9 +96,6 @@ def flag(name: str) -> str:
 def size_text(count: int) -> str:
     """A size for people, in powers of 1024 as in the configuration.
 
-    Args:
-        count: the size in bytes.
-
     Example:
         >>> size_text(512), size_text(3 << 19)
         ('512 B', '1.5 MB')
@@ -127,9 +111,6 @@ def size_text(count: int) -> str:
 def duration_text(duration_ms: int) -> str:
     """A duration for people: in seconds, minutes, hours or days, whichever fits.
 
-    Args:
-        duration_ms: the duration in milliseconds.
-
     Example:
         >>> duration_text(3_500), duration_text(7_200_000), duration_text(95_403_376_500)
         ('3.5 s', '120.0 min', '1,104.2 d')
@@ -144,9 +125,6 @@ def duration_text(duration_ms: int) -> str:
 
 def utc_text(epoch_ms: int) -> str:
     """A time for people, in UTC; the number itself if it is beyond the calendar.
-
-    Args:
-        epoch_ms: the time in epoch milliseconds.
 
     Example:
         >>> utc_text(1_700_000_000_000)

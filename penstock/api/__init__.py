@@ -1,1 +1,1 @@
-"""The vocabulary of applications: what users import, as values and base classes."""
+"""The vocabulary of applications: the values and base classes that users import."""

@@ -12,14 +12,13 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.values import Counter
 
 Emit: TypeAlias = Callable[[Any, Any], None]
-"""Passes on a message: key and value."""
 
 KeyedValue: TypeAlias = tuple[bytes | None, Any]
 """A message: its key's bytes and its value."""
 
 
 class BatchTaskContext(Protocol):
-    """What a BatchTask may use, for as long as it lives."""
+    """The services of a BatchTask, valid for its whole life."""
 
     @property
     def task(self) -> int:
@@ -27,15 +26,14 @@ class BatchTaskContext(Protocol):
 
     @property
     def config(self) -> Mapping[str, str]:
-        """What a task sees of the configuration."""
+        """The configuration as tasks see it."""
 
     @property
-    def metrics(self) -> MetricsRegistry:
-        """The application's own metrics of the task."""
+    def metrics(self) -> MetricsRegistry: ...
 
     @property
     def late(self) -> Counter:
-        """Counts messages that were dropped because they came too late."""
+        """Counts late messages that were dropped."""
 
     def store(self, name: str) -> KeyValueStore[Any, Any]:
         """One of the operator's stores. Raises KeyError if the operator does not have it."""
@@ -56,17 +54,17 @@ class BatchInfo:
     late_watermark: int | None
     """Messages with an event time below it are late, in epoch milliseconds; None: there is no watermark yet."""
     firing_watermark: int | None
-    """What waits for an event time up to it fires in this batch, in epoch milliseconds; None: there is none yet."""
+    """Timers and windows up to this event time fire in this batch, in epoch milliseconds; None: there is none yet."""
     control: Literal["none", "end-of-stream", "drain"] = "none"
-    """Whether the batch ends the input, or drains the job."""
+    """The batch ends the input, or drains the job."""
 
 
 class KeyFailed(Exception):  # noqa: N818 - it carries the application's error, which is its cause
     """The application's code raised for a key: `raise KeyFailed(key, "handleInputRows") from error`.
 
     Args:
-        key: the key, as it is to be shown.
-        what: what was called, in words.
+        key: the key as messages show it.
+        what: the called code, in words.
     """
 
     def __init__(self, key: object, what: str) -> None:

@@ -30,7 +30,7 @@ class Callback(NamedTuple):
     """The function in words, as "the function" or "`process` of Utilisation"."""
     function: object
     may_yield: bool = False
-    """Whether the caller reads what a call returns to its end, so that a generator will do."""
+    """The caller reads the result of a call to its end, so that a generator will do."""
 
     def check(self, where: str) -> None:
         """Raise ConfigError, which begins with `where`, if a call would run none of the function's code."""
@@ -59,7 +59,7 @@ def check_all(callbacks: Iterable[Callback], where: str) -> None:
 
 
 def methods(owner: object, names: Iterable[str], *, yielding: Iterable[str] = ()) -> Iterator[Callback]:
-    """The methods of these names that an object or a class has. Those in `yielding` may be generators."""
+    """The methods of these names that an object or a class has. Methods in `yielding` may be generators."""
     kind = owner if isinstance(owner, type) else type(owner)
     for names_of, may_yield in ((names, False), (yielding, True)):
         for name in names_of:
@@ -69,7 +69,7 @@ def methods(owner: object, names: Iterable[str], *, yielding: Iterable[str] = ()
 
 
 def maker(task: Callable[[], Any]) -> Iterator[Callback]:
-    """What makes tasks, and the methods of these if it is their class."""
+    """The callable that makes tasks, and the methods of tasks if it is their class."""
     yield Callback("the function that makes the task", task)
     found = _code(task)
     if isinstance(found, type):
@@ -77,12 +77,11 @@ def maker(task: Callable[[], Any]) -> Iterator[Callback]:
 
 
 def task_methods(task: object) -> Iterator[Callback]:
-    """The methods of a task, or of its class."""
     return methods(task, _TASK_METHODS)
 
 
 def unused(what: str, result: Any) -> TypeError:
-    """The error for what a function returned that has to return None."""
+    """The error for a result of a function that has to return None."""
     kind = type(result)
     if kind in (GeneratorType, CoroutineType):
         result.close()  # otherwise Python warns of a coroutine that nothing awaited
@@ -102,7 +101,7 @@ def not_started(what: str, result: object) -> None:
 
 
 def _code(function: object) -> object:
-    """The function that a call runs in the end, or the class that it makes an object of."""
+    """The function that a call runs in the end, or the class of the object that it makes."""
     while True:
         if isinstance(function, functools.partial):
             function = function.func

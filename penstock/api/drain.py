@@ -1,4 +1,4 @@
-"""What asks a run to drain, as Samza's DrainNotification."""
+"""Requests to drain a run, as Samza's DrainNotification."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from enum import Enum
 from penstock.errors import ConfigError
 
 NEXT_RUN = "*"
-"""In place of the id of a run: the one that comes next. No run has this id."""
+"""Stands for the id of the next run. No run has this id."""
 
 
 class DrainMode(Enum):
-    """How a run drains.
+    """The way in which a run drains.
 
     Example:
         >>> [mode.value for mode in ps.DrainMode]

@@ -1,4 +1,4 @@
-"""The messages of durable intermediate streams: those of users, and Samza's control messages."""
+"""The messages of durable intermediate streams: the user's, and Samza's control messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = 1
 
 
 class MessageType(IntEnum):
-    """What a message of a durable intermediate stream is: its first byte. As Samza's MessageType.
+    """The type of a message in a durable intermediate stream, which is its first byte. As Samza's MessageType.
 
     Example:
         >>> [f"{kind.name} {kind.value}" for kind in ps.MessageType]
@@ -86,8 +86,8 @@ ControlMessage: TypeAlias = WatermarkMessage | EndOfStreamMessage | DrainMessage
 
 
 class IntermediateMessageSerde(Serde[Any]):
-    """The values of a durable intermediate stream, as Samza's IntermediateMessageSerde: one byte that says what the
-    message is, and then the value, or the JSON of a control message.
+    """The values of a durable intermediate stream, as Samza's IntermediateMessageSerde: one byte with the message's
+    type, and then the value, or the JSON of a control message.
 
     A program that reads such a stream without Penstock uses it to distinguish the application's messages from the
     others. It may read some twice, and some that belong to no batch: only the driver knows which ones the application
@@ -139,7 +139,7 @@ def encode_control(message: ControlMessage) -> bytes:
 
 
 def decode_control(data: bytes) -> ControlMessage:
-    """The control message. Raises ValueError if the bytes are none, or one of a newer version."""
+    """Raises ValueError if the bytes are not a control message, or one of a newer version."""
     decoder = _DECODERS.get(data[0]) if data else None
     if decoder is None:
         what = f"its first byte is {data[0]}, known are 0 to {max(MessageType)}" if data else "it has no bytes"

@@ -11,10 +11,10 @@ from penstock.api.ssp import SystemStream
 from penstock.errors import ConfigError
 
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer"]
-"""Which messages without a partner are emitted too: none, those of the left stream, of the right one, or of both."""
+"""The messages without a partner that are emitted too: none, those of the left stream, of the right one, or of both."""
 
 Keep: TypeAlias = Literal["all", "newest"]
-"""Which messages of a key wait for partners: all of the span, or the newest of each stream."""
+"""The messages of a key that wait for partners: all of the span, or the newest of each stream."""
 
 JoinFunction: TypeAlias = Callable[[Any, Any], Any]
 
@@ -26,31 +26,31 @@ class JoinSide:
     """One of the two streams."""
 
     source: str
-    """The id of the operator whose messages it has."""
+    """The id of the operator that emits its messages."""
     key_serde: Serde[Any]
     value_serde: Serde[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Which messages of two streams belong together."""
+    """The rule by which messages of two streams join."""
 
     before_ms: int
-    """How much earlier than a left message its right partners may be."""
+    """The most by which a right partner may be earlier than a left message."""
     after_ms: int
-    """How much later than a left message its right partners may be."""
+    """The most by which a right partner may be later than a left message."""
     kind: JoinKind
     keep: Keep
     late_to: SystemStream | None
 
     @property
     def emits_left(self) -> bool:
-        """Whether left messages without a partner are emitted."""
+        """True if left messages without a partner are emitted."""
         return self.kind in ("left", "outer")
 
     @property
     def emits_right(self) -> bool:
-        """Whether right messages without a partner are emitted."""
+        """True if right messages without a partner are emitted."""
         return self.kind in ("right", "outer")
 
 
@@ -70,7 +70,8 @@ def join_of(within_ms: int | tuple[int, int], kind: JoinKind, keep: Keep, late_t
 
 
 def definition_of(join: Join, key: Serde[Any], left: Serde[Any], right: Serde[Any]) -> str:
-    """What the bytes of a join's store depend on, as one word. The function is not seen: it may change."""
+    """The properties that the bytes of a join's store depend on, as one word. The function is left out: it may
+    change."""
     parts = (
         f"within={join.before_ms},{join.after_ms}",
         join.kind,

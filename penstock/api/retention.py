@@ -1,4 +1,4 @@
-"""How long a stream keeps its messages."""
+"""The retention of streams."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class StreamRetention:
 
     @property
     def is_limited(self) -> bool:
-        """Whether messages are ever deleted."""
+        """True if messages are ever deleted."""
         return self.max_age_ms is not None or self.max_bytes is not None
 
     def __str__(self) -> str:

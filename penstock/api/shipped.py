@@ -1,4 +1,4 @@
-"""The application's code on other machines: reading what the driver pickled, and what to do where code is missing."""
+"""The application's code on other machines: loads pickles of the driver, and explains errors of missing code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.errors import ConfigError
 
 
 def read_shipped(data: bytes) -> Any:
-    """What the driver pickled.
+    """Load a pickle of the driver.
 
     Raises:
         ConfigError: code of the application is not on this host, or is another version of it.
@@ -26,7 +26,7 @@ def read_shipped(data: bytes) -> Any:
 
 
 def missing_code(error: BaseException) -> str | None:
-    """What to do about an error that code which is not there has caused; None if it is another error."""
+    """Advice for an error that missing code has caused; None if it is another error."""
     if isinstance(error, ModuleNotFoundError):
         return (
             f"If module `{error.name}` is yours, name its file (.py, or a .zip of a package) in "

@@ -22,7 +22,7 @@ def _check_ms(what: str, given: object) -> None:
 
 
 def _is_unicode(text: str) -> bool:
-    """Whether the text can be written: a lone surrogate cannot."""
+    """True if the text can be written: a lone surrogate cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -136,7 +136,7 @@ class StartpointUpcoming(Startpoint):
 class StartpointVisitor(Generic[IN, OUT]):
     """A method for each kind of startpoint, for a system that resolves startpoints itself (SEP-18's StartpointVisitor).
 
-    Each method gets what was given to `Startpoint.apply`, and the startpoint. One that is not overridden raises
+    Each method gets the argument of `Startpoint.apply`, and the startpoint. One that is not overridden raises
     IncompatibleError.
 
     Example:
@@ -155,7 +155,7 @@ class StartpointVisitor(Generic[IN, OUT]):
         """Answer for an offset.
 
         Args:
-            given: what was given to `apply`.
+            given: the argument of `apply`.
             startpoint: the startpoint.
         """
         self._refuse(startpoint)
@@ -164,7 +164,7 @@ class StartpointVisitor(Generic[IN, OUT]):
         """Answer for a timestamp.
 
         Args:
-            given: what was given to `apply`.
+            given: the argument of `apply`.
             startpoint: the startpoint.
         """
         self._refuse(startpoint)
@@ -173,7 +173,7 @@ class StartpointVisitor(Generic[IN, OUT]):
         """Answer for the oldest message.
 
         Args:
-            given: what was given to `apply`.
+            given: the argument of `apply`.
             startpoint: the startpoint.
         """
         self._refuse(startpoint)
@@ -182,7 +182,7 @@ class StartpointVisitor(Generic[IN, OUT]):
         """Answer for the next message to be written.
 
         Args:
-            given: what was given to `apply`.
+            given: the argument of `apply`.
             startpoint: the startpoint.
         """
         self._refuse(startpoint)
@@ -192,4 +192,3 @@ class StartpointVisitor(Generic[IN, OUT]):
 
 
 KINDS = (StartpointSpecific, StartpointTimestamp, StartpointOldest, StartpointUpcoming)
-"""All kinds of startpoints."""

@@ -14,7 +14,7 @@ from penstock.metrics.registry import MetricsRegistry
 
 
 class MessageOrigins(Protocol):
-    """Where messages came from, by row."""
+    """The origins of messages, by row."""
 
     @property
     def timestamps(self) -> Sequence[int]:
@@ -24,8 +24,7 @@ class MessageOrigins(Protocol):
     def offsets(self) -> Sequence[int]:
         """Offsets in their partitions."""
 
-    def ssp(self, row: int) -> SystemStreamPartition:
-        """The partition."""
+    def ssp(self, row: int) -> SystemStreamPartition: ...
 
 
 class IncomingMessageEnvelope(NamedTuple):

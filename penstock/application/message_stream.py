@@ -71,7 +71,6 @@ class MessageStream(Generic[T]):
         return MessageStream(self._declared, self._declared.add(make, kind, op_id))
 
     def _same(self) -> dict[str, Any]:
-        """The fields of an operator that leaves messages as they are."""
         op = self._operator
         return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
 

@@ -1,1 +1,1 @@
-"""Batches: what one reads, what it has read, and the event times that follow. Pure."""
+"""Batches: their portions, the positions after them, and the event times that follow. Pure."""

@@ -1,4 +1,4 @@
-"""The batch: what the driver chooses once and every run of the batch repeats."""
+"""The batch: chosen once by the driver, and the same in every run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.api.time.watermarks import END_OF_TIME as END_OF_TIME
 from penstock.api.time.watermarks import NO_WATERMARK as NO_WATERMARK
 
 Due: TypeAlias = tuple[int | None, int | None]
-"""The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: there is
+"""The times of an operator's oldest timers in epoch milliseconds: in event time, and in processing time. None: it has
 none."""
 
 NOTHING_DUE: Due = (None, None)
@@ -19,7 +19,7 @@ Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
 
 
 def is_new_period(before_ms: int | None, time_ms: int, period_ms: int) -> bool:
-    """Whether another period has begun since a batch. Before the first batch there was none."""
+    """True if another period has begun since the previous batch. False for the first batch."""
     return before_ms is not None and period_ms > 0 and before_ms // period_ms != time_ms // period_ms
 
 
@@ -36,34 +36,34 @@ class Batch:
     """
 
     number: int
-    """Counts the batches of the job, from 1. After a rewind the numbers behind the checkpoint are used again."""
+    """Counts the batches of the job, from 1. After a rewind the numbers after the checkpoint are used again."""
     run: int
     """Counts the executions of the batch within its epoch, from 1."""
     time_ms: int
     """The batch time, in epoch milliseconds. It never falls from one batch to the next."""
     control: Control = "none"
-    """Whether the batch ends its inputs, or drains the job."""
+    """The batch ends its inputs, or drains the job."""
     late: Mapping[str, int] = field(default_factory=dict)
-    """By operator id, the firing watermark of the batch before, in epoch milliseconds; absent: NO_WATERMARK. A message
-    with an event time below it is late."""
+    """By operator id, the firing watermark of the previous batch, in epoch milliseconds; absent: NO_WATERMARK. A
+    message with an event time below it is late."""
     firing: Mapping[str, int] = field(default_factory=dict)
     """By operator id, the watermark up to which event-time timers and windows fire in the end-of-input step; absent:
     NO_WATERMARK. It is never below `late`."""
     held: Mapping[str, int] = field(default_factory=dict)
-    """By operator id, the output watermark of those that have due timers of earlier batches: it is below the oldest."""
+    """By operator id, the output watermark of the operators with due timers of earlier batches: it is below the
+    oldest."""
 
     before_ms: int | None = None
-    """The time of the batch before, in epoch milliseconds; None: this is the first batch of the job."""
+    """The time of the previous batch, in epoch milliseconds; None: this is the first batch of the job."""
     closes: tuple[str, ...] | None = None
-    """The operators that the control is for, where durable intermediate streams part the application; None: all."""
+    """The operators that the control is for, if durable intermediate streams divide the application; None: all."""
     closed: tuple[str, ...] = ()
-    """The operators that an earlier batch has closed: they do nothing any more."""
+    """The operators that an earlier batch has closed. They do nothing any more."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """By pushed table, the version that the batch reads."""
 
     @property
     def last_ended(self) -> int:
-        """The number of the batch that must have ended before this one runs."""
         return self.number - 1
 
     def late_watermark(self, operator: str) -> int:
@@ -71,16 +71,16 @@ class Batch:
         return self.late.get(operator, NO_WATERMARK)
 
     def firing_watermark(self, operator: str) -> int:
-        """What waits in the operator for an event time up to it fires at the end of the batch's input."""
+        """Timers and windows of the operator up to this event time fire at the end of the batch's input."""
         return self.firing.get(operator, NO_WATERMARK)
 
     def output_watermark(self, operator: str) -> int:
-        """What waits in the operator for an event time up to it must fire in this batch: operators downstream take it
-        as complete. What waits for a later time, up to the firing watermark, may fire in one of the next batches."""
+        """Timers and windows of the operator up to this event time must fire in this batch: operators downstream take
+        it as complete. Later ones, up to the firing watermark, may fire in one of the next batches."""
         return self.held.get(operator, self.firing_watermark(operator))
 
     def earliest_output(self, operator: str) -> int:
-        """What the operator emits with this event time or a later one is late at no operator behind it."""
+        """A result of the operator with this event time or a later one is late at no later operator."""
         return min(self.late_watermark(operator), self.output_watermark(operator) + 1)
 
     def seen_by(self, operator: str) -> Batch:
@@ -90,16 +90,15 @@ class Batch:
         return replace(self, control="none")
 
     def ends(self, operator: str) -> bool:
-        """Whether this batch or an earlier one brings the operator to its end."""
+        """True if this batch or an earlier one brings the operator to its end."""
         return operator in self.closed or self.seen_by(operator).control != "none"
 
     def begins_period(self, period_ms: int) -> bool:
-        """Whether it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,
+        """True if it is the first batch of a period of batch time. Periods begin at multiples of `period_ms`; below 1,
         there are none."""
         return is_new_period(self.before_ms, self.time_ms, period_ms)
 
     def next_run(self) -> Batch:
-        """The same batch, run again."""
         return replace(self, run=self.run + 1)
 
     def __str__(self) -> str:
@@ -107,4 +106,4 @@ class Batch:
 
 
 NO_BATCH = Batch(-1, -1, 0)
-"""Before the first batch of an epoch: no attempt is of it."""
+"""Stands for the time before the first batch of an epoch: no attempt belongs to it."""

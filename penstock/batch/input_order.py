@@ -1,4 +1,4 @@
-"""Which inputs are read before others (Samza's bootstrap and priority), in terms of batches. Pure."""
+"""The order in which inputs are read (Samza's bootstrap and priority), in terms of batches. Pure."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class InputOrder:
     """The order of the inputs of a run."""
 
     priorities: Mapping[SystemStream, int] = field(default_factory=dict)
-    """Of the inputs that do not have 0."""
+    """By input; 0 is left out."""
     bootstrap: frozenset[SystemStream] = frozenset()
 
     @classmethod
     def of(cls, inputs: Collection[SystemStream], config: JobConfig) -> InputOrder:
-        """As the configuration says."""
         priorities = {stream: priority for stream in inputs if (priority := config.priority(stream))}
         return cls(priorities, frozenset(stream for stream in inputs if config.is_bootstrap(stream)))
 
     def targets(self, ends: Ends) -> dict[SystemStreamPartition, int]:
-        """Up to where the bootstrap inputs are read before the others, by the ends at the start of the run."""
+        """The offsets up to which the bootstrap inputs are read before the others: their ends at the start of the
+        run."""
         return {ssp: end.upcoming for ssp, end in ends.items() if ssp.system_stream in self.bootstrap}
 
     def lagging(
@@ -50,8 +50,8 @@ class InputOrder:
         until: Mapping[SystemStreamPartition, int] | None,
         targets: Mapping[SystemStreamPartition, int],
     ) -> dict[TaskSsp, Portion]:
-        """What a batch reads of the inputs: of bootstrap inputs alone, until they have reached their targets; then of
-        each priority what the higher ones leave of the pace, if they leave no message unread.
+        """Plan the portions of a batch. Bootstrap inputs are read alone, until they have reached their targets. Then
+        each priority gets the pace that the higher ones leave, if they leave no message unread.
 
         Raises:
             NotFoundError: as `plan_ranges`.
@@ -72,7 +72,6 @@ class InputOrder:
         return portions
 
     def _tiers(self, positions: Positions) -> Iterator[Positions]:
-        """The positions of each priority, from the highest one on."""
         if not self.priorities:
             yield positions
             return

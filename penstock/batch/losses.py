@@ -1,4 +1,4 @@
-"""Messages of inputs that were deleted before they were read: what is lost, and what a run does then. Pure."""
+"""Finds input messages that were deleted before they were read, and refuses or skips them. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.config.table import STREAM_ON_DATA_LOSS
 from penstock.errors import NotFoundError
 
 Lost = Mapping[SystemStreamPartition, int]
-"""How many offsets of each partition were lost; messages where a system has `dense_offsets`."""
+"""Lost offsets of each partition; messages if the system has `dense_offsets`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class Loss:
 def find_losses(
     positions: Positions, ends: Ends, until: Mapping[SystemStreamPartition, int] | None = None
 ) -> tuple[Loss, ...]:
-    """What is gone of each partition, of all its readers together.
+    """The lost offsets of each partition, for all its readers together.
 
     Args:
         positions: the next offset of every reader.
         ends: the ends of the partitions, now.
-        until: the offsets before which the run ends. What is not to be read is not lost.
+        until: the offsets before which the run ends. Later offsets are not lost, because they are not read.
     """
     starts: dict[SystemStreamPartition, int] = {}
     for at, start in positions.items():
@@ -69,13 +69,11 @@ def refuse_losses(losses: Iterable[Loss], skipped: Collection[SystemStream] = ()
 
 
 def after_losses(positions: Positions, losses: Iterable[Loss]) -> Positions:
-    """The positions behind what was lost."""
     behind = {loss.ssp: loss.end for loss in losses}
     return {at: max(start, behind.get(at.ssp, start)) for at, start in positions.items()}
 
 
 def with_losses(lost: Lost, losses: Iterable[Loss]) -> Lost:
-    """What was lost before, and this."""
     total = dict(lost)
     for loss in losses:
         total[loss.ssp] = total.get(loss.ssp, 0) + len(loss)

@@ -1,4 +1,4 @@
-"""How much the next batch reads, by what the batches before it took. Pure."""
+"""Sets the size of the next batch by the time that earlier batches took. Pure."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import NamedTuple
 from penstock.api.ssp import SystemStream
 
 FIRST_MESSAGES = 100
-"""What the first batch of a run reads, while nobody knows how long a message takes and how large it is."""
+"""The size of a run's first batch, while nobody knows how long a message takes and how large it is."""
 
 _GROW_AT_MOST = 10
 _TOO_SHORT, _TOO_LONG = 0.8, 1.25
-"""Between these parts of the target a batch has the right size: small differences are noise."""
+"""Between these fractions of the target a batch has the right size: small differences are noise."""
 
 InputOfTask = tuple[int, SystemStream]
 
 
 class InputRead(NamedTuple):
-    """What a task read of an input in a batch."""
+    """The part of an input that a task read in a batch."""
 
     messages: int
     bytes: int
@@ -27,8 +27,8 @@ class InputRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BatchBounds:
-    """What the configuration says: the most messages and bytes of a batch, and how long one should take, in
-    milliseconds; 0 for no such aim."""
+    """The configured bounds: the most messages and bytes of a batch, and the aim for its duration in milliseconds; 0
+    for no aim."""
 
     messages: int
     bytes: int
@@ -37,30 +37,28 @@ class BatchBounds:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How many messages and bytes the next batch reads at most, and what is known for the ones after it."""
+    """The most messages and bytes of the next batch, and the measurements for the ones after it."""
 
     messages: int
     bytes: int
     message_bytes: Mapping[InputOfTask, float] = field(default_factory=dict)
-    """The size of a message, of every input that a task has read. A size that grew counts at once, one that shrank
-    by and by."""
+    """The size of a message, for every input that a task has read. A larger size counts at once, a smaller one
+    gradually."""
     shortest_ms: float | None = None
-    """The shortest batch so far: about what a batch takes that reads nearly nothing."""
+    """The shortest batch so far: roughly the time of a batch that reads nearly nothing."""
 
     @classmethod
     def first(cls, bounds: BatchBounds) -> Pace:
-        """Of a run that has read nothing yet."""
         return cls(bounds.messages if not bounds.target_ms else min(bounds.messages, FIRST_MESSAGES), bounds.bytes)
 
     def size_of(self, task: int, stream: SystemStream) -> float:
-        """Bytes of a message, by what is known of this input, or else of any; 0 if nothing is known."""
+        """Bytes of a message, as known of this input, or else of any; 0 if nothing is known."""
         known = self.message_bytes
         return known.get((task, stream)) or max(
             (size for (_, other), size in known.items() if other == stream), default=max(known.values(), default=0.0)
         )
 
     def after(self, bounds: BatchBounds, took_ms: float, messages: int, read: Mapping[InputOfTask, InputRead]) -> Pace:
-        """The next pace, after a batch that had so many messages."""
         known = dict(self.message_bytes)
         for key, (number, size) in read.items():
             if number:
@@ -75,12 +73,12 @@ class Pace:
 
 
 def next_messages(current: int, bounds: BatchBounds, took_ms: float, messages: int, shortest_ms: float) -> int:
-    """How many messages the next batch may read, after one that might read `current` and did read `messages`.
+    """The most messages of the next batch, after one that could read `current` and did read `messages`.
 
     A batch takes a fixed time, and some for each message; one without messages says nothing. The fixed time is at most
-    the shortest one seen, and no batch is made so small that more than half of its time is that: if the target is
-    shorter than twice the shortest batch, that is the target. Growing assumes that all of the time is the messages',
-    and so never goes too far. Shrinking assumes that the shortest batch had none, and so needs one step.
+    that of the shortest batch. No batch is made so small that the fixed time is more than half of it: if the target is
+    shorter than twice the shortest batch, that is the target. Growing assumes that the messages take all of the time,
+    and so never goes too far. Shrinking assumes that the shortest batch had no messages, and so needs one step.
     """
     if not bounds.target_ms:
         return bounds.messages
@@ -97,8 +95,8 @@ def next_messages(current: int, bounds: BatchBounds, took_ms: float, messages: i
 
 
 def fair_shares(total: int, wanted: Sequence[int]) -> list[int]:
-    """The total divided so that nobody gets more than wanted, and who gets less than wanted gets as much as anybody
-    (but for one, where it does not divide evenly)."""
+    """Divide the total so that nobody gets more than wanted, and all who get less than wanted get the same (except for
+    one, if it does not divide evenly)."""
     shares = [0] * len(wanted)
     left = max(0, total)
     by_size = sorted(range(len(wanted)), key=wanted.__getitem__)

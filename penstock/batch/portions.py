@@ -1,4 +1,4 @@
-"""What a batch reads of a partition, and what it then has read."""
+"""The portion of a partition that a batch may read, and the part that it has read."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from penstock.system.base import OffsetRange
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The first messages of a range, at most `messages` of them. Offsets may have gaps, so only reading shows where the
-    last of them is."""
+    """The first messages of a range, at most `messages` of them. Offsets may have gaps, so only reading shows the
+    offset of the last one."""
 
     offsets: OffsetRange
     messages: int
 
     def check(self, read: PortionRead) -> None:
-        """Raise RetryableError unless this may have been read of it."""
+        """Raise RetryableError if `read` cannot be a result of reading this portion."""
         first, last = self.offsets.start + 1, self.offsets.end
         if not (first <= read.next_offset <= last and 0 <= read.messages <= self.messages):
             raise RetryableError(
@@ -28,21 +28,19 @@ class Portion:
 
 @dataclass(frozen=True, slots=True)
 class PortionRead:
-    """What was read of a portion."""
+    """The part of a portion that was read."""
 
     next_offset: int
-    """What the next portion begins with."""
     messages: int = 0
     bytes: int = 0
-    """Of their keys and values."""
+    """Bytes of keys and values."""
     event_time_ms: int | None = None
     """The highest event time of its messages that is not too far ahead; None: there is none, or nothing uses it."""
     ahead: int = 0
     """Messages whose event time is further ahead of the batch time than `job.watermark.max.ahead.ms`."""
     foreign: int = 0
-    """Messages of an intermediate stream that Penstock has not written, and leaves out."""
+    """Messages of an intermediate stream that Penstock did not write, and leaves out."""
 
     def with_times(self, highest_ms: int | None, ahead: int) -> PortionRead:
-        """The event times of more messages."""
         known = (each for each in (self.event_time_ms, highest_ms) if each is not None)
         return replace(self, event_time_ms=max(known, default=None), ahead=self.ahead + ahead)

@@ -16,7 +16,7 @@ Ends = Mapping[SystemStreamPartition, PartitionOffsets]
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskSsp:
-    """A partition as one of its readers has it: of a broadcast partition every task has a separate position."""
+    """A partition and the task that reads it: every task has its own position in a broadcast partition."""
 
     task: int
     ssp: SystemStreamPartition
@@ -27,17 +27,15 @@ Positions = Mapping[TaskSsp, int]
 
 
 def to_positions(next_offsets: NextOffsets) -> dict[TaskSsp, int]:
-    """From what a checkpoint says."""
     return {TaskSsp(task, ssp): offset for task, own in next_offsets.items() for ssp, offset in own.items()}
 
 
 def to_next_offsets(positions: Positions, tasks: int) -> dict[int, dict[SystemStreamPartition, int]]:
-    """To what a checkpoint says, also of tasks that read nothing."""
+    """The offsets for a checkpoint, with an entry for each task, even if it reads nothing."""
     return {task: {} for task in range(tasks)} | by_task(positions)
 
 
 def by_task(values: Positions) -> dict[int, dict[SystemStreamPartition, int]]:
-    """By task, then by partition."""
     found: dict[int, dict[SystemStreamPartition, int]] = {}
     for at, value in values.items():
         found.setdefault(at.task, {})[at.ssp] = value
@@ -45,7 +43,7 @@ def by_task(values: Positions) -> dict[int, dict[SystemStreamPartition, int]]:
 
 
 def first_positions(ends: Ends, default: Mapping[SystemStream, str]) -> dict[SystemStreamPartition, int]:
-    """Where a job without a checkpoint begins: oldest or upcoming, by stream."""
+    """The first positions of a job without a checkpoint: oldest or upcoming, by stream."""
     return {
         ssp: offsets.upcoming if default[ssp.system_stream] == "upcoming" else offsets.oldest
         for ssp, offsets in ends.items()
@@ -55,8 +53,8 @@ def first_positions(ends: Ends, default: Mapping[SystemStream, str]) -> dict[Sys
 def resumed_positions(
     saved: Positions, readers: Iterable[TaskSsp], first: Mapping[SystemStreamPartition, int]
 ) -> dict[TaskSsp, int]:
-    """Where a job goes on, by its checkpoint. An input that was added since begins at its first position, and so does
-    a task in a partition that it did not read then.
+    """The positions at which a job continues from its checkpoint. An input that was added since begins at its first
+    position, and so does a task in a partition that it did not read then.
 
     Args:
         first: of every partition of every input.
@@ -74,14 +72,6 @@ def resumed_positions(
 
 
 def partitions_changed(stream: SystemStream, before: int, now: int, when: str) -> IncompatibleError:
-    """The error for an input with another number of partitions.
-
-    Args:
-        stream: the input.
-        before: how many it had.
-        now: how many it has.
-        when: when it had that many.
-    """
     return IncompatibleError(
         f"input `{stream}` had {counted(before, 'partition')} {when} and has {now} now. Task i has the state of the "
         "keys in partition i, and keys are in other partitions now. Nothing is lost: state and positions are as of the "

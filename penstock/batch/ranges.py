@@ -1,4 +1,4 @@
-"""What the next batch reads. Pure."""
+"""Plans the portions of the next batch. Pure."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ def plan_ranges(
 ) -> dict[TaskSsp, Portion]:
     """The next batch: from the next offset of every task in every partition that has something new.
 
-    All portions together have at most the messages and, by what is known of their sizes, the bytes of the pace; but
-    each may have one message. They share them fairly: a partition with a backlog takes nothing from one without. The
-    range of each goes to the end of what can be read, because offsets may have gaps: messages are counted as they are
-    read.
+    All portions together have at most the messages of the pace and, as far as sizes are known, its bytes; but each may
+    have one message. They share them fairly: a partition with a backlog takes nothing from one without. The range of
+    each goes to the end of the partition, because offsets may have gaps: messages are counted as they are read.
 
     Raises:
         NotFoundError: a partition no longer has its next offset; nothing is ever skipped here.
@@ -45,7 +44,6 @@ def plan_ranges(
 def _new_messages(
     positions: Positions, ends: Ends, until: Mapping[SystemStreamPartition, int] | None
 ) -> Iterator[tuple[TaskSsp, int, int]]:
-    """The next offset and the end of what can be read, where that is anything."""
     for at, start in positions.items():
         ssp, end = at.ssp, ends[at.ssp]
         if start > end.upcoming:
@@ -63,17 +61,16 @@ def _new_messages(
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
-    """What is to be read of durable intermediate streams, as of inputs that end there: task i reads partition i."""
+class UnreadMessages:
+    """The unread messages of durable intermediate streams, as of inputs that end there: task i reads partition i."""
 
     positions: Positions
     ends: Ends
     messages: int
-    """How many there are, with those behind these ranges."""
+    """UnreadMessages messages, including those after these ranges."""
 
     @classmethod
-    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]], messages: int) -> Unread:
-        """By partition, the next range of offsets."""
+    def of(cls, ranges: Mapping[SystemStreamPartition, tuple[int, int]], messages: int) -> UnreadMessages:
         return cls(
             {TaskSsp(ssp.partition, ssp): start for ssp, (start, _) in ranges.items()},
             {ssp: PartitionOffsets(start, end) for ssp, (start, end) in ranges.items()},
@@ -82,11 +79,12 @@ class Unread:
 
 
 def plan_with_unread(
-    inputs: Callable[[Pace], dict[TaskSsp, Portion]], pace: Pace, unread: Unread
+    inputs: Callable[[Pace], dict[TaskSsp, Portion]], pace: Pace, unread: UnreadMessages
 ) -> dict[TaskSsp, Portion]:
-    """The next batch, where the unread messages of durable intermediate streams come first: the inputs have the rest of
-    a batch that reads all of them. So a stream holds about what one batch writes, however many messages a message of an
-    input leads to, and however large they are. `inputs` plans what is read of them, with the pace that is left.
+    """The next batch, in which the unread messages of durable intermediate streams come first: only a batch that reads
+    all of them reads inputs too, with the pace that is left. So a stream holds about as much as one batch writes,
+    however many messages a message of an input leads to, and however large they are. `inputs` plans the portions of the
+    inputs for a pace.
 
     Raises:
         NotFoundError: as `plan_ranges`.
@@ -109,15 +107,15 @@ class BatchRanges:
 
     @property
     def messages(self) -> int:
-        """How many messages it reads at most; one of a broadcast partition counts once for each task. It is fewer
-        where offsets have gaps."""
+        """The most messages that it reads; a message of a broadcast partition counts once for each task. It reads fewer
+        if offsets have gaps."""
         return sum(portion.messages for portion in self.portions.values())
 
     def advance(self, positions: Positions, read: Mapping[TaskSsp, PortionRead]) -> dict[TaskSsp, int]:
-        """The positions after the batch, of which `read` was read.
+        """The positions after the batch read `read`.
 
         Raises:
-            RetryableError: this cannot be what was read of it.
+            RetryableError: the batch cannot have read this.
         """
         if read.keys() != self.portions.keys():
             raise RetryableError(
@@ -137,11 +135,9 @@ class BatchRanges:
 
 
 NOTHING = BatchRanges({}, {})
-"""A batch that reads nothing."""
 
 
 def read_by_input(read: Mapping[TaskSsp, PortionRead]) -> dict[InputOfTask, InputRead]:
-    """What every task read of each input, of all its partitions."""
     found: dict[InputOfTask, InputRead] = {}
     for at, part in read.items():
         before = found.get((at.task, at.ssp.system_stream), InputRead(0, 0))

@@ -1,9 +1,9 @@
-"""How far event time has come at each operator, as a function of the batches that have ended. Pure.
+"""Event time at each operator, as a function of the batches that have ended. Pure.
 
 A watermark is of an operator, not of a task: the whole job runs a batch at once, so the driver knows after each batch
-what every partition has read. Two of them are in a `Batch`. The *late* watermark is the firing watermark of the batch
-before: a message below it is late. Timers and windows up to the *firing* watermark fire at the end of the batch's
-input. What fires is at or above the late watermark, and is therefore late nowhere downstream.
+what every partition has read. A `Batch` has two of them. The *late* watermark is the firing watermark of the previous
+batch: a message below it is late. Timers and windows up to the *firing* watermark fire at the end of the batch's
+input. Their results are at or above the late watermark, and are therefore late nowhere downstream.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.wording import utc_text
 
 _Reached: TypeAlias = tuple[int, tuple[int, bool] | None]
-"""A watermark, and since when it is idle: a batch time, and whether there was a message before it; None: it is not."""
+"""A watermark, and since when it is idle: a batch time, and True if there was a message before it; None: it is not
+idle."""
 
 
 @dataclass(frozen=True, slots=True)
 class GivenWatermark:
-    """The watermark of an input that somebody else knows, in one batch."""
+    """The watermark of an input in one batch, if another system sets it."""
 
     late: int
     firing: int
@@ -34,14 +35,14 @@ class GivenWatermark:
 
 @dataclass(frozen=True, slots=True)
 class TimedInput:
-    """An input: its stream, and how its event times become a watermark."""
+    """An input: its stream, and the policy that turns its event times into a watermark."""
 
     stream: SystemStream
     policy: WatermarkPolicy
 
     def watermark_of(self, highest_ms: int | None) -> int:
-        """What the policy says of the highest event time; None: there is none yet. Raises ConfigError if the policy
-        fails, or says no number."""
+        """The policy's watermark for the highest event time; None: there is none yet. Raises ConfigError if the policy
+        fails, or returns no number."""
         if highest_ms is None:
             return NO_WATERMARK
         try:
@@ -60,18 +61,15 @@ class TimedInput:
 
 @dataclass(frozen=True, slots=True)
 class TimeFlow:
-    """The operators in topological order, each with those whose watermarks hold it back, and what is known of the
-    inputs."""
+    """The operators in topological order, each with those whose watermarks hold it back, and the inputs."""
 
     upstream: Mapping[str, tuple[str, ...]]
     inputs: Mapping[str, TimedInput]
-    """By operator id."""
     intermediates: Mapping[str, tuple[str, SystemStream]] = field(default_factory=dict)
-    """By the id of the operator that reads a durable intermediate stream: the one that writes it, and the stream."""
+    """By the id of the operator that reads a durable intermediate stream: its writer, and the stream."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> TimeFlow:
-        """The flow of event time through an application."""
         return cls(
             graph.time_sources(),
             {op.id: TimedInput(op.stream, op.watermark_policy) for op in graph.inputs},
@@ -86,12 +84,12 @@ class Watermarks:
     late: Mapping[str, int] = field(default_factory=dict)
     firing: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, int] = field(default_factory=dict)
-    """The output watermark of operators that have due timers of earlier batches: below the oldest of those. That of
-    the others is their firing watermark."""
+    """The output watermark of operators with due timers of earlier batches: below the oldest of those. Other operators
+    have their firing watermark."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class PartitionAtEnd:
     """A partition whose position is at its end."""
 
     position: int
@@ -100,12 +98,12 @@ class Waiting:
 
 
 def at_the_end(
-    before: Mapping[TaskSsp, Waiting], positions: Positions, ends: Ends, now_ms: int
-) -> dict[TaskSsp, Waiting]:
+    before: Mapping[TaskSsp, PartitionAtEnd], positions: Positions, ends: Ends, now_ms: int
+) -> dict[TaskSsp, PartitionAtEnd]:
     """The partitions whose position is at their end now, and since when.
 
     Args:
-        before: the answer of the last time within this run.
+        before: the previous answer within this run.
         now_ms: the batch time.
     """
     found = {}
@@ -113,7 +111,7 @@ def at_the_end(
         if position >= ends[at.ssp].upcoming:
             known = before.get(at)
             same = known is not None and known.position == position
-            found[at] = known if same and known is not None else Waiting(position, now_ms)
+            found[at] = known if same and known is not None else PartitionAtEnd(position, now_ms)
     return found
 
 
@@ -126,10 +124,10 @@ def ended_partitions(positions: Positions, ends: Ends) -> frozenset[SystemStream
 
 
 def idle_partitions(
-    waiting: Mapping[TaskSsp, Waiting], idle_ms: Mapping[SystemStream, int], now_ms: int
+    waiting: Mapping[TaskSsp, PartitionAtEnd], idle_ms: Mapping[SystemStream, int], now_ms: int
 ) -> dict[TaskSsp, int]:
-    """Those whose position has been at their end for the time that their stream allows, each with when it became
-    idle."""
+    """The partitions that have waited at their end for the time that their stream allows, each with the time when it
+    became idle."""
     idle = {at: each.since_ms + idle_ms[at.ssp.system_stream] for at, each in waiting.items()}
     return {at: since for at, since in idle.items() if since <= now_ms}
 
@@ -149,11 +147,10 @@ def next_watermarks(
 ) -> Watermarks:
     """The watermarks of the next batch. None is below that of the last batch.
 
-    An input's watermark is the lowest of its partitions, an operator's the lowest of what it reads. Partitions and
+    An input's watermark is the lowest of its partitions, an operator's the lowest of its upstream. Partitions and
     inputs that are idle or have ended do not count. If all are idle, the watermark stays where it was when the last of
-    them became idle, which a partition without any message does before others of the same moment; if all have ended, it
-    is END_OF_TIME. An operator that is new begins with the watermark of what it
-    reads.
+    them became idle; a partition without any message becomes idle before others of the same moment. If all have ended,
+    it is END_OF_TIME. A new operator begins with the watermark of its upstream.
 
     Args:
         readers: every partition of every input, with each task that reads it.
@@ -162,11 +159,11 @@ def next_watermarks(
         idle: the partitions that are idle, each with the batch time when it became idle.
         oldest: by operator id, the time of the oldest event-time timer. If it is due, it may not fire in the next
             batch, so the operator's output stays below it.
-        intermediate: the durable intermediate streams. What reads one has the watermark of the last batch whose
+        intermediate: the durable intermediate streams. The reader of one has the watermark of the last batch whose
             messages it has read.
-        carried: whether the streams have carried the watermarks to their readers, as the next batches do if there is
+        carried: the streams have carried the watermarks to their readers, as the next batches do if there is
             nothing to read.
-        given: the inputs whose watermark does not follow from what was read of them.
+        given: the inputs whose watermark does not follow from the messages read.
     """
     given = {} if given is None else given
     oldest = {} if oldest is None else oldest
@@ -212,7 +209,7 @@ def next_watermarks(
 def closing_watermarks(
     flow: TimeFlow, last: Mapping[str, int], closes: Collection[str] | None = None, closed: Collection[str] = ()
 ) -> Watermarks:
-    """The watermarks of a batch that brings operators to their end: everything that waits in them for event time fires.
+    """The watermarks of a batch that brings operators to their end: all that waits in them for event time fires.
 
     Args:
         closes: these operators; None: all. The watermarks of the others do not move.
@@ -233,7 +230,7 @@ def slowest_partitions(
     idle: Collection[TaskSsp] = (),
     ended: Collection[SystemStreamPartition] = (),
 ) -> dict[SystemStream, TaskSsp]:
-    """Of each input the partition that holds its watermark back; none of an input that is idle or has ended."""
+    """The partition of each input that holds its watermark back. An input that is idle or has ended has none."""
     found: dict[SystemStream, tuple[int, TaskSsp]] = {}
     policies = {each.stream: each for each in flow.inputs.values()}
     for at in sorted(readers):
@@ -259,7 +256,7 @@ def holding_back(
 
     Args:
         quiet: partitions without new messages that are not idle yet.
-        fires: whether something would fire if these partitions were idle.
+        fires: returns True if something would fire if these partitions were idle.
     """
     policies = {each.stream: each for each in flow.inputs.values()}
     reached = {
@@ -295,7 +292,7 @@ def later_event_times(before: Mapping[TaskSsp, int], read: Iterable[tuple[TaskSs
 
 
 def _promised(flow: TimeFlow, last: Mapping[str, int]) -> dict[str, int]:
-    """By operator, the time before which those behind it await nothing."""
+    """By operator, the time before which its followers await nothing."""
     behind: dict[str, list[str]] = {op: [] for op in flow.upstream}
     for op, upstream in flow.upstream.items():
         for up in upstream:
@@ -308,8 +305,7 @@ def _promised(flow: TimeFlow, last: Mapping[str, int]) -> dict[str, int]:
 
 
 def _lowest(found: Sequence[_Reached]) -> _Reached:
-    """The lowest of those that are active; of those that became idle last, if all are idle; END_OF_TIME if all have
-    ended."""
+    """The lowest of the active ones; if all are idle, of those that became idle last; END_OF_TIME if all have ended."""
     alive = [each for each in found if each[0] < END_OF_TIME]
     active = [watermark for watermark, idle_since in alive if idle_since is None]
     if active or not alive:

@@ -1,28 +1,7 @@
 """Typed configuration under Samza's key names. `load_config` reads it, `describe` lists every key."""
 
 from penstock.config.load import load_config
-from penstock.config.model import (
-    ContainerSettings,
-    JobConfig,
-    JobSettings,
-    StateSettings,
-    StoreSettings,
-    SystemSettings,
-    TaskSettings,
-)
-from penstock.config.table import AnyKey, Key, OffsetDefault, describe
+from penstock.config.model import JobConfig
+from penstock.config.table import describe
 
-__all__ = [
-    "AnyKey",
-    "ContainerSettings",
-    "JobConfig",
-    "JobSettings",
-    "Key",
-    "OffsetDefault",
-    "StateSettings",
-    "StoreSettings",
-    "SystemSettings",
-    "TaskSettings",
-    "describe",
-    "load_config",
-]
+__all__ = ["JobConfig", "describe", "load_config"]

@@ -1,4 +1,4 @@
-"""From the text of a key to its declaration, and from a mistaken one to the nearest that exists."""
+"""Finds the declaration of a key, and for a mistaken key the nearest one that exists."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from penstock.errors import ConfigError
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 _NO_OPTION = re.compile(r"systems\.[^.]+(\.samza(\..*)?|\.default(\.stream(\.samza(\..*)?)?)?)?\.?")
-"""A system's keys that are no options: they would be Samza's, for all systems."""
+"""Keys of a system that are not options: they would be Samza's, for all systems."""
 _OF_A_CLIENT = re.compile(r"systems\.[^.]+\.(consumer|producer|default\.stream)\..+\.(type|path)")
 """Options of a system that end as keys of every system do, such as `ssl.truststore.type`."""
 _NEAR = 0.6
 _MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore|side\.inputs))\.factory")
-"""Keys that have a store's form but are sooner a mistake: one that holds for all stores, or Samza's."""
+"""Keys that have a store's form but are more likely a mistake for a key of all stores, or one of Samza's."""
 _NOT_MEANT = re.compile(r"stores\..+\.side\.factory")
-"""What nobody means who writes of side inputs."""
+"""Not offered as a correction for a side-input key."""
 _NAMES = {
     "stores.": (
         r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
@@ -34,7 +34,7 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A key found in the table; `subject` is what stood in the place of the placeholder."""
+    """A key found in the table; `subject` replaces the placeholder."""
 
     key: AnyKey
     subject: str
@@ -60,7 +60,7 @@ def find(text: str) -> Match | None:
 
 
 def fault(match: Match) -> str:
-    """What is wrong with the name inside the key; empty if nothing is."""
+    """The fault of the name inside the key; empty if there is none."""
     prefix = match.key.prefix
     if prefix == "streams.":
         try:
@@ -73,14 +73,14 @@ def fault(match: Match) -> str:
 
 
 def is_section(text: str) -> bool:
-    """Whether known keys lie below this one, as below `job` or `stores.aircraft`."""
+    """True if known keys lie below this one, as below `job` or `stores.aircraft`."""
     if any(key.name.startswith(f"{text}.") for key in KEYS):
         return True
     return any(text.startswith(key.prefix) and "." not in text[len(key.prefix) :] for key in _PATTERNS)
 
 
 def nearest(text: str) -> str | None:
-    """The known key most like this one, names kept; None if none is like it."""
+    """The known key most like this one, with its names; None if none is like it."""
     wanted = _normal(text)
     best, score = None, _NEAR
     for candidate in _candidates(text):
@@ -105,5 +105,4 @@ def _candidates(text: str) -> Iterator[str]:
 
 
 def _normal(text: str) -> str:
-    """Without the differences of spelling that people make: case, camel case, `_` and `-` for dots."""
     return re.sub(r"[-_.]+", ".", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", ".", text)).lower()

@@ -13,7 +13,7 @@ from penstock.config.model import (
     ContainerSettings,
     JobConfig,
     JobSettings,
-    Resolved,
+    ResolvedValues,
     RootKeys,
     StateSettings,
     TaskSettings,
@@ -68,13 +68,14 @@ def load_config(
     if problems:  # what hangs together is checked once each value can be read
         _raise([*problems, *unknown])
     hidden = frozenset(key for key in values if merged[key].hidden)
-    config = _build(Resolved(_home(environ), values), {key: merged[key].origin for key in values}, hidden)
+    config = _build(ResolvedValues(_home(environ), values), {key: merged[key].origin for key in values}, hidden)
     _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
 
 
 def _resolved(setting: Setting, problems: list[str]) -> Setting:
-    """With what the value refers to. Only what counts is read: a command may be slow, or have effects."""
+    """Replace the value's references. Only the values that count are resolved: a command may be slow, or have
+    effects."""
     if setting.raw is None or not refers(setting.key, setting.raw):
         return setting
     try:
@@ -112,7 +113,6 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
 
 
 def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -> list[str]:
-    """Stores that the configuration names and the application does not have."""
     origins: dict[str, str] = {}
     for setting in merged.values():
         match = keys.find(setting.key)
@@ -126,7 +126,7 @@ def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -
 
 
 def _takes_options(merged: Mapping[str, Setting], subject: str) -> bool:
-    """Whether the system of an option knows its options itself: the user's own, Kafka, or files."""
+    """True if the system of an option checks its options itself: the user's own, Kafka, or files."""
     name = subject.partition(".")[0]
     given = (merged.get(key.full(name)) for key in (table.SYSTEM_FACTORY, table.SYSTEM_TYPE))
     return any(setting is not None and isinstance(setting.raw, str) and _has_options(setting.raw) for setting in given)
@@ -137,7 +137,7 @@ def _has_options(factory: str) -> bool:
 
 
 def _unknown(setting: Setting) -> str:
-    """The value is not shown: behind a mistyped key it may be a secret."""
+    """The problem of an unknown key. Leaves out its value, because a mistyped key may hold a secret."""
     if (known := samza.answer(setting.key)) is not None:
         owner = "Spark" if setting.key.startswith(table.SPARK.prefix) else "Samza"
         return f"`{setting.key}` ({setting.origin}) is a key of {owner}: {known}"
@@ -155,7 +155,6 @@ def _raise(problems: Sequence[str]) -> None:
 
 
 def _unknown_systems(config: JobConfig) -> list[str]:
-    """Systems without a factory, and streams that name a system which is not there."""
     problems = []
     for name in config.system_names:
         try:
@@ -183,7 +182,7 @@ def _unknown_systems(config: JobConfig) -> list[str]:
 
 
 def _never_again(config: JobConfig) -> list[str]:
-    """What lets a job run, and write checkpoints that no start with this configuration can begin with."""
+    """Problems that let a job run, but write checkpoints from which no start with this configuration can begin."""
     problems = []
     write, read = config.task.checkpoint_write_versions, config.task.checkpoint_read_versions
     if set(write).isdisjoint(read):
@@ -211,7 +210,7 @@ def _never_again(config: JobConfig) -> list[str]:
     return problems
 
 
-def _build(resolved: Resolved, origins: Mapping[str, str], hidden: frozenset[str]) -> JobConfig:
+def _build(resolved: ResolvedValues, origins: Mapping[str, str], hidden: frozenset[str]) -> JobConfig:
     get, find = resolved.get, resolved.find
     job = JobSettings(
         name=get(table.JOB_NAME),

@@ -21,8 +21,8 @@ DEFAULT_SYSTEM = "local"
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
-    """The values that were given, by flat key, and the home that defaults refer to."""
+class ResolvedValues:
+    """The given values by flat key, and the home that defaults refer to."""
 
     home: Path
     values: Mapping[str, object] = field(repr=False)
@@ -37,11 +37,7 @@ class Resolved:
         return None if key.default is None else key.kind.read(key.default.replace("<home>", str(self.home)))
 
     def get(self, key: Key[T], subject: str = "") -> T:
-        """The value that holds for a key that always has one.
-
-        Raises:
-            ConfigError: it has none.
-        """
+        """The value that holds for a key. Raises ConfigError if there is none."""
         value = self.find(key, subject)
         if value is None:
             raise ConfigError(f"`{key.full(subject)}` is missing")
@@ -60,11 +56,11 @@ class RootKeys:
     current: str | None = field(default=None, repr=False)
     """Signs and verifies."""
     previous: str | None = field(default=None, repr=False)
-    """Verifies what was signed before."""
+    """Verifies older signatures."""
 
     @property
     def all(self) -> tuple[str, ...]:
-        """Those that verify; the first one signs."""
+        """The keys that verify; the first one signs."""
         return tuple(key for key in (self.current, self.previous) if key is not None)
 
 
@@ -86,7 +82,6 @@ class JobSettings:
     retry_max: int
     host_affinity_enabled: bool
     standbys: int
-    """How many standbys each task has."""
     drain_poll_ms: int | None
     """None: the run does not look for requests to drain."""
     startpoint_enabled: bool
@@ -95,14 +90,14 @@ class JobSettings:
 
     @property
     def keeps_copies(self) -> bool:
-        """Whether each host keeps a copy of its stores at the last checkpoint. With standbys it does, so that those who
-        are not lost are as quick as those who take over."""
+        """True if each host keeps a copy of its stores at the last checkpoint. With standbys it does, so that the tasks
+        that are not lost restart as quickly as those that move."""
         return self.host_affinity_enabled or self.standbys > 0
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """`job.container.*` and `container.*`. `tls_enabled` None: where the master is not local."""
+    """`job.container.*` and `container.*`. `tls_enabled` None: True unless the master is local."""
 
     start_timeout_ms: int
     commit_thread_pool_size: int
@@ -115,8 +110,8 @@ class ContainerSettings:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """`task.*`. A `commit_ms` of 0 or less: only the application asks for commits; a `window_ms`: never; a
-    `callback_*_timeout_ms`: no limit, and None the rule for messages."""
+    """`task.*`. 0 or less means for `commit_ms`: only the application asks for commits; for `window_ms`: never; for
+    `callback_*_timeout_ms`: no limit. A `callback_*_timeout_ms` of None: the rule for messages holds."""
 
     commit_ms: int
     commit_max_delay_ms: int
@@ -151,7 +146,6 @@ class MetricsSettings:
     prometheus_host: str
     prometheus_token: str | None = field(repr=False)
     prometheus_tls: tuple[str, str] | None
-    """The files with certificate and key."""
     reporter_stream: SystemStream | None
     reporter_interval_s: int
 
@@ -175,7 +169,7 @@ class TableSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """`stores.<name>.*`, with the job-wide values where the store has none."""
+    """`stores.<name>.*`, with the job-wide values as defaults."""
 
     name: str
     factory: EngineKind
@@ -185,12 +179,11 @@ class StoreSettings:
     backup_factories: tuple[str, ...]
     restore_factories: tuple[str, ...]
     changelog: SystemStream
-    """Where the backend `changelog-stream` keeps the store, whether it is in use or not."""
+    """The stream for the backend `changelog-stream`, set even if the backend is not in use."""
     changelog_settings: Mapping[str, str] = field(default_factory=dict)
-    """What such a stream has in Kafka, by Kafka's names."""
+    """The settings of that stream as a topic in Kafka, by Kafka's names."""
     side_inputs: tuple[SystemStream, ...] = ()
     side_broadcast: bool = False
-    """The streams that fill it, where the configuration names them."""
     side_processor: str | None = None
     """`module:Class` of the factory of their processors."""
 
@@ -203,25 +196,25 @@ class SystemSettings:
     factory: str
     """A short name, or `module:Class`."""
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """What only the system itself understands, by the rest of the key."""
+    """Options that only the system itself understands, by the rest of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobConfig:
-    """A checked configuration. Immutable, picklable; equal if the values are, wherever they came from."""
+    """A checked configuration. Immutable, picklable. Compared by its values, not by their origins."""
 
     job: JobSettings
     container: ContainerSettings
     task: TaskSettings
     state: StateSettings
-    resolved: Resolved
+    resolved: ResolvedValues
     origins: Mapping[str, str] = field(repr=False, compare=False)
     hidden: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
-    """The keys whose values came from a file, the environment or a command: nobody is shown them."""
+    """The keys whose values came from a file, the environment or a command: they are never shown."""
 
     @property
     def home(self) -> Path:
-        """The folder that defaults lie in: `PENSTOCK_HOME`, or `.penstock` in the working directory at load."""
+        """The folder of defaults: `PENSTOCK_HOME`, or `.penstock` in the working directory at load."""
         return self.resolved.home
 
     @property
@@ -231,7 +224,6 @@ class JobConfig:
 
     @property
     def metrics(self) -> MetricsSettings:
-        """What exports the job's metrics."""
         certificate = self.resolved.find(table.METRICS_PROMETHEUS_CERTIFICATE)
         key = self.resolved.find(table.METRICS_PROMETHEUS_KEY)
         return MetricsSettings(
@@ -250,7 +242,6 @@ class JobConfig:
 
     @property
     def side_inputs(self) -> SideInputSettings:
-        """How stores are filled from side inputs."""
         get = self.resolved.get
         return SideInputSettings(
             get(table.SIDE_BOOTSTRAP_TIMEOUT_MS), get(table.SIDE_MAX_AGE_MS), get(table.SIDE_ON_ERROR)
@@ -258,7 +249,6 @@ class JobConfig:
 
     @property
     def tables(self) -> TableSettings:
-        """How versions of pushed tables come and go."""
         get = self.resolved.get
         return TableSettings(get(table.TABLES_POLL_MS), get(table.TABLES_VERSIONS_RETAINED))
 
@@ -269,11 +259,10 @@ class JobConfig:
 
     @property
     def system_names(self) -> tuple[str, ...]:
-        """The systems there are: `local`, and those that the configuration names."""
+        """All systems: `local`, and those that the configuration names."""
         return tuple(sorted({DEFAULT_SYSTEM, *(each.partition(".")[0] for each in self._subjects("systems."))}))
 
     def store(self, name: str) -> StoreSettings:
-        """What holds for a store, whether the configuration names it or not."""
         get = self.resolved.get
         backup = get(table.STORE_BACKUP, name)
         return StoreSettings(
@@ -293,19 +282,13 @@ class JobConfig:
 
     @property
     def rooted_backends(self) -> tuple[str, ...]:
-        """The state backends that the configuration gives a root."""
         return self._subjects(table.BACKEND_ROOT.prefix)
 
     def backend_root(self, name: str) -> str:
-        """The URL under which a state backend keeps its objects."""
         return self.resolved.find(table.BACKEND_ROOT, name) or self.job.root
 
     def system(self, name: str) -> SystemSettings:
-        """What holds for a system.
-
-        Raises:
-            ConfigError: there is no such system, or its factory is not given.
-        """
+        """The settings of a system. Raises ConfigError if there is no such system, or its factory is not given."""
         known = self.system_names
         if name not in known:
             raise ConfigError(
@@ -329,54 +312,52 @@ class JobConfig:
         return SystemSettings(name, factory, options)
 
     def offset_default(self, stream: SystemStream) -> OffsetDefault:
-        """Where a stream without a checkpoint is read from: by stream, then by system, then for the job."""
+        """The start of a stream without a checkpoint, from the settings of the stream, else of its system, else of the
+        job."""
         own = self.resolved.find(table.STREAM_OFFSET_DEFAULT, str(stream))
         if own is not None:
             return own
         return self.resolved.get(table.SYSTEM_OFFSET_DEFAULT, stream.system)
 
     def reset_offset(self, stream: SystemStream) -> bool:
-        """Whether a stream's positions in the checkpoint do not count at a start."""
+        """True if a start ignores the stream's positions in the checkpoint."""
         return self.resolved.get(table.STREAM_RESET_OFFSET, str(stream))
 
     def is_bootstrap(self, stream: SystemStream) -> bool:
-        """Whether a run reads the stream up to its end at the start before it reads other inputs."""
+        """True if a run first reads the stream up to its end at the start, before it reads other inputs."""
         return self.resolved.get(table.STREAM_BOOTSTRAP, str(stream))
 
     def priority(self, stream: SystemStream) -> int:
-        """The place of an input among those that have new messages: the highest comes first."""
+        """The rank of an input among those that have new messages: the highest comes first."""
         return self.resolved.get(table.STREAM_PRIORITY, str(stream))
 
     def skips_lost(self, stream: SystemStream) -> bool:
-        """Whether the job continues at the oldest message where messages were deleted before it had read them."""
+        """True if the job continues at the oldest message after messages were deleted before it had read them."""
         return self.resolved.get(table.STREAM_ON_DATA_LOSS, str(stream)) == "skip"
 
     def idle_ms(self, stream: SystemStream) -> int:
-        """How long a partition of the stream holds the watermark back while there is nothing to read."""
+        """The time for which a partition of the stream holds the watermark back while there is nothing to read."""
         return self.resolved.get(table.STREAM_IDLE_MS, str(stream))
 
     def exactly_once(self, stream: SystemStream) -> bool:
-        """Whether no message is twice in an output, whatever fails."""
+        """True if no message is in the output twice, whatever fails."""
         return self.resolved.get(table.STREAM_GUARANTEE, str(stream)) == "exactly-once"
 
     @property
     def exactly_once_streams(self) -> tuple[SystemStream, ...]:
-        """The streams that the configuration makes exactly-once outputs."""
         return tuple(each for each in self._streams(table.STREAM_GUARANTEE) if self.exactly_once(each))
 
     def retention(self, stream: SystemStream) -> StreamRetention | None:
-        """How long a stream keeps its messages; None if the configuration does not say."""
         age = self.resolved.find(table.STREAM_RETENTION_MS, str(stream))
         size = self.resolved.find(table.STREAM_RETENTION_BYTES, str(stream))
         return None if age is None and size is None else StreamRetention(age, size)
 
     @property
     def retained_streams(self) -> tuple[SystemStream, ...]:
-        """The streams whose retention the configuration sets."""
         return self._streams(table.STREAM_RETENTION_MS, table.STREAM_RETENTION_BYTES)
 
     def flat(self) -> dict[str, str]:
-        """The values that were given, sorted by key, in the form `load_config` reads back; defaults are left out."""
+        """The given values, sorted by key, in the form `load_config` reads back; defaults are left out."""
         flat = {}
         for key, value in sorted(self.resolved.values.items()):
             match = keys.find(key)
@@ -384,7 +365,7 @@ class JobConfig:
         return flat
 
     def for_tasks(self) -> dict[str, str]:
-        """What an application's tasks see: `flat` without what may hold secrets, the keys of Spark and of the root, and
+        """The configuration as tasks see it: `flat` without possible secrets, the keys of Spark and of the root, and
         the options of systems."""
         hidden = (table.SYSTEM_OPTION, table.JOB_ROOT_KEY, table.JOB_ROOT_KEY_PREVIOUS)
         return {
@@ -394,12 +375,12 @@ class JobConfig:
         }
 
     def origin(self, key: str) -> str:
-        """Where the value of a flat key came from: `file:line`, `-c`, ...; `default` if it was not given."""
+        """The origin of a flat key's value: `file:line`, `-c`, ...; `default` if it was not given."""
         return self.origins.get(key, "default")
 
     def changelog_partitions(self, stores: Iterable[str], task: int) -> dict[SystemStreamPartition, str]:
-        """Which partition of which changelog stream is which store's, of a task. A store's default stream of earlier
-        versions is among them, because checkpoints may name it."""
+        """Changelog partition -> store, for one task. Includes a store's default stream of earlier versions, because
+        checkpoints may name it."""
         found: dict[SystemStreamPartition, str] = {}
         for store in stores:
             streams = [self.store(store).changelog]
@@ -409,7 +390,7 @@ class JobConfig:
         return found
 
     def _default_changelog(self, store: str) -> SystemStream:
-        """One name for each job and store. A job's id has no dashes, and all runs of dashes in the store's part are
+        """A name unique to the job and store. A job's id has no dashes, and all runs of dashes in the store's part are
         even: read from the right, the first odd one ends the id."""
         return SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store.replace('-', '--')}-changelog")
 
@@ -424,7 +405,6 @@ class JobConfig:
         return {key: str(value) for key, value in settings.items() if value is not None}
 
     def _streams(self, *settings: AnyKey) -> tuple[SystemStream, ...]:
-        """The streams that one of these keys is given for."""
         found = (keys.find(key) for key in self.resolved.values)
         names = {match.subject for match in found if match and match.key in settings}
         return tuple(SystemStream.parse(name) for name in sorted(names))

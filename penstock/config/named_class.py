@@ -14,9 +14,9 @@ def named_class(name: str, base: type[T], called: str, where: str) -> type[T]:
     """The class `module:Class`.
 
     Args:
-        base: what it has to be a subclass of.
+        base: the class must be a subclass of this.
         called: the public name of `base`.
-        where: begins the error: who names it.
+        where: begins the error: the place that names the class.
 
     Raises:
         ConfigError: its module cannot be imported or has no such class, or it is not a subclass of `base`.

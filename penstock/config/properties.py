@@ -15,7 +15,7 @@ _SHORT = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One entry; `line` is where it begins, from 1."""
+    """One entry; `line` is its first line, counted from 1."""
 
     key: str
     value: str
@@ -23,7 +23,7 @@ class Property:
 
 
 class PropertiesError(ValueError):
-    """The text is not a properties file; `line` is where."""
+    """The text is not a properties file; `line` is the place of the error."""
 
     def __init__(self, line: int, reason: str) -> None:
         self.line = line

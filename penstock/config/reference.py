@@ -46,7 +46,6 @@ An unknown key or a wrong value is an error that names its origin. All errors ar
 
 
 def markdown() -> str:
-    """The reference of all keys, as docs/configuration.md holds it."""
     parts = [_INTRODUCTION]
     for title, prefixes in _SECTIONS:
         rows = "".join(_row(key) for key in describe() if key.name.startswith(prefixes))
@@ -76,7 +75,6 @@ def _default(key: AnyKey) -> str:
 
 
 def _readable(key: AnyKey) -> str:
-    """A long number once more, in the largest unit that divides it."""
     if not isinstance(key.kind, (Millis, Bytes)) or key.default is None:
         return ""
     names = ("d", "h", "min", "s") if isinstance(key.kind, Millis) else ("GB", "MB", "KB")

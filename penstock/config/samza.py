@@ -118,7 +118,7 @@ _ANSWERS: tuple[tuple[str, str], ...] = (
 
 
 def answer(key: str) -> str | None:
-    """What to do about a key that has no effect here; None for any other text.
+    """Advice for a key that has no effect here; None for any other text.
 
     Example:
         >>> answer("stores.totals.restore.factory")

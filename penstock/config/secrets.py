@@ -1,4 +1,4 @@
-"""Values that nobody else is to see: which keys have them, and where they come from."""
+"""Secret values: the keys that have them, and the sources that they are read from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ _SECRET = re.compile(
     r"|(access|account|private|api|shared|encryption|signing)[._-]?key|connection[._-]?string|auth\.user\.info"
     r"|(?<![a-z])sas(?![a-z])|oauthbearer\.config|root\.key"
 )
-_SOURCES = ("file", "env", "cmd")
 _REFERENCE = re.compile(r"\$\{(file|env|cmd):([^}]+)\}")
 _WHOLE = re.compile(r"(file|env|cmd):(.+)", re.DOTALL)
 _MOST_BYTES = 1 << 20
@@ -22,11 +21,11 @@ _COMMAND_SECONDS = 60.0
 
 
 class SourceError(ValueError):
-    """A value does not come from where it is said to be. The message has nothing of it."""
+    """The source of a value is absent or fails. The message does not contain the value."""
 
 
 def is_secret(key: str) -> bool:
-    """Whether the value of a key may be secret: no message, log or table shows it.
+    """True if the value of a key may be secret: no message, log or table shows it.
 
     Example:
         >>> is_secret("systems.kafka.consumer.sasl.jaas.config"), is_secret("task.commit.ms")
@@ -36,13 +35,13 @@ def is_secret(key: str) -> bool:
 
 
 def refers(key: str, raw: Raw | None) -> bool:
-    """Whether a value, or a part of it, is to come from a file, the environment or a command."""
+    """True if a value, or a part of it, refers to a file, the environment or a command."""
     items = (raw,) if isinstance(raw, str) else raw or ()
     return any(_REFERENCE.search(each) or (is_secret(key) and _WHOLE.fullmatch(each)) for each in items)
 
 
 def resolve(key: str, raw: Raw) -> Raw:
-    """The value with what it refers to in the place of references.
+    """Replace the references in a value.
 
     `${file:PATH}`, `${env:NAME}` and `${cmd:COMMAND}` may be parts of any value. The whole value of a secret key may
     also be a reference without `${}`: other values, such as URLs, begin with `file:` themselves.
@@ -85,7 +84,7 @@ def _of_file(place: str) -> bytes:
 
 
 def _of_command(command: str) -> bytes:
-    """What it writes to its standard output. Its standard error is that of this process."""
+    """The command's standard output. Its standard error is that of this process."""
     try:
         done = subprocess.run(  # noqa: S603 - the configuration says what to run
             shlex.split(command),

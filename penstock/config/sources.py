@@ -1,6 +1,6 @@
-"""Where values come from: YAML and properties files, mappings, `key=value` assignments.
+"""The sources of values: YAML and properties files, mappings, `key=value` assignments.
 
-Each reader gives flat settings, every one with its origin, and puts what it cannot read into `problems`.
+Each reader returns flat settings, every one with its origin, and adds an entry to `problems` for all it cannot read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from penstock.config.values.kinds import Raw
 _YAML = (".yaml", ".yml", ".json")
 _NULL_TAG = "tag:yaml.org,2002:null"
 _NO_NAME = re.compile(r"[^A-Za-z0-9_.-]")
-"""Behind it, there may be a secret that was written with another sign than `=`."""
+"""The first such character ends the key in a message: a secret may follow that was written with another sign than
+`=`."""
 _OTHERS = ("app.", "spark.")
 """Keys whose values Penstock passes on."""
 _MOST_ENTRIES = 100_000
-"""Of a YAML file: its aliases can make any number of entries of a few lines."""
+"""Limit of a YAML file: with aliases, a few lines make any number of entries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,9 @@ class Setting:
     raw: Raw | None
     origin: str
     hidden: bool = False
-    """Whether the value came from a source of secrets."""
 
     @property
     def shown(self) -> str:
-        """The value, as messages have it."""
         if self.hidden or is_secret(self.key) or self.raw is None:
             return "..."
         return self.raw if isinstance(self.raw, str) else "[" + ", ".join(self.raw) + "]"
@@ -68,7 +67,6 @@ def from_file(file: Path, problems: list[str]) -> list[Setting]:
 
 
 def from_mapping(values: Mapping[str, object], origin: str, problems: list[str], prefix: str = "") -> list[Setting]:
-    """The settings of a mapping, nested or flat."""
     settings: list[Setting] = []
     for name, value in values.items():
         key = f"{prefix}{name}"
@@ -83,7 +81,6 @@ def from_mapping(values: Mapping[str, object], origin: str, problems: list[str],
 
 
 def from_assignments(assignments: Sequence[str], problems: list[str]) -> list[Setting]:
-    """The settings of `-c key=value` arguments."""
     settings = []
     for assignment in assignments:
         name, equals, value = assignment.partition("=")

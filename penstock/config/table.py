@@ -17,9 +17,9 @@ from penstock.config.values.kinds import (
     Factory,
     Flag,
     Kind,
-    Listed,
     LocalPath,
     Millis,
+    NameList,
     Number,
     OwnFactory,
     Passphrase,
@@ -29,7 +29,7 @@ from penstock.config.values.kinds import (
     Verbatim,
     Word,
 )
-from penstock.config.values.retained import Retained
+from penstock.config.values.retained import Retention
 
 T = TypeVar("T")
 
@@ -41,7 +41,6 @@ OnSideError: TypeAlias = Literal["fail", "continue"]
 Guarantee: TypeAlias = Literal["at-least-once", "exactly-once"]
 
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
-"""The state backends that can be named."""
 
 _BACKENDS = Backends(
     BACKENDS,
@@ -52,9 +51,8 @@ _BACKENDS = Backends(
 )
 _STORE_FACTORY = Choice[EngineKind](("rocksdb", "memory"))
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
-"""How the factory of a system that is Kafka may be written."""
 WITH_OPTIONS = ("files", "kafka", _SAMZAS_KAFKA)
-"""The kinds of systems of Penstock that know their options themselves."""
+"""The kinds of Penstock's systems that check their options themselves."""
 _SYSTEM_FACTORY = Factory(
     ("files", "kafka", "local", "memory"),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
@@ -74,33 +72,30 @@ class Key(Generic[T]):
     description: str
     source: Source = "Penstock"
     fallback: Key[T] | None = None
-    """The key that counts where this one is not set."""
+    """The key that counts if this one is not set."""
     unset: str = ""
-    """What holds without a value, where neither a default nor a fallback says it."""
+    """The meaning of no value, if neither a default nor a fallback says it."""
 
     @property
     def prefix(self) -> str:
-        """What stands before the placeholder; the whole name if there is none."""
+        """The part before the placeholder; the whole name if there is none."""
         return self.name.partition("<")[0]
 
     @property
     def suffix(self) -> str:
-        """What stands behind the placeholder, with its leading dot."""
+        """The part after the placeholder, with its leading dot."""
         rest = self.name.partition(">")[2]
         return "" if "<" in rest else rest
 
     @property
     def is_pattern(self) -> bool:
-        """Whether the name holds a placeholder."""
         return "<" in self.name
 
     @property
     def unit(self) -> str:
-        """The unit of a bare number: `ms`, `bytes`, or nothing."""
         return self.kind.unit
 
     def full(self, subject: str = "") -> str:
-        """The key with the placeholder filled in."""
         return f"{self.prefix}{subject}{self.suffix}"
 
 
@@ -206,15 +201,15 @@ BROADCAST_INPUTS = Key("task.broadcast.inputs", BroadcastInputs(), None,
     "message counts once for each task. Intended for a TaskApplication, or a `process` without a repartition: after a "
     "`partition_by`, a message arrives as many times as there are tasks.", "Samza",
     unset="none")
-WRITE_VERSIONS = Key("task.checkpoint.write.versions", Listed(("2", "1")), "2",
+WRITE_VERSIONS = Key("task.checkpoint.write.versions", NameList(("2", "1")), "2",
     "The versions in which every checkpoint is written.", "Samza")
-READ_VERSIONS = Key("task.checkpoint.read.versions", Listed(("2", "1")), "2,1",
+READ_VERSIONS = Key("task.checkpoint.read.versions", NameList(("2", "1")), "2,1",
     "The versions in which a checkpoint may be read, the preferred one first.", "Samza")
 LIVE_CHECKPOINT_MAX_AGE = Key("task.live.checkpoint.max.age", Millis(0), "600000",
     "A newer checkpoint without the preferred version counts only if it is newer by more than this. With 0, the latest "
     "counts. A start that would therefore go back to an older checkpoint is refused, unless `--from` names it.",
     "Samza")
-CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retained(), "10,24h,7d",
+CHECKPOINT_RETAINED = Key("task.checkpoint.retained", Retention(), "10,24h,7d",
     "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
 CHANGELOG_ENABLED = Key("state.changelog.enabled", Flag(), "true",

@@ -1,4 +1,4 @@
-"""Whether the streams that meet in a table or a join bring the messages of one key to one task. Pure."""
+"""Checks that streams which meet in a table or a join bring the messages of one key to one task. Pure."""
 
 from __future__ import annotations
 
@@ -29,13 +29,14 @@ class Member:
     """A stream that meets others."""
 
     stream: str
-    """The id of the operator that emits it; of what fills a table from the outside, a name that no operator has."""
+    """The id of the operator that emits it; for a stream that fills a table from outside, a name that no operator
+    has."""
     does: str
-    """What is done with it, as in "`join-1` reads"."""
+    """Its part in the meeting, as in "`join-1` reads"."""
     copies: bool = False
-    """Whether it fits all others if every task gets all of its messages. That holds for what is stored in a table."""
+    """It fits all others if every task gets all of its messages. That holds for streams that are stored in a table."""
     keys: str | None = None
-    """The serde of its keys, where no operator emits it; None if the operator has it."""
+    """The serde of its keys, if no operator emits it; None if the operator has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +44,19 @@ class Meeting:
     """Streams whose messages of one key must come to the same task."""
 
     what: str
-    """Where they meet, as in "table `airlines`"."""
+    """The meeting place, as in "table `airlines`"."""
     members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class _Spread:
-    """How the keys of some messages are assigned to tasks: by their hash, over so many partitions."""
+    """The assignment of some messages' keys to tasks: by hash, over a number of partitions."""
 
     partitions: int
     """0: every task gets every message. -1: every task gets some partitions, and one of the others."""
     source: str
     keys: str
-    """The name of the serde whose bytes decided it."""
+    """The name of the serde whose bytes were hashed."""
 
 
 def check_copartitioning(
@@ -68,7 +69,7 @@ def check_copartitioning(
 
     Args:
         partitions: every partition of every input.
-        tasks: how many tasks the job has.
+        tasks: the number of the job's tasks.
         broadcast: `task.broadcast.inputs`.
 
     Raises:
@@ -86,7 +87,6 @@ def check_copartitioning(
 
 
 def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:
-    """Which streams of an application meet."""
     tables: dict[str, list[Member]] = {}
     for op in graph.operators:
         if isinstance(op, SendToTableSpec):
@@ -148,8 +148,8 @@ def _spreads(
     tasks: int,
     broadcast: Sequence[PartitionRange],
 ) -> dict[str, frozenset[_Spread]]:
-    """By operator, how the messages that it emits came to their tasks; several ways where streams are merged. A task of
-    the application is taken to keep the keys of its messages."""
+    """By operator, the ways in which its output came to tasks; several if streams are merged. A task of the application
+    is taken to keep the keys of its messages."""
     found: dict[str, frozenset[_Spread]] = {}
     for op in graph.operators:
         if isinstance(op, InputSpec):
@@ -165,14 +165,13 @@ def _spreads(
 
 
 def _of_side_tables(graph: ApplicationGraph, tasks: int) -> dict[str, frozenset[_Spread]]:
-    """By name, how what fills tables from the outside came to its tasks."""
     return {name: frozenset({how}) for spec in graph.side_stores for name, _, how in _fillers(spec, tasks)}
 
 
 def _fillers(spec: StoreSpec, tasks: int) -> Iterator[tuple[str, str, _Spread]]:
-    """What fills a store from the outside: each stream, or the pushed table. A name of it, what is done with it, and
-    how its keys are assigned to tasks. A stream is spread over all tasks, whatever its number of partitions, and a
-    processor is taken to keep the keys of messages."""
+    """The streams, or the pushed table, that fill a store from outside: a name, the part in the meeting, and the
+    assignment of keys to tasks. A stream is spread over all tasks, whatever its number of partitions, and a processor
+    is taken to keep the keys of messages."""
     own = spec.key_serde.for_keys().name
     if isinstance(spec.side, PushedTable):
         how = _Spread(0, "all rows to every task", own) if spec.side.broadcast else None

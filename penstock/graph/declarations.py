@@ -1,4 +1,4 @@
-"""What an application has declared so far: its operators, stores and outputs."""
+"""The declarations of an application so far: its operators, stores and outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from penstock.api.callbacks import check_all
 from penstock.api.serdes import Bytes, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
-    Place,
+    SerdePlace,
     declared,
     input_place,
     output_place,
@@ -63,7 +63,7 @@ _LONGEST_TTL_MS = 10**15
 
 
 def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | None:
-    """The time to live that was declared. Raises ConfigError, naming `what`, if it is none."""
+    """The declared time to live. Raises ConfigError, naming `what`, if it is invalid."""
     if since not in ("write", "access"):
         raise ConfigError(f'{what}: ttl_from is "write" or "access", not {since!r}')
     if ttl_ms is None:
@@ -78,7 +78,7 @@ def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | 
 
 
 def may_end(task: Callable[[], StreamTask]) -> bool:
-    """Whether the tasks that it makes may define `on_end`. A function does not say."""
+    """True if tasks made by `task` may define `on_end`. A function may always make such tasks."""
     while isinstance(task, partial):
         task = task.func
     return not isinstance(task, type) or getattr(task, "on_end", StreamTask.on_end) is not StreamTask.on_end
@@ -86,7 +86,6 @@ def may_end(task: Callable[[], StreamTask]) -> bool:
 
 @contextmanager
 def _blaming(what: str) -> Iterator[None]:
-    """A ConfigError says what it is about."""
     try:
         yield
     except ConfigError as error:
@@ -113,7 +112,6 @@ class Declarations:
 
     @property
     def stores(self) -> tuple[str, ...]:
-        """The names of the stores."""
         return tuple(self._stores)
 
     def store(
@@ -124,7 +122,6 @@ class Declarations:
         ttl: TimeToLive | None = None,
         side: SideDeclaration | None = None,
     ) -> None:
-        """Add a store. Raises ConfigError as `Application.store`."""
         self._check_new_store("store", name)
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
@@ -134,7 +131,6 @@ class Declarations:
         self._stores[name] = spec
 
     def list_state(self, name: str, key: Serde[Any] | None, value: Serde[Any] | None, ttl: TimeToLive | None) -> None:
-        """Add the store of a list state. Raises ConfigError as `Application.list_state`."""
         with _blaming(f"list state `{name}`"):
             keys = list_keys(store_place(name).serde("key", key, String()))
         self.store(name, keys, value, ttl)
@@ -147,7 +143,6 @@ class Declarations:
         value: Serde[Any] | None,
         ttl: TimeToLive | None,
     ) -> None:
-        """Add the store of a map state. Raises ConfigError as `Application.map_state`."""
         place = store_place(name)
         with _blaming(f"map state `{name}`"):
             keys = Tuple(place.serde("key", key, String()), place.serde("key", map_key, String()))
@@ -170,7 +165,6 @@ class Declarations:
         history_ms: int | None,
         side: SideDeclaration | None = None,
     ) -> Table:
-        """Add a table and its store. Raises ConfigError as `StreamApplication.table`."""
         self._check_new_store("table", name)
         place = table_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
@@ -206,32 +200,28 @@ class Declarations:
             )
 
     def check_written(self, table: Table, what: str = "") -> None:
-        """Raise ConfigError, which begins with `what`, if the job does not write the table, because something else
-        fills it."""
+        """Raise ConfigError, which begins with `what`, if the job cannot write the table because it is filled from
+        outside."""
         spec = self._stores[table.name]
         if spec.side is not None:
             raise ConfigError(f"{what}{read_only(spec)}")
 
     def own_store(self, name: str, kind: OperatorKind, definition: str) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
-        text without spaces, with the number of the kind's layout: an operator that is defined otherwise, or writes
-        another layout, is refused the bytes."""
+        text without spaces, with the number of the kind's layout: an operator with another definition or layout is
+        refused the bytes."""
         self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)))
         return name
 
-    def timers(self, op_id: str, place: Place, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
-        """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store.
-
-        Raises:
-            ConfigError: what was given is no serde.
-        """
+    def timers(self, op_id: str, place: SerdePlace, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
+        """Add the store of an operator's timers, if it has any. Returns the serde of their keys, and the store. Raises
+        ConfigError if `serde` is not a serde."""
         if serde is None:
             return None, ()
         keys = place.serde("key", serde, String()).for_store_keys()
         return keys, (self.own_store(timers_store(op_id), "timers", f"timers({keys.name})".replace(" ", "")),)
 
     def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
-        """Add an output. Raises ConfigError as `Application.output`."""
         name = SystemStream.parse(stream)
         if name in self._outputs:
             raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
@@ -241,13 +231,12 @@ class Declarations:
         return name
 
     def check_output(self, output: SystemStream) -> None:
-        """Raise ConfigError unless the output is declared."""
         if output not in self._outputs:
             raise ConfigError(f"output `{output}` is not declared: use `app.output(...)`")
 
     def graph(self) -> ApplicationGraph:
-        """All of it as plain values. Raises ConfigError if there is no input, a temporal join waits for itself, or a
-        durable intermediate stream is an input or an output as well."""
+        """The declarations as plain values. Raises ConfigError if there is no input, a temporal join waits for itself,
+        or a durable intermediate stream is an input or an output as well."""
         graph = ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
@@ -264,7 +253,7 @@ class Declarations:
         return graph.in_order_of_time()
 
     def add(self, make: Callable[[str], _Spec], kind: str, op_id: str | None) -> _Spec:
-        """Add the operator that `make` makes of its id: the given one, or one that is numbered by kind. Raises
+        """Add the operator that `make` makes from its id: the given one, or one that is numbered by kind. Raises
         ConfigError if the id is taken or malformed."""
         if op_id is None:
             self._counters[kind] += 1
@@ -305,7 +294,7 @@ class Declarations:
         watermark: WatermarkPolicy | None,
         op_id: str | None,
     ) -> InputSpec:
-        """Add an input. Raises ConfigError if it is declared already, or an argument is not what it should be."""
+        """Add an input. Raises ConfigError if it is declared already, or an argument is invalid."""
         name = SystemStream.parse(stream)
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
@@ -343,8 +332,8 @@ class Declarations:
         timers: Serde[Any] | None = None,
         timers_at_drain: AtDrain = "fire",
     ) -> ProcessSpec:
-        """Add a StreamTask. Raises ConfigError for a store that is not declared, what is not a serde, and what timers
-        cannot do at a drain."""
+        """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, and for
+        `timers_at_drain` that does not fit the timers."""
         if isinstance(stores, str):
             raise ConfigError(
                 f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'

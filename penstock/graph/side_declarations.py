@@ -1,4 +1,4 @@
-"""Checks what an application says of the stores that side inputs, or somebody else, fill."""
+"""Checks the declarations of stores that side inputs, or a pushed table, fill."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ from penstock.wording import listed
 
 @dataclass(frozen=True, slots=True)
 class SideDeclaration:
-    """What fills a store, as the application gave it. `side_inputs` is None where `pushed` is not."""
+    """The source of a store that the job only reads, as the application gave it. Exactly one of `side_inputs` and
+    `pushed` is None."""
 
     side_inputs: tuple[str | SideInput, ...] | None
     processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None
@@ -76,8 +77,7 @@ class SideDeclaration:
         return cls(tuple(side_inputs), processor, broadcast, None)
 
     def checked(self, what: str, key: Serde[Any], value: Serde[Any]) -> Side:
-        """What fills a store whose streams have keys and values of these serdes, unless they say otherwise. Raises
-        ConfigError, naming `what`."""
+        """The checked source. Streams that declare no serdes have these. Raises ConfigError, naming `what`."""
         if self.pushed is not None:
             pushed = check_pushed(what, self.pushed)
             return replace(pushed, path=os.fspath(pushed.path), stream_key=key)
@@ -86,7 +86,7 @@ class SideDeclaration:
 
 
 def check_streams(what: str, streams: Iterable[SideStream]) -> tuple[SideStream, ...]:
-    """The streams. Raises ConfigError if there is none, or one is listed twice."""
+    """Raises ConfigError if there is no stream, or one is listed twice."""
     found = tuple(streams)
     if not found:
         raise ConfigError(f'{what}: side_inputs is empty: name a stream, as in side_inputs=["local.planes"]')
@@ -98,7 +98,7 @@ def check_streams(what: str, streams: Iterable[SideStream]) -> tuple[SideStream,
 
 
 def check_pushed(what: str, table: object) -> PushedTable:
-    """The table. Raises ConfigError if a field of it is not what it should be."""
+    """Raises ConfigError if a field of the table is invalid."""
     if not isinstance(table, PushedTable):
         raise ConfigError(f"{what}: pushed is a ps.PushedTable(...), not {table!r}")
     if not isinstance(table.path, str | os.PathLike) or not os.fspath(table.path):
@@ -118,7 +118,7 @@ def check_pushed(what: str, table: object) -> PushedTable:
 
 
 def check_side_store(spec: StoreSpec) -> None:
-    """Raise ConfigError if something fills the store from the outside, and it is of a kind that only the job writes."""
+    """Raise ConfigError if a store of this kind cannot be filled from outside."""
     if spec.side is None:
         return
     what, by = _named(spec), "side inputs" if isinstance(spec.side, SideInputs) else "a pushed table"
@@ -136,7 +136,6 @@ def check_side_store(spec: StoreSpec) -> None:
 
 
 def read_only(spec: StoreSpec) -> str:
-    """Why the job cannot write the store."""
     if isinstance(spec.side, PushedTable):
         return (
             f"{_named(spec)} is filled by the pushed table `{spec.side.path}` and is read-only: push a new version of "

@@ -24,7 +24,7 @@ TableJoinKind: TypeAlias = Literal["inner", "left"]
 
 @dataclass(frozen=True, slots=True)
 class OutputSpec:
-    """An output stream and its serdes."""
+    """A declared output stream and its serdes."""
 
     stream: SystemStream
     key_serde: Serde[Any]
@@ -33,16 +33,15 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSpec:
-    """An operator: its stable id, the operators it reads, the serdes of what it emits, and the stores it uses."""
+    """An operator: its stable id, the operators it reads, the serdes of its output, and the stores it uses."""
 
     needs_task: ClassVar[bool] = False
-    """Whether it runs in a task's container, which has stores and tasks of the application."""
+    """It runs in a task's container, which has stores and tasks of the application."""
     changes_key: ClassVar[bool] = False
-    """Whether a message that it emits belongs to the task that owns its new key. It then leaves the stage."""
+    """Its output belongs to the task that owns the new key, and therefore leaves the stage."""
     sends: ClassVar[bool] = False
-    """Whether its code may send to any output."""
     is_input: ClassVar[bool] = False
-    """Whether its messages come from a stream, as bytes that another stage may decode."""
+    """Its messages come from a stream, as bytes that another stage may decode."""
 
     id: str
     upstream: tuple[str, ...]
@@ -57,11 +56,10 @@ class OperatorSpec:
 
     @property
     def uses_time(self) -> bool:
-        """Whether event times, watermarks and the end of stream matter to it."""
+        """True if event times, watermarks and the end of stream matter to it."""
         return False
 
     def callbacks(self) -> Iterator[Callback]:
-        """The application's functions that it calls."""
         yield from ()
 
 
@@ -83,7 +81,6 @@ class InputSpec(OperatorSpec):
 
     @property
     def watermark_policy(self) -> WatermarkPolicy:
-        """The policy that holds."""
         return Ascending() if self.watermark is None else self.watermark
 
     def callbacks(self) -> Iterator[Callback]:
@@ -97,7 +94,7 @@ class FunctionSpec(OperatorSpec):
 
     function: Callable[[Any], Any]
     envelope: bool = False
-    """Whether the function gets the whole message, not the value alone."""
+    """The function gets the whole message, not the value alone."""
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function)
@@ -123,7 +120,7 @@ class FilterSpec(FunctionSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec(OperatorSpec):
-    """Everything of several streams."""
+    """Merges several streams."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +145,12 @@ class PartitionThroughSpec(PartitionBySpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IntermediateSpec(OperatorSpec):
-    """Reads what an operator wrote to a durable intermediate stream in batches that have ended."""
+    """Reads the messages that an operator wrote to a durable intermediate stream in batches that have ended."""
 
     is_input = True
 
     stream: SystemStream
     writer: str
-    """The id of the operator that writes it."""
     timestamp: None = None
     """The event times are the messages' own timestamps."""
 
@@ -170,9 +166,8 @@ class ProcessSpec(OperatorSpec):
     timers: Serde[Any] | None = None
     """The serde of the keys of its timers; None: it has none."""
     discards_timers: bool = False
-    """Whether a drain discards its timers whose time has not come."""
     ends: bool = False
-    """Whether the task may define `on_end`: a function that makes tasks does not say."""
+    """The task may define `on_end`. True for each function that makes tasks, because it does not say."""
 
     @property
     def uses_time(self) -> bool:
@@ -180,7 +175,7 @@ class ProcessSpec(OperatorSpec):
 
     @property
     def own_stores(self) -> tuple[str, ...]:
-        """The stores of the application that the task uses: without that of its timers."""
+        """The stores of the application that the task uses, without the one of its timers."""
         return tuple(name for name in self.stores if name != timers_store(self.id))
 
     def callbacks(self) -> Iterator[Callback]:
@@ -197,7 +192,6 @@ class BatchTaskSpec(OperatorSpec):
     deletes: tuple[str, ...] = ()
     """Stores that it may have had before: a start drops them."""
     event_time: bool = False
-    """Whether event times and watermarks matter to it."""
 
     @property
     def uses_time(self) -> bool:
@@ -216,7 +210,6 @@ class WindowSpec(OperatorSpec):
 
     window: Window
     message_serde: Serde[Any]
-    """The serde of the values that come in."""
 
     @property
     def uses_time(self) -> bool:
@@ -277,7 +270,7 @@ class SendToTableSpec(OperatorSpec):
 
     table: str
     history_ms: int | None
-    """How long versions are kept; None: the table has none."""
+    """The time for which versions are kept; None: the table has no history."""
     table_key: Serde[Any]
     """The serde of the keys in the table's store, without the times of versions."""
 
@@ -311,7 +304,6 @@ class TemporalJoinSpec(OperatorSpec):
     function: Callable[[Any, Any], Any]
     kind: TableJoinKind
     message_serde: Serde[Any]
-    """The serde of the values that come in."""
     late_to: SystemStream | None = None
 
     @property
@@ -336,23 +328,21 @@ class ApplicationGraph:
 
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
-        """The operators that read streams."""
         return tuple(op for op in self.operators if isinstance(op, InputSpec))
 
     @property
     def intermediates(self) -> tuple[IntermediateSpec, ...]:
-        """The operators that read durable intermediate streams."""
         return tuple(op for op in self.operators if isinstance(op, IntermediateSpec))
 
     @property
     def sources(self) -> tuple[SourceSpec, ...]:
-        """Everything that reads a stream: inputs, then durable intermediate streams. Their numbers in packets."""
+        """All operators that read a stream: inputs, then durable intermediate streams. Packets use their indices."""
         return self.inputs + self.intermediates
 
     def parts(self) -> tuple[frozenset[str], ...]:
-        """The operators that a batch can bring to their end together, in the order in which a drain does so: those
-        behind inputs; and behind each durable intermediate stream those of the part after the one that writes it. A
-        temporal join is in no earlier part than what writes its table."""
+        """The operators that a batch can bring to their end together, in the order in which a drain does so. The first
+        part follows the inputs; the followers of a durable intermediate stream are one part after its writer. A
+        temporal join is in no earlier part than the writers of its table."""
         part, sources = dict[str, int](), self.time_sources()
         for op in self.operators:
             before = [part[op.writer] + 1] if isinstance(op, IntermediateSpec) else [part[up] for up in sources[op.id]]
@@ -361,12 +351,12 @@ class ApplicationGraph:
 
     @property
     def uses_time(self) -> bool:
-        """Whether event times and watermarks are kept: an application that uses none pays for none."""
+        """True if event times and watermarks are kept: an application that does not use them does not pay for them."""
         return any(op.uses_time for op in self.operators)
 
     def time_sources(self) -> dict[str, tuple[str, ...]]:
-        """By operator, those whose watermarks hold back its own: the operators that it reads, and those that write the
-        table of a temporal join."""
+        """By operator, the operators whose watermarks hold it back: those that it reads, and the writers of a temporal
+        join's table."""
         writers: dict[str, list[str]] = {}
         for op in self.operators:
             if isinstance(op, SendToTableSpec):
@@ -377,7 +367,7 @@ class ApplicationGraph:
         }
 
     def in_order_of_time(self) -> ApplicationGraph:
-        """The same with every operator behind those whose watermarks hold back its own. Raises ConfigError if there is
+        """The same graph with every operator after those whose watermarks hold it back. Raises ConfigError if there is
         a circle."""
         sources, order, waiting = self.time_sources(), dict[str, OperatorSpec](), list[str]()
         sources |= {op.id: (op.writer,) for op in self.intermediates}
@@ -402,22 +392,21 @@ class ApplicationGraph:
         return replace(self, operators=tuple(order.values()))
 
     def operator(self, op_id: str) -> OperatorSpec:
-        """The operator with the id, which must be one of them."""
         return next(op for op in self.operators if op.id == op_id)
 
     @property
     def written_stores(self) -> tuple[StoreSpec, ...]:
-        """The stores that the job writes: those that checkpoints have."""
+        """The stores that the job writes, which are in checkpoints."""
         return tuple(spec for spec in self.stores if spec.side is None)
 
     @property
     def side_stores(self) -> tuple[StoreSpec, ...]:
-        """The stores that the job only reads, because side inputs or somebody else fill them."""
+        """The stores that the job only reads, because side inputs or a pushed table fill them."""
         return tuple(spec for spec in self.stores if spec.side is not None)
 
     @property
     def has_end(self) -> bool:
-        """Whether the end of the stream matters to it: a run that reaches it has a last batch that says so."""
+        """True if the end of the stream matters to it: a run that reaches the end has a last batch that says so."""
         return self.uses_time or any(isinstance(op, ProcessSpec) and op.ends for op in self.operators)
 
     def store_users(self) -> dict[str, list[str]]:

@@ -1,4 +1,4 @@
-"""Cutting an application's graph into stages and the channels between them. Pure: values in, values out.
+"""Cuts an application's graph into stages and the channels between them. Pure.
 
 Stage 0 reads the inputs and runs the stateless operators before the first repartition, in the Spark worker. Every
 later stage runs in the tasks' containers. Messages for exactly-once outputs go to a stage without operators, behind
@@ -28,13 +28,13 @@ from penstock.system.spark import QUERY_SYSTEM
 from penstock.wording import listed
 
 DEAD_LETTER_CHANNEL = "=>dead-letter"
-"""Not a name an operator can have."""
+"""No operator can have this name."""
 _LATER = -1
-"""The stage of a channel to an output, as long as it is not known which one that is."""
+"""The stage of a channel to an output, until it is known."""
 
 
 class Routing(Enum):
-    """Which task a message of a channel goes to."""
+    """The task that a message of a channel goes to."""
 
     KEY = "key"
     """The one that owns its key."""
@@ -69,7 +69,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What runs between two exchanges: its operators in order, and the stages it gets messages from."""
+    """The operators between two exchanges, in order, and the stages that send messages to them."""
 
     number: int
     operators: tuple[OperatorSpec, ...]
@@ -81,7 +81,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The whole job: stages in order, channels by number, and where outputs are written."""
+    """The whole job: stages in order, channels by number, and the stages that write outputs."""
 
     graph: ApplicationGraph
     stages: tuple[Stage, ...]
@@ -96,19 +96,15 @@ class Topology:
 
     @property
     def container_stages(self) -> tuple[Stage, ...]:
-        """The stages that run in containers."""
         return self.stages[1:]
 
     def channels_from(self, stage: int) -> tuple[Channel, ...]:
-        """The channels that leave a stage."""
         return tuple(c for c in self.channels if c.source_stage == stage)
 
     def channels_to(self, stage: int) -> tuple[Channel, ...]:
-        """The channels that enter a stage."""
         return tuple(c for c in self.channels if c.target_stage == stage)
 
     def streams_of(self, stage: int) -> tuple[SystemStream, ...]:
-        """The outputs and intermediate streams whose messages go to a stage: the outbox or the sink."""
         return tuple(dict.fromkeys(c.output for c in self.channels_to(stage) if c.output is not None))
 
     def sources_of(self, stage: int) -> tuple[int, ...]:
@@ -120,11 +116,10 @@ class Topology:
         return tuple(sorted({c.target_stage for c in self.channels_from(stage)}))
 
     def is_shuffled(self, stage: int) -> bool:
-        """Whether rows may come to a task of this stage from other tasks."""
         return True if stage == self.sink else self.stages[stage].shuffled
 
     def expected_sources(self, stage: int, task: int, tasks: int) -> frozenset[tuple[int, int]]:
-        """The (stage, task) pairs an attempt must have a trailer of."""
+        """The (stage, task) pairs from which an attempt must have a trailer."""
         senders = range(tasks) if self.is_shuffled(stage) else (task,)
         return frozenset((source, sender) for source in self.sources_of(stage) for sender in senders)
 
@@ -165,7 +160,7 @@ def plan_topology(
 def _placed(
     channels: Sequence[Channel], last: int, exactly_once: Collection[SystemStream]
 ) -> tuple[tuple[Channel, ...], int | None]:
-    """The channels with the stages that those to outputs lead to, and the number of the outbox."""
+    """Set the target stages of channels to outputs. Returns the channels, and the number of the outbox."""
     kept = any(channel.output in exactly_once for channel in channels)
     outbox, sink = last + 1, last + 1 + kept
     placed = tuple(
@@ -235,7 +230,7 @@ def _check_stores(graph: ApplicationGraph, stage_of: Mapping[str, int], shared: 
 
 
 def _behind_partition_by(graph: ApplicationGraph, first: str) -> set[str]:
-    """The operators that get what the operator `first` leads to, in a later stage."""
+    """The operators that get results of the operator `first` in a later stage."""
     reached, behind = {first}, set[str]()
     for op in graph.operators:
         if reached.intersection(op.upstream):
@@ -320,7 +315,7 @@ class _Channels:
 
 
 def _to_output(stream: SystemStream, stage: int) -> Routing:
-    """How the messages of a stage reach an output.
+    """The routing of a stage's messages to an output.
 
     The rows of a DataFrame have no order, so they stay in their task: without an exchange, a batch has a Spark stage
     less. Stage 0 of a query runs where its rows are, and not where its tasks are.
@@ -329,7 +324,6 @@ def _to_output(stream: SystemStream, stage: int) -> Routing:
 
 
 def intermediate_output(reader: IntermediateSpec) -> OutputSpec:
-    """A durable intermediate stream as an output: its serdes write the type of a message as well."""
     return OutputSpec(reader.stream, reader.key_serde, IntermediateMessageSerde(reader.value_serde))
 
 

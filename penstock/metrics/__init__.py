@@ -1,1 +1,1 @@
-"""Metrics: plain values, registries of them, snapshots that merge, and what exports them."""
+"""Metrics: plain values, registries of them, snapshots that merge, and exporters."""

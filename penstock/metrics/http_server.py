@@ -12,25 +12,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 CONNECTIONS = 16
-"""So many are served at once. Others are closed as they come: whoever asks again is served later."""
+"""Connections served at once. Others are closed as they come; a client that asks again is served later."""
 SECONDS = 10.0
-"""How long a connection may take, with its handshake, the request and the answer."""
+"""The time limit of a connection, with its handshake, the request and the answer."""
 
 
 class Page:
-    """What a server answers to GET, whatever the path."""
+    """The answer of a server to GET, whatever the path."""
 
     def __init__(self, answer: Callable[[str], tuple[str, bytes]], token: str | None = None) -> None:
-        """
-        Args:
-            answer: gets the header `Accept`; returns the type of the content, and the content.
-            token: what a request has to carry, as `Authorization: Bearer <token>`; None: nothing.
-        """
+        """Args:
+        answer: gets the header `Accept`; returns the type of the content, and the content.
+        token: required of each request, as `Authorization: Bearer <token>`; None: nothing is required."""
         self.answer = answer
         self._expected = None if token is None else f"Bearer {token}".encode()
 
     def admits(self, authorization: str) -> bool:
-        """Whether a request with this header `Authorization` may have the page."""
         return self._expected is None or hmac.compare_digest(authorization.encode(), self._expected)
 
 
@@ -62,14 +59,13 @@ class SmallServer(ThreadingHTTPServer):
         self._thread.start()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A connection was accepted."""
         if self._free.acquire(blocking=False):
             super().process_request(request, client_address)
         else:
             self.shutdown_request(request)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection. One that takes too long is cut off, whatever it waits for."""
+        """Serve a connection. One that takes too long is cut off, in whatever state."""
         held = [request]
         timer = threading.Timer(self._seconds, lambda: _cut(held[-1]))
         timer.daemon = True
@@ -86,11 +82,9 @@ class SmallServer(ThreadingHTTPServer):
             timer.cancel()
             self._free.release()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """A connection broke off, which is not of interest."""
+    def handle_error(self, request: Any, client_address: Any) -> None: ...
 
     def close(self) -> None:
-        """Listen no more."""
         self.shutdown()
         self.server_close()
         self._thread.join()
@@ -101,7 +95,6 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "penstock", ""
 
     def do_GET(self) -> None:
-        """A request."""
         page = self.server.page
         if not page.admits(self.headers.get("Authorization", "")):
             self.send_response(401)
@@ -117,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *args: Any) -> None:
-        """Requests are not logged: anybody can send many."""
+        """Log nothing: anybody can send many requests."""
 
 
 def _cut(connection: socket.socket) -> None:
@@ -126,14 +119,14 @@ def _cut(connection: socket.socket) -> None:
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """What a server proves with who it is.
+    """The TLS identity of a server.
 
     Args:
         certificate: a PEM file with the certificate, and those between it and its root.
         key: a PEM file with its private key.
 
     Raises:
-        OSError: a file cannot be read, or does not have it.
+        OSError: a file cannot be read, or is not such a file.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)

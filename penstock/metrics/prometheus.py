@@ -32,7 +32,7 @@ class PrometheusEndpoint:
         """Listen. Port 0 is any free one.
 
         Args:
-            token: what a request has to carry as a bearer token; None: nothing.
+            token: required of each request as a bearer token; None: nothing is required.
             tls: the PEM files with the server's certificate and its key; None: without TLS.
 
         Raises:
@@ -62,12 +62,11 @@ class PrometheusEndpoint:
         self.port: int = self._server.server_port
 
     def close(self) -> None:
-        """Listen no more."""
         self._server.close()
 
 
 class JobCollector:
-    """A job's metrics as Prometheus's families. Each has the labels `job`, `source`, and where it is about one of
+    """A job's metrics as Prometheus's families. Each has the labels `job` and `source`, and if it is about one of
     several: `stage`, `store`, `backend` or `stream`."""
 
     def __init__(self, job: str, snapshot: Callable[[], Snapshot]) -> None:
@@ -75,7 +74,6 @@ class JobCollector:
         self._snapshot = snapshot
 
     def collect(self) -> Iterator[Any]:
-        """The families, by name."""
         families: dict[str, Any] = {}
         seen: set[tuple[str, tuple[str, ...]]] = set()
         for key, value in sorted(self._snapshot().items(), key=lambda item: item[0]):

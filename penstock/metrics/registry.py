@@ -1,4 +1,4 @@
-"""Where metrics are made and found again (Samza's MetricsRegistry)."""
+"""Registries, which make metrics and find them again (Samza's MetricsRegistry)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class MetricsRegistry:
         """A counter, which begins at 0.
 
         Args:
-            group: what it is about; in a task it is shown as `user.<group>`.
+            group: the subject; in a task it is shown as `user.<group>`.
             name: its name in the group.
 
         Raises:
@@ -54,9 +54,9 @@ class MetricsRegistry:
         """A gauge.
 
         Args:
-            group: what it is about; in a task it is shown as `user.<group>`.
+            group: the subject; in a task it is shown as `user.<group>`.
             name: its name in the group.
-            value: what a new one holds.
+            value: the first number of a new one.
 
         Raises:
             ValueError: the name is another kind of metric.
@@ -71,7 +71,7 @@ class MetricsRegistry:
         """A timer.
 
         Args:
-            group: what it is about; in a task it is shown as `user.<group>`.
+            group: the subject; in a task it is shown as `user.<group>`.
             name: its name in the group.
 
         Raises:
@@ -95,11 +95,11 @@ class MetricsRegistry:
         return found
 
     def snapshot(self) -> Snapshot:
-        """What all of them are now."""
+        """The present values of all metrics."""
         return self._read(reset=False)
 
     def take(self) -> Snapshot:
-        """What all of them are now; counters and timers begin at 0 again."""
+        """The present values of all metrics; counters and timers begin at 0 again."""
         return self._read(reset=True)
 
     def _read(self, *, reset: bool) -> Snapshot:

@@ -1,7 +1,7 @@
 """Metrics as Samza's MetricsSnapshotReporter writes them: a header and groups, in plain JSON.
 
 Penstock's groups are all in a message. Where Samza has the same metric, it is there under Samza's group and name as
-well: what reads a Samza job's metrics finds them. docs/metrics.md has the list.
+well: readers of a Samza job's metrics find them. docs/metrics.md has the list.
 """
 
 from __future__ import annotations
@@ -35,19 +35,18 @@ SAMZA_NAMES: Final[dict[tuple[str, str], tuple[str, str]]] = {
     ("store", "bytes-written"): (f"{_STORE}KeyValueStoreMetrics", "{subject}-bytes-written"),
     ("container", "physical-memory-bytes"): (_CONTAINER, "physical-memory-mb"),
 }
-"""Kind of group and name -> Samza's group and name. What is of several stages, streams or backends of a task is added
+"""Kind of group and name -> Samza's group and name. Metrics of several stages, streams or backends of a task are added
 up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What the headers of a run's messages have in common."""
+    """The common part of the headers of a run's messages."""
 
     job_name: str
     job_id: str
     run_id: str
     version: str
-    """Penstock's."""
     host: str
     began_ms: int
     """When the counting began, in epoch milliseconds."""
@@ -77,7 +76,7 @@ def samza_messages(snapshot: Snapshot, origin: Origin, now_ms: int) -> Iterator[
 
 
 def samza_source(source: str) -> str:
-    """What Samza calls the source.
+    """Samza's name of the source.
 
     Example:
         >>> samza_source("Partition 3"), samza_source("container 0-1"), samza_source("job")
@@ -122,7 +121,7 @@ def samza_name(key: MetricId) -> MetricId | None:
 
 
 def _in_unit(name: MetricId, value: Value) -> Value:
-    """Samza counts memory in MB."""
+    """Convert bytes of memory to MB, which Samza counts."""
     if isinstance(value, GaugeValue) and name.name == "physical-memory-mb":
         return GaugeValue(value.value / _MIB)
     return value

@@ -1,4 +1,4 @@
-"""What metrics are at one moment: immutable values that merge, and their form on the way between processes."""
+"""The values of metrics at one moment, which are immutable and merge, and their form between processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class MetricId(NamedTuple):
     """The name of a metric in a job."""
 
     source: str
-    """Whose it is, as in Samza's snapshots: `job`, a task (`Partition 3`), or a container (`container 0-1`)."""
+    """The owner, as in Samza's snapshots: `job`, a task (`Partition 3`), or a container (`container 0-1`)."""
     group: str
-    """What it is about: `job`, `stage.1`, `store.totals`, `backend.blob`, `stream.local.clicks`, or `user.<group>`."""
+    """The subject: `job`, `stage.1`, `store.totals`, `backend.blob`, `stream.local.clicks`, or `user.<group>`."""
     name: str
 
 
@@ -24,7 +24,6 @@ class CounterValue:
     count: int
 
     def plus(self, other: CounterValue) -> CounterValue:
-        """The events of both."""
         return CounterValue(self.count + other.count)
 
 
@@ -35,7 +34,6 @@ class GaugeValue:
     value: float
 
     def plus(self, other: GaugeValue) -> GaugeValue:
-        """The later one."""
         return other
 
 
@@ -48,7 +46,6 @@ class TimerValue:
     max_ns: int
 
     def plus(self, other: TimerValue) -> TimerValue:
-        """The measurements of both."""
         return TimerValue(self.count + other.count, self.total_ns + other.total_ns, max(self.max_ns, other.max_ns))
 
 
@@ -90,8 +87,8 @@ class Snapshot(Mapping[MetricId, Value]):
         return f"<Snapshot of {len(self)} metrics>"
 
     def merged(self, *later: Snapshot) -> Snapshot:
-        """Both together: counters and timers are added; of a gauge, the later one holds. Of two metrics of one name
-        and different kinds, too."""
+        """Merge them: counters and timers are added; of a gauge, the later one holds, and so it does of two metrics of
+        one name and different kinds."""
         found = dict(self._values)
         for snapshot in later:
             for key, value in snapshot.items():
@@ -100,15 +97,15 @@ class Snapshot(Mapping[MetricId, Value]):
         return Snapshot(found)
 
     def without_gauges(self) -> Snapshot:
-        """What still counts when the process that it is of has gone."""
+        """The metrics that still count after their process has gone."""
         return Snapshot({key: value for key, value in self.items() if not isinstance(value, GaugeValue)})
 
     def total(self, name: str, group: str | None = None) -> float:
-        """The sum of all counters and gauges of this name, and how often the timers of this name took place.
+        """The sum of all counters and gauges of this name, and of the counts of its timers.
 
         Args:
             name: for example `messages-actually-processed`.
-            group: only those of this group, for example `stage.1`.
+            group: only the metrics of this group, for example `stage.1`.
         """
         found = (value for key, value in self.items() if key.name == name and group in {None, key.group})
         return sum(value.value if isinstance(value, GaugeValue) else value.count for value in found)
@@ -124,7 +121,6 @@ class Snapshot(Mapping[MetricId, Value]):
         return found
 
     def rows(self) -> list[Row]:
-        """The form between processes."""
         found: list[Row] = []
         for key, value in self.items():
             kind, names = _NUMBERS[type(value)]

@@ -44,7 +44,7 @@ class Counter:
             self.count += events
 
     def read(self, *, reset: bool = False) -> CounterValue:
-        """What it is now, as a value.
+        """The present value.
 
         Args:
             reset: begin at 0 again.
@@ -90,7 +90,7 @@ class Gauge:
         """Replace the number.
 
         Args:
-            value: what it is now. NaN and the infinities are not shown in JSON.
+            value: the new number. NaN and the infinities are not shown in JSON.
 
         Raises:
             TypeError: it is not a number.
@@ -98,7 +98,7 @@ class Gauge:
         self.value = value if type(value) is int or type(value) is float else _number(value)
 
     def read(self, *, reset: bool = False) -> GaugeValue:
-        """What it is now, as a value.
+        """The present value.
 
         Args:
             reset: changes nothing: a gauge keeps its number.
@@ -107,10 +107,9 @@ class Gauge:
 
 
 class Timer:
-    """How often something took place, and how long it took: together, and at most. `MetricsRegistry.new_timer` makes
-    one.
+    """Measures durations: their number, their sum and the longest. `MetricsRegistry.new_timer` makes one.
 
-    Thread-safe. `count`, `total_ns` and `max_ns` are what was measured so far, in nanoseconds.
+    Thread-safe. `count`, `total_ns` and `max_ns` are the values so far; the latter two are in nanoseconds.
 
     Example:
         >>> lookups = Timer()
@@ -129,10 +128,10 @@ class Timer:
         self.max_ns = 0
 
     def update(self, duration_ns: int) -> None:
-        """It took place once more.
+        """Count one more duration.
 
         Args:
-            duration_ns: how long it took, in nanoseconds.
+            duration_ns: the duration in nanoseconds.
 
         Raises:
             TypeError: it is not a whole number.
@@ -144,7 +143,7 @@ class Timer:
             self.max_ns = max(self.max_ns, took)
 
     def read(self, *, reset: bool = False) -> TimerValue:
-        """What it is now, as a value.
+        """The present value.
 
         Args:
             reset: begin at 0 again.
@@ -157,7 +156,7 @@ class Timer:
 
     @contextmanager
     def time(self) -> Iterator[None]:
-        """Measure a block of code, also one that raises.
+        """Measure a block of code, even one that raises.
 
         Example:
             >>> lookups = Timer()
@@ -174,7 +173,6 @@ class Timer:
 
 
 def _number(value: object) -> float:
-    """The plain float of a number of another library, such as numpy's."""
     if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__float__"):
         raise TypeError(f"a gauge takes a number, not {value!r}")
     return float(value)

@@ -26,7 +26,7 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox.task import Kept, Taken
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.runtime.messages.packet import decode_messages, encode_messages
-from penstock.runtime.messages.spool import Spooled
+from penstock.runtime.messages.spool import SpooledPayload
 from penstock.system.base import RawRecord
 
 CHUNK_BYTES = 1 << 20
@@ -50,7 +50,7 @@ class Chunk:
     """Of the record, from 0, in the order of publication."""
     messages: int
     size_bytes: int
-    payloads: tuple[Spooled, ...]
+    payloads: tuple[SpooledPayload, ...]
     """Those of its packets."""
 
 
@@ -61,7 +61,7 @@ class ObjectContents:
     key: str
     chunks: tuple[Chunk, ...]
     """In the order of publication: partition by partition."""
-    payload: Callable[[Spooled], bytes | pa.Buffer]
+    payload: Callable[[SpooledPayload], bytes | pa.Buffer]
     """Reads a payload."""
 
     def records(self, chunk: Chunk) -> Iterator[RawRecord]:
@@ -115,7 +115,7 @@ def objects_of(taken: Taken, key_of: Callable[[int], str]) -> Iterator[ObjectCon
 
 def _cut(ssp: SystemStreamPartition, packets: Sequence[Kept]) -> Iterator[Chunk]:
     number, messages, size = 0, 0, 0
-    payloads: list[Spooled] = []
+    payloads: list[SpooledPayload] = []
     for packet in packets:
         if payloads and (messages + packet.messages > CHUNK_MESSAGES or size + packet.size_bytes > CHUNK_BYTES):
             yield Chunk(ssp, number, messages, size, tuple(payloads))
@@ -185,7 +185,7 @@ def _chunks(index: Sequence[_PartIndex], data: pa.Buffer, start: int) -> Iterato
     for part in index:
         ssp = SystemStreamPartition(part.system, part.stream, part.partition)
         for number, chunk in enumerate(part.chunks, part.first):
-            payloads: list[Spooled] = []
+            payloads: list[SpooledPayload] = []
             for size in chunk.sizes:
                 payloads.append(data.slice(start, size))
                 start += size
@@ -200,7 +200,7 @@ def _parts(chunks: Sequence[Chunk]) -> Mapping[SystemStreamPartition, Part]:
     return found
 
 
-def _as_it_is(payload: Spooled) -> bytes | pa.Buffer:
+def _as_it_is(payload: SpooledPayload) -> bytes | pa.Buffer:
     if not isinstance(payload, bytes | pa.Buffer):
         raise TypeError("the payloads of an object that was read are in memory")
     return payload

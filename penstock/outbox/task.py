@@ -19,7 +19,7 @@ from penstock.errors import ContainerLostError
 from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
-from penstock.runtime.messages.spool import Spool, Spooled
+from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
 from penstock.runtime.steps import Step
 
@@ -33,7 +33,7 @@ class Kept(NamedTuple):
 
     messages: int
     size_bytes: int
-    payload: Spooled
+    payload: SpooledPayload
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Outbox:
             self._writing += 1
             return self._spool
 
-    def put(self, spool: Spool, payload: bytes | pa.Buffer) -> Spooled:
+    def put(self, spool: Spool, payload: bytes | pa.Buffer) -> SpooledPayload:
         """Keep a payload of an attempt that got this spool.
 
         Raises:

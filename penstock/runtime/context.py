@@ -1,4 +1,4 @@
-"""Where an attempt is at the moment, and how a failure in user code travels up to it."""
+"""The position of an attempt in its input, and the error by which a failure in user code travels up to the attempt."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class OperatorFailedError(BaseException):
     """
 
     def __init__(self, operator: str, cause: BaseException, key: object = None, what: str = "") -> None:
-        """`key` and `what` are those for which it raised, where that is not a message or a firing as a whole."""
+        """`key` and `what` say for what it raised, if that is not the message or the firing as a whole."""
         self.operator = operator
         self.cause = cause
         self.key = key
@@ -34,7 +34,6 @@ class OperatorFailedError(BaseException):
         super().__init__(operator)
 
     def describe(self, ssp: SystemStreamPartition, offset: int, key: object, what: str = "") -> FailedMessage:
-        """What is reported: the user's traceback, without the frames of the runtime around it."""
         error = self.cause
         inner = error.__traceback__
         while inner is not None and inner.tb_frame.f_globals.get("__name__", "").startswith(_RUNTIME):
@@ -53,8 +52,8 @@ class OperatorFailedError(BaseException):
 
 
 def failure_in(operator: str, error: BaseException) -> OperatorFailedError:
-    """What to raise for anything that the application's code raised in an operator: `sys.exit()`, a cancelled
-    coroutine or the panic of an extension must end no container, and may become a dead letter.
+    """Returns the error to raise for anything that the application's code raised in an operator: `sys.exit()`, a
+    cancelled coroutine or the panic of an extension must not end the container, and may become a dead letter.
 
     Raises the error itself if it only passes through: a failure of an operator further down, which the task's `emit`
     called, of a store's engine, or Ctrl-C in this process.
@@ -66,7 +65,7 @@ def failure_in(operator: str, error: BaseException) -> OperatorFailedError:
 
 @contextmanager
 def blaming(operator: str) -> Iterator[None]:
-    """Whatever is raised is a failure in the operator; see `failure_in`."""
+    """Turn any error into a failure of the operator; see `failure_in`."""
     try:
         yield
     except BaseException as error:
@@ -78,7 +77,6 @@ _RUNTIME = (f"{__package__}.", "penstock.side.", "penstock.spark.processor.", "p
 
 
 def _reason(error: BaseException) -> str:
-    """The error's type and text; its type alone if it cannot say more."""
     name = type(error).__name__
     try:
         advice = missing_code(error)
@@ -107,12 +105,12 @@ def _printable(key: object) -> str:
 
 
 def _encodable(text: str) -> str:
-    """The text without lone surrogates, which no report could carry."""
+    """Escapes lone surrogates, which a report could not carry."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 class Page:
-    """Where some input messages came from, in columns. What a row says never changes."""
+    """The origins of some input messages, in columns. A row never changes."""
 
     __slots__ = ("_ssps", "_untimed", "offsets", "origins", "timestamps")
 
@@ -127,13 +125,13 @@ class Page:
 
     @property
     def untimed(self) -> set[int]:
-        """The rows that have no event time, because the application's function of it failed."""
+        """The rows without an event time, because the application's function for it failed."""
         if self._untimed is None:
             self._untimed = set()
         return self._untimed
 
     def highest_time(self, limit_ms: int) -> tuple[int | None, int]:
-        """The highest event time of its messages, leaving out what is above the limit; and how many those are."""
+        """The highest event time up to the limit, and the number of messages above the limit."""
         times = self.timestamps
         if not self._untimed and (highest := max(times)) <= limit_ms:
             return highest, 0
@@ -142,7 +140,7 @@ class Page:
         return max(near, default=None), len(timed) - len(near)
 
     def without_time(self) -> ConfigError | None:
-        """What to report if a message has a timestamp that is none; None if all of them have one."""
+        """The error to report if a message's timestamp is not an event time; None if all are."""
         for row, time in enumerate(self.timestamps):
             if type(time) is not int or not -(1 << 63) <= time < 1 << 63:
                 ssp = self.ssp(row)
@@ -153,22 +151,20 @@ class Page:
         return None
 
     def at_time(self, row: int, timestamp_ms: int) -> int:
-        """Another row of the same origin, with another time: what a message led to may have that of a message before
-        it. Not for pages of inputs, which cannot grow."""
+        """Add a row with the same origin and another time, for a result that has the time of an earlier message.
+        Returns the new row. Pages of inputs cannot grow."""
         raise TypeError("the messages of an input have their own times")
 
     def ssp(self, row: int) -> SystemStreamPartition:
-        """The partition of the input that message `row` came from."""
         return self._ssps[self.origins[row]]
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
-        """The same as arrays: timestamps, origins, offsets."""
         timestamps, origins, offsets = (_int64(each) for each in (self.timestamps, self.origins, self.offsets))
         return timestamps, origins, offsets
 
 
 class ReceivedPage(Page):
-    """A page that came as arrays. They become lists only where somebody asks where a message came from."""
+    """A page that came as arrays. They become lists only when somebody asks for a row."""
 
     __slots__ = ("_columns", "_lists")
 
@@ -212,8 +208,8 @@ class ReceivedPage(Page):
         return first, second, third
 
 
-class Fired(Page):
-    """Where messages came from that operators fired without a message. It grows firing by firing."""
+class FiredPage(Page):
+    """The origins of messages that operators fired without an input message. It grows with each firing."""
 
     __slots__ = ("_columns",)
 
@@ -222,7 +218,7 @@ class Fired(Page):
         super().__init__(ssps, *self._columns)
 
     def add(self, timestamp: int, origin: int, offset: int, count: int = 1) -> int:
-        """The row of another firing; of several, that of the first one."""
+        """Add `count` rows; returns the index of the first."""
         first = len(self.offsets)
         for column, value in zip(self._columns, (timestamp, origin, offset), strict=True):
             column.extend([value] * count)
@@ -245,7 +241,7 @@ class Position:
         self.page = page
         self.row = 0
         self.elements: Iterator[object] | None = None
-        """The iterator over a column while an operator is run over it: how far it is, it knows itself."""
+        """The iterator over the column while an operator runs over it. It knows its own progress."""
 
     def progress(self) -> object:
         """A value that changes whenever another message has been processed. May be called from any thread."""
@@ -265,16 +261,14 @@ class Position:
 
 
 class SspTable(dict[int, SystemStreamPartition]):
-    """Origin codes to SSPs, each made once."""
+    """Maps origin codes to SSPs, and makes each SSP once."""
 
     def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
-        """`inputs` are the (system, stream) names of the application's inputs, in order."""
         super().__init__()
         self._inputs = inputs
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> SspTable:
-        """The table of an application."""
         return cls(tuple((op.stream.system, op.stream.stream) for op in graph.sources))
 
     def __missing__(self, origin: int) -> SystemStreamPartition:

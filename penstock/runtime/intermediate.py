@@ -1,4 +1,4 @@
-"""A durable intermediate stream, as stage 0 reads it and the sink writes it."""
+"""Reading and writing of a durable intermediate stream, by stage 0 and by the sink."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from penstock.system.base import RawMessage, RawRecord
 
 
 def read_user_messages(messages: list[RawMessage]) -> tuple[list[RawMessage], int]:
-    """The application's messages, without the byte that says what they are. Control messages are left out: the driver
-    knows the watermark, and what has ended. So are messages that are neither: whoever may write to the stream can put
-    them between those of a batch. Their number is the second value.
+    """Returns the application's messages, without the byte that marks them, and the number of foreign messages.
+
+    Control messages are left out, because the driver knows the watermark and the ended writers. Foreign messages are
+    left out too: anybody who may write to the stream can put them between those of a batch.
     """
     found: list[RawMessage] = []
     foreign = 0
@@ -36,7 +37,8 @@ def read_user_messages(messages: list[RawMessage]) -> tuple[list[RawMessage], in
 
 
 def first_offsets(ranges: Ranges, count: int) -> Ranges:
-    """The first `count` offsets of these: control messages behind them are for other readers, and are not read."""
+    """The first `count` offsets of the ranges. Control messages follow them; those are for other readers, and are not
+    read."""
     found: list[tuple[int, int]] = []
     for start, end in ranges:
         if count > 0:
@@ -46,8 +48,8 @@ def first_offsets(ranges: Ranges, count: int) -> Ranges:
 
 
 def control_messages(batch: Batch, writer: str, run_id: str) -> tuple[RawRecord, ...]:
-    """What a batch says to the readers of an intermediate stream, behind its messages: how far event time has come, and
-    that nothing follows. Penstock's own reading knows it from the driver; other readers know it by these."""
+    """The control messages that follow a batch's messages: the watermark, and the end of the stream or of the run.
+    Penstock gets both from the driver when it reads; other readers get them from here."""
     found: list[RawRecord] = []
     watermark = batch.output_watermark(writer)
     if watermark > batch.late_watermark(writer):

@@ -1,4 +1,4 @@
-"""Ctrl-C apart from a KeyboardInterrupt that the application raises: only the latter is a failure of its code."""
+"""Tells Ctrl-C apart from a KeyboardInterrupt that the application raises: only the latter is a failure of its code."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from penstock.errors import Interrupted
 
 
 def mark_interrupts() -> bool:
-    """From now on SIGINT raises Interrupted in this process, if it would raise KeyboardInterrupt.
+    """Make SIGINT raise Interrupted in this process, if it would raise KeyboardInterrupt.
 
-    Returns whether that changed anything; only the main thread can change it.
+    Returns True if that changed anything. Only the main thread can change it.
     """
     if threading.current_thread() is not threading.main_thread():
         return False
@@ -27,7 +27,6 @@ def mark_interrupts() -> bool:
 
 @contextmanager
 def marked_interrupts() -> Iterator[None]:
-    """`mark_interrupts` for the time of a block."""
     marked = mark_interrupts()
     try:
         yield

@@ -1,4 +1,4 @@
-"""Keeping pandas out of processes in which nobody has asked for it."""
+"""Keeps pandas out of processes in which nobody has asked for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an attempt tells the driver."""
+"""The report of an attempt to the driver."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.state.engines.engine import EngineFailedError
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What an attempt tells the driver: who it was, whose rows it read, and what came of it."""
+    """The report of an attempt: who it was, whose rows it read, and its result."""
 
     stage: int
     task: int
@@ -26,7 +26,6 @@ class Report:
     read: dict[int, dict[int, str]]
     """Source stage -> source task -> the token that was read."""
     messages: int = 0
-    """Messages read."""
     dead_letters: int = 0
     written: dict[str, int] = field(default_factory=dict)
     """Output stream -> messages written (sink stage)."""
@@ -41,31 +40,29 @@ class Report:
     upstream_failed: bool = False
     """A source failed, so this attempt did nothing."""
     inputs: dict[int, PortionRead] = field(default_factory=dict)
-    """Origin code of an input's partition -> what was read of it (stage 0)."""
+    """Origin code of an input's partition -> the portion that was read (stage 0)."""
     next_due: dict[str, Due] = field(default_factory=dict)
     """By operator id, the times of its oldest timers that have not fired. Absent: it has none."""
     process_ns: int = 0
-    """Time that the operators took."""
     metrics: list[Row] = field(default_factory=list)
-    """What the attempt counted of its stores, and the metrics of its tasks. They count once the batch has ended."""
+    """The counts of the stores, and the metrics of the tasks. They count once the batch has ended."""
     changed: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """By store, how many keys the attempt wrote or deleted, and how many of them it deleted."""
+    """By store, the number of keys that the attempt wrote or deleted, and of those that it deleted."""
     dead_letter: FailedMessage | None = None
     """The first dead letter, without its traceback."""
 
     def packet(self) -> Packet:
-        """The report as a packet to the driver."""
         payload = msgspec.msgpack.encode(self)
         return Packet(self.task, REPORT_STAGE, Kind.REPORT, self.stage, self.task, self.token, -1, -1, 0, 0, payload)
 
     @classmethod
     def from_payload(cls, payload: bytes) -> Report:
-        """Read a report packet's payload. Raises CorruptError if it is no report."""
+        """Raises CorruptError if the payload is not a report."""
         with decoding("what an attempt reported is damaged"):
             return decoder(cls).decode(payload)
 
 
 def engine_error(error: EngineFailedError, task: int) -> tuple[str, str]:
-    """A failed engine as an attempt's error: the answer to it is that to a lost container, a new epoch in which the
-    task is restored."""
+    """A failed engine as an attempt's error. It is treated as a lost container: a new epoch, in which the task is
+    restored."""
     return ContainerLostError.__name__, f"task {task}: {error}"

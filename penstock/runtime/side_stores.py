@@ -1,4 +1,4 @@
-"""What a task's attempts need of the stores that are filled from the outside."""
+"""The interface to the stores that are filled from the outside."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from penstock.state.stores.view import SideView
 
 
 class SideStores(Protocol):
-    """The side stores of a container: those that side inputs fill, and pushed tables. Thread-safe."""
+    """The side stores of a container: stores of side inputs, and pushed tables. Thread-safe."""
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
         """By store, the view for this run of this batch. All are taken at once, between two updates, when the first
-        attempt of the task asks; the others of the same run get the same ones."""
+        attempt of the task asks; later attempts of the same run get the same ones."""
         ...
 
     def release(self, task: int, batch: int) -> None:
-        """The batches up to this one have ended: their views are not read any more."""
+        """Release the views of batches up to this one, which have ended."""
         ...
 
 
 class NoSideStores:
-    """Those of a job that has none."""
+    """The side stores of a job without any."""
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
         return {}
 
-    def release(self, task: int, batch: int) -> None:
-        """Nothing to release."""
+    def release(self, task: int, batch: int) -> None: ...
 
 
 NO_SIDE_STORES = NoSideStores()

@@ -1,4 +1,4 @@
-"""What runs without a message, and how long it may take: what fires as time passes, what drains, what is written."""
+"""Time limits of steps without a message: timers and windows that fire, drains, and writes of outputs."""
 
 from __future__ import annotations
 
@@ -12,23 +12,20 @@ from penstock.runtime.operators.base import Firing, Firings
 
 @dataclass(frozen=True, slots=True)
 class StepLimit:
-    """How long one step of a batch may take."""
+    """The time that one step of a batch may take."""
 
     key: str = "container.attempt.timeout.ms"
-    """The key that says so."""
     ms: int | None = None
-    """Milliseconds; 0 or less: as long as it likes. None: a step that makes no progress is given up like a message that
-    does not, and the batch runs again."""
+    """Milliseconds; 0 or less: no limit. None: a step that makes no progress is given up like a message that does not,
+    and the batch runs again."""
     drains: bool = False
-    """Whether it is a step of a drain."""
 
     @property
     def is_general(self) -> bool:
-        """Whether the rule for messages holds."""
         return self.ms is None
 
     def is_over(self, began: float | None, now: float) -> bool:
-        """Whether a step that began then has taken too long.
+        """True if a step has taken too long.
 
         Args:
             began, now: on the machine's monotonic clock, in seconds; None: nothing runs.
@@ -36,7 +33,7 @@ class StepLimit:
         return began is not None and self.ms is not None and 0 < self.ms < (now - began) * 1000
 
     def error(self, what: str, took_s: float) -> PenstockTimeoutError:
-        """What to say of a step that took too long.
+        """The error for a step that took too long.
 
         Args:
             what: the step, in words.
@@ -60,13 +57,12 @@ class StepLimits:
     watermark_ms: int | None = None
 
     def of_operators(self, batch: Batch) -> StepLimit:
-        """How long an operator of a task may take for what it does without a message."""
+        """The limit for an operator of a task in its steps without a message."""
         if batch.control == "drain":
             return self.of_outputs(batch)
         return StepLimit("task.callback.watermark.timeout.ms", self.watermark_ms)
 
     def of_outputs(self, batch: Batch) -> StepLimit:
-        """How long outputs may take to be written."""
         if batch.control == "drain":
             return StepLimit("task.callback.drain.timeout.ms", self.drain_ms, drains=True)
         return GENERAL
@@ -74,15 +70,14 @@ class StepLimits:
 
 @dataclass(slots=True)
 class Step:
-    """What an operator does without a message, at the start or at the end of an attempt's input. Any thread may look
-    at it."""
+    """The step of an operator without a message, at the start or at the end of an attempt's input. May be read by any
+    thread."""
 
     operator: str
     limit: StepLimit = GENERAL
     began: float = field(default_factory=lambda: time.monotonic())
     """On the machine's monotonic clock, in seconds."""
     firing: Firing | Firings | None = None
-    """What runs of it."""
 
     def __str__(self) -> str:
         firing = self.firing
@@ -90,11 +85,7 @@ class Step:
         return f"operator `{self.operator}`" + (f" ({what})" if what else "")
 
     def late(self, stage: int, task: int) -> PenstockTimeoutError | None:
-        """What to say if it has taken too long.
-
-        Args:
-            stage, task: where it runs.
-        """
+        """The error if it has taken too long; otherwise None. `stage` and `task` say where it runs."""
         now = time.monotonic()
         if not self.limit.is_over(self.began, now):
             return None

@@ -1,4 +1,4 @@
-"""What a task's store counts: once for each batch that has ended, never for each message."""
+"""Counts a task's uses of a store: once for each batch that has ended, never for each message."""
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ class StoreMeter:
         self._bytes_written = metrics.new_counter(group, "bytes-written")
 
     def read(self, store: TaskStore) -> None:
-        """An attempt was applied, which used this store."""
         reads = store.take_reads()
         self._gets.inc(reads.gets)
         self._cache_hits.inc(reads.gets - reads.engine_gets)
@@ -31,8 +30,8 @@ class StoreMeter:
             self._new_expired().inc(store.take_expired())
 
     def wrote(self, keys: int, deletes: int, size_bytes: int) -> None:
-        """It wrote so many keys, so many of them as deletes; what was written several times within the batch counts
-        once."""
+        """Add the writes of an applied attempt. `keys` includes the deletes; several writes of a key within the batch
+        count once."""
         self._puts.inc(keys - deletes)
         self._deletes.inc(deletes)
         self._bytes_written.inc(size_bytes)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 BIAS = 2**63
-"""What is added to a time, so that no time is below zero."""
+"""Added to a time, so that no time is below zero."""
 
 
 def time_bytes(ms: int) -> bytes:
-    """A time as bytes that sort as times do."""
     try:
         return (ms + BIAS).to_bytes(8, "big")
     except OverflowError as error:
@@ -15,7 +14,6 @@ def time_bytes(ms: int) -> bytes:
 
 
 def out_of_range(*times_ms: int) -> ValueError:
-    """The error for times of which one has no bytes."""
     found = next(ms for ms in times_ms if not -BIAS <= ms < BIAS)
     return ValueError(
         f"the time {found} ms, of a window or a wait, is not between -2^63 and 2^63 - 1: the message's timestamp is "
@@ -24,5 +22,4 @@ def out_of_range(*times_ms: int) -> ValueError:
 
 
 def time_of(data: bytes) -> int:
-    """The time from its bytes."""
     return int.from_bytes(data, "big") - BIAS

@@ -2,12 +2,13 @@
 
 | entry | value |
 |---|---|
-| `t` domain time key name | empty: by it, what is due is found |
-| `k` domain key name | the time: by it, a timer is replaced and cancelled |
+| `t` domain time key name | empty; finds the due timers |
+| `k` domain key name | the time; finds a timer to replace or cancel it |
 
 The domain is one byte, the time eight bytes that sort as times do. A key is 00 if there is none, otherwise 01, its
 bytes with each 00 written as 00 FF, and 00 01. Timers therefore sort by time, then by the bytes of their keys, then by
 name.
+
 Each call costs what it reads and writes, however many timers wait.
 """
 
@@ -37,7 +38,6 @@ class DueTimer(NamedTuple):
 
 
 def place_of(key: bytes | None, name: str) -> bytes:
-    """A key and a name, as a part of an entry."""
     if key is None:
         return _NO_KEY + name.encode()
     if b"\x00" in key:
@@ -46,7 +46,6 @@ def place_of(key: bytes | None, name: str) -> bytes:
 
 
 def key_and_name(place: bytes) -> tuple[bytes | None, str]:
-    """What a place was made of."""
     if place[:1] == _NO_KEY:
         return None, place[1:].decode()
     end = place.index(_END, 1)
@@ -59,14 +58,13 @@ class Timers:
     def __init__(self, store: KeyValueStore[bytes, bytes]) -> None:
         self._store = store
         self._begin = self._end = b""
-        """What is given out now, if timers that are set meanwhile belong to it."""
+        """The range that is being given out, if timers that are set meanwhile belong to it."""
         self._added: list[bytes] = []
-        """The timers that were set there since the last look."""
+        """The timers that were set in that range since the last look."""
         self._removed = False
-        """Whether a timer was replaced or cancelled while timers are given out."""
+        """A timer was replaced or cancelled while timers are given out."""
 
     def set(self, domain: TimeDomain, place: bytes, time_ms: int) -> None:
-        """Set a timer, in place of the one with its key and name."""
         store, time = self._store, time_bytes(time_ms)
         by_key = _KEYS[domain] + place
         before = store.get(by_key)
@@ -82,7 +80,6 @@ class Timers:
             self._added.append(by_time)
 
     def cancel(self, domain: TimeDomain, place: bytes) -> None:
-        """Forget the timer of a key and name, if there is one."""
         by_key = _KEYS[domain] + place
         before = self._store.get(by_key)
         if before is not None:
@@ -93,14 +90,14 @@ class Timers:
     def due(
         self, domain: TimeDomain, up_to_ms: int, *, live: bool, at_most: int | None = None, must_ms: int = -LONGEST_MS
     ) -> Iterator[DueTimer]:
-        """Take out the timers whose time has come, by time, key and name. Others may be set and cancelled meanwhile:
+        """Take out the timers whose time has come, by time, key and name. Timers may be set and cancelled meanwhile:
         one that was cancelled does not come.
 
         Args:
             domain: which timers.
             up_to_ms: the time that has come.
-            live: whether a timer that is set meanwhile comes as well, if its time has come.
-            at_most: how many are taken out; None: all.
+            live: a timer that is set meanwhile comes as well, if its time has come.
+            at_most: the largest number of timers to take out; None: all.
             must_ms: timers up to this time are taken out, however many they are.
         """
         begin = _TIMES[domain]
@@ -138,6 +135,5 @@ class Timers:
 
 
 def oldest_timers(store: KeyValueStore[bytes, bytes]) -> tuple[int | None, int | None]:
-    """The times of the first timers of a store in event time and in processing time."""
     timers = Timers(store)
     return timers.oldest("event"), timers.oldest("processing")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
-from penstock.runtime.stage.outcome import Succeeded
+from penstock.runtime.stage.outcome import SuccessfulBatch
 from tests.support.commit_jobs import (
     FIRST,
     SECOND,
@@ -190,7 +190,7 @@ def test_end_waits_while_a_copy_is_made_and_the_copy_is_of_the_boundary(
     run = job.start(2, B)
     results = [packet for task in range(TASKS) for packet in job.attempt(run, task)[0]]
     outcome = job.outcome(run, results)
-    assert isinstance(outcome, Succeeded), outcome
+    assert isinstance(outcome, SuccessfulBatch), outcome
     with ThreadPoolExecutor(2) as pool:
         uploading = pool.submit(job.upload, 1)
         ending = pool.submit(job.end, 2, outcome.tokens)

@@ -15,7 +15,7 @@ import pytest
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.packet import Kind, from_batch, to_batch
-from penstock.runtime.stage.outcome import Inconsistent, Succeeded
+from penstock.runtime.stage.outcome import InconsistentReports, SuccessfulBatch
 from penstock.system.partitioner import partition_of
 from penstock.wire.calls import END, OPEN
 from penstock.wire.exchange import exchange
@@ -79,7 +79,7 @@ def test_a_small_batch_is_one_message_for_all_tasks_of_a_call(
     results = [packet for batch in sent for packet in from_batch(batch)]
     assert sorted(packet.source_task for packet in results if packet.kind == Kind.REPORT) == [0, 1, 2, 3]
     outcome = job.outcome(run, results)
-    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome, SuccessfulBatch)
     job.end(1, outcome.tokens)
     assert stored(job, job.commit()) == oracle(first)
 
@@ -97,7 +97,7 @@ def test_the_pyspark_worker_is_killed_after_half_of_a_batchs_rows_were_sent(job:
     killed.wait(30)
     results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
     outcome = job.outcome(run, results)
-    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome, SuccessfulBatch)
     assert outcome.messages_out == 30
     job.end(1, outcome.tokens)
     assert stored(job, job.commit()) == oracle(first)
@@ -121,9 +121,9 @@ def test_a_finished_attempt_is_followed_by_a_late_second_one_before_end(job: Job
     late, report = job.attempt(run, 0)
     assert job.emitted(late) == sum(p.messages for p in run.for_task(0) if p.kind == 0)
     outcome = job.outcome(run, results)
-    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome, SuccessfulBatch)
     assert outcome.tokens[0][STAGE] != report.token
-    assert isinstance(job.outcome(run, results + late[-1:]), Inconsistent)
+    assert isinstance(job.outcome(run, results + late[-1:]), InconsistentReports)
     job.end(1, outcome.tokens)
     second = messages(30, 30)
     job.run_batch(2, second)
@@ -135,7 +135,7 @@ def test_a_late_attempt_that_is_still_running_at_end_counts_for_nothing(job: Job
     run = job.start(1, first)
     results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
     outcome = job.outcome(run, results)
-    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome, SuccessfulBatch)
     data = [to_batch([p]) for p in run.for_task(0) if p.kind == 0]
     late = half_client(job.homes[0].address, job.call(run, 0), data)
     wait_until(lambda: len((job.folder / "init-0").read_text()) == 2, "the late attempt began")
@@ -166,7 +166,7 @@ def test_end_with_a_token_nobody_has_changes_nothing(job: Job) -> None:
     run = job.start(1, first)
     results = [packet for t in range(2) for packet in job.attempt(run, t)[0]]
     outcome = job.outcome(run, results)
-    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome, SuccessfulBatch)
     for task in range(2):
         wrong = {**outcome.tokens, task: {STAGE: "f" * 16}}
         with pytest.raises(ContainerLostError, match="no finished attempt"):
@@ -188,7 +188,7 @@ def test_end_reaches_two_of_three_containers(tmp_path: Path, containers: list[Co
         run = job.start(2, second)
         results = [packet for t in range(3) for packet in job.attempt(run, t)[0]]
         outcome = job.outcome(run, results)
-        assert isinstance(outcome, Succeeded)
+        assert isinstance(outcome, SuccessfulBatch)
         for container in containers:
             job.end_in(container.client, 2, outcome.tokens)
         third.kill()

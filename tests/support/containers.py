@@ -30,7 +30,7 @@ from penstock.runtime.messages.packet import REPORT_STAGE, Packet, from_batch, t
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.stage.outcome import Outcome, Succeeded, decide_outcome
+from penstock.runtime.stage.outcome import Outcome, SuccessfulBatch, decide_outcome
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs
 from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
@@ -221,12 +221,12 @@ class Job:
         found = [Report.from_payload(bytes(packet.payload or b"")) for packet in reports]
         return decide_outcome(found, self.topology, self.tasks)
 
-    def run_batch(self, batch: int, messages: Sequence[Message], run: int = 1) -> Succeeded:
+    def run_batch(self, batch: int, messages: Sequence[Message], run: int = 1) -> SuccessfulBatch:
         """A whole batch that goes well, End included."""
         started = self.start(batch, messages, run)
         results = [packet for task in range(self.tasks) for packet in self.attempt(started, task)[0]]
         outcome = self.outcome(started, results)
-        assert isinstance(outcome, Succeeded), outcome
+        assert isinstance(outcome, SuccessfulBatch), outcome
         self.end(batch, outcome.tokens)
         return outcome
 

@@ -25,7 +25,7 @@ from penstock.graph.specs import OperatorSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.runtime.messages.columns import Columns, Target
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import WithState
 from penstock.system.base import OffsetRange
@@ -60,8 +60,8 @@ class Hold(Operator[HoldSpec]):
         oldest = next(iter(store.all()), None)
         return (None if oldest is None else int(oldest[0].split()[0]) - 2**62), None
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return HoldNode(self.spec, surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return HoldNode(self.spec, stage, downstream)
 
 
 class HoldNode(Node):
@@ -70,12 +70,12 @@ class HoldNode(Node):
     batches: list[Batch] = []
     """Of all runs, for tests to look at."""
 
-    def __init__(self, spec: HoldSpec, surroundings: Surroundings, downstream: Target) -> None:
-        one = Node.of_columns(self._hold, surroundings.position)
+    def __init__(self, spec: HoldSpec, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._hold, stage.position)
         super().__init__(one.accept, one.push)
         self._id = spec.id
-        self._store = surroundings.stores[spec.stores[0]]
-        self._position = surroundings.position
+        self._store = stage.stores[spec.stores[0]]
+        self._position = stage.position
         self._downstream = downstream
 
     def begin(self, batch: Batch) -> None:

@@ -27,7 +27,7 @@ class Serde(ABC, Generic[T]):
     """
 
     ordered: ClassVar[bool] = False
-    """Whether a < b exactly where a's bytes sort before b's. Ranges need keys of such a serde."""
+    """True if keys and their bytes sort in the same order. Ranges need keys of such a serde."""
 
     @property
     def name(self) -> str:
@@ -61,7 +61,7 @@ class Serde(ABC, Generic[T]):
         """The object that the bytes were made of.
 
         Args:
-            data: what `to_bytes` returned, or what another program wrote to the stream.
+            data: the bytes from `to_bytes`, or from another program that wrote to the stream.
 
         Raises:
             Exception: the bytes cannot be read. It is reported as a SerdeError.
@@ -138,3 +138,9 @@ class String(Serde[str]):
 
     def prefix_to_bytes(self, prefix: str) -> bytes:
         return self.to_bytes(prefix)
+
+
+def end_of_prefix(prefix: bytes) -> bytes | None:
+    """The least bytes greater than all that begin with the prefix; None if there are none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

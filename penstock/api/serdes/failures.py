@@ -1,4 +1,4 @@
-"""The errors for objects that do not fit their serde: where, what was expected and found, and what to declare."""
+"""The errors for objects that do not fit their serde: the place, the expected and the found type, and the remedy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 100
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of serde: how it is declared, its classes, the types it takes, and these in words."""
+    """A kind of serde: its declaration, its classes, the types it takes, and these in words."""
 
     declaration: str
     classes: tuple[type, ...]
@@ -47,7 +47,7 @@ _KINDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SerdePlace:
     """Where keys and values have serdes: a store, a stream, or the messages between two operators.
 
     `declaration` declares a serde there, as `app.store("totals", {part}={serde})`; it is empty where none is declared.
@@ -57,7 +57,7 @@ class Place:
     declaration: str
 
     def serde(self, part: Part, given: object, default: Serde[Any]) -> Serde[Any]:
-        """The serde that was given, or the default without one. Raises ConfigError if what was given is no serde."""
+        """The given serde, or the default if none was given. Raises ConfigError if the given object is not a serde."""
         if given is None:
             return default
         declaration = self.declaration.format(part=part, serde="{serde}")
@@ -105,49 +105,44 @@ class Place:
         )
 
 
-def store_place(name: str) -> Place:
-    """The place of a declared store."""
-    return Place(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
+def store_place(name: str) -> SerdePlace:
+    return SerdePlace(f"store `{name}`", f'app.store("{name}", {{part}}={{serde}})')
 
 
-def table_place(name: str) -> Place:
-    """The place of a declared table."""
-    return Place(f"table `{name}`", f'app.table("{name}", {{part}}={{serde}})')
+def table_place(name: str) -> SerdePlace:
+    return SerdePlace(f"table `{name}`", f'app.table("{name}", {{part}}={{serde}})')
 
 
-def input_place(stream: object) -> Place:
-    """The place of a declared input stream."""
-    return Place(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
+def input_place(stream: object) -> SerdePlace:
+    return SerdePlace(f"input `{stream}`", f'app.input("{stream}", {{part}}={{serde}})')
 
 
-def side_input_place(stream: object) -> Place:
+def side_input_place(stream: object) -> SerdePlace:
     """The place of a stream that fills a store."""
-    return Place(f"side input `{stream}`", f'ps.SideInput("{stream}", {{part}}={{serde}})')
+    return SerdePlace(f"side input `{stream}`", f'ps.SideInput("{stream}", {{part}}={{serde}})')
 
 
-def output_place(stream: object) -> Place:
-    """The place of a declared output stream."""
-    return Place(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
+def output_place(stream: object) -> SerdePlace:
+    return SerdePlace(f"output `{stream}`", f'app.output("{stream}", {{part}}={{serde}})')
 
 
-def partition_by_place(name: str) -> Place:
-    """The place of what a `partition_by` emits; `name` says which."""
-    return Place(name, ".partition_by(..., {part}={serde})")
+def partition_by_place(name: str) -> SerdePlace:
+    """The place of a `partition_by`'s messages; `name` says which."""
+    return SerdePlace(name, ".partition_by(..., {part}={serde})")
 
 
-def process_place(name: str) -> Place:
-    """The place of what a `process` emits; `name` says which."""
-    return Place(name, ".process(..., {part}={serde})")
+def process_place(name: str) -> SerdePlace:
+    """The place of a `process`'s messages; `name` says which."""
+    return SerdePlace(name, ".process(..., {part}={serde})")
 
 
-def join_place(name: str) -> Place:
-    """The place of what a `join` emits; `name` says which."""
-    return Place(name, ".join(..., {part}={serde})")
+def join_place(name: str) -> SerdePlace:
+    """The place of a `join`'s messages; `name` says which."""
+    return SerdePlace(name, ".join(..., {part}={serde})")
 
 
-def timers_place(operator: str, declaration: str = ".process(..., timers={serde})") -> Place:
-    """The place of the keys of an operator's timers."""
-    return Place(f"timers of operator `{operator}`", declaration)
+def timers_place(operator: str, declaration: str = ".process(..., timers={serde})") -> SerdePlace:
+    return SerdePlace(f"timers of operator `{operator}`", declaration)
 
 
 def declared(serde: Serde[Any]) -> str:
@@ -188,7 +183,6 @@ def fitting(obj: object, part: Part) -> str | None:
 
 
 def _kind_of(serde: Serde[Any]) -> _Kind | None:
-    """The kind, if it is one of Penstock's own."""
     if not _is_ours(type(serde).__module__):
         return None
     return next((kind for kind in _KINDS if isinstance(serde, kind.classes)), None)
@@ -199,7 +193,7 @@ def _is_ours(module: str) -> bool:
 
 
 def _trim(error: Exception) -> None:
-    """Leave out the frames before the application's own, which is all of them where a serde of Penstock raised."""
+    """Leave out the frames before the application's own. If a serde of Penstock raised, those are all frames."""
     frame = error.__traceback__
     while frame is not None and _is_ours(frame.tb_frame.f_globals.get("__name__", "")):
         frame = frame.tb_next

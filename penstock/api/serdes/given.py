@@ -1,4 +1,4 @@
-"""Checks that what an application gives as a serde is one: not its class, its name, or a type of Python."""
+"""Checks that an application gives an instance as a serde: not its class, its name, or a type of Python."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MEANT = {
 
 
 def given_serde(given: object, where: str, declaration: str = "{serde}") -> Serde[Any]:
-    """Return what was given, if it is a serde.
+    """Return the given object, if it is a serde.
 
     Args:
-        given: what the application gave.
-        where: names what the serde is for, as "store `totals`: the serde of the keys".
+        given: the object from the application.
+        where: the purpose of the serde, as "store `totals`: the serde of the keys".
         declaration: declares a serde there, as `app.store("totals", key={serde})`.
 
     Raises:
@@ -50,7 +50,6 @@ def given_serde(given: object, where: str, declaration: str = "{serde}") -> Serd
 
 
 def _made(serde: type[Serde[Any]]) -> str:
-    """How an instance of the class is made."""
     if not serde.__module__.startswith("penstock."):
         return f"{serde.__qualname__}()"
     package = "pss" if serde.__module__.startswith("penstock.spark.") else "ps"

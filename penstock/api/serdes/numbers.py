@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from penstock.api.serdes.base import Serde, T
 
 
-class _Packed(Serde[T]):
+class _PackedNumber(Serde[T]):
     _struct: ClassVar[struct.Struct]
 
     def from_bytes(self, data: bytes) -> T:
@@ -21,7 +21,7 @@ class _Packed(Serde[T]):
         return value
 
 
-class Integer(_Packed[int]):
+class Integer(_PackedNumber[int]):
     r"""A signed integer of 4 bytes, big-endian, as Samza's IntegerSerde.
 
     The keys of a store sort as numbers, because their sign bit is flipped. `SamzaInteger` does not flip it.
@@ -38,7 +38,7 @@ class Integer(_Packed[int]):
         return OrderedInteger()
 
 
-class Long(_Packed[int]):
+class Long(_PackedNumber[int]):
     r"""A signed integer of 8 bytes, big-endian, as Samza's LongSerde and Kafka's LongSerializer.
 
     The keys of a store sort as numbers, because their sign bit is flipped. `SamzaLong` does not flip it.
@@ -57,7 +57,7 @@ class Long(_Packed[int]):
         return OrderedLong()
 
 
-class Double(_Packed[float]):
+class Double(_PackedNumber[float]):
     """An IEEE 754 double of 8 bytes, big-endian, as Samza's DoubleSerde. An int that equals no double is refused.
 
     A key -0.0 is written as 0.0, because the two are equal in Python. The keys of a store sort as numbers, from -inf to

@@ -92,7 +92,7 @@ class Tuple(Serde[tuple[Any, ...]]):
 
 
 def _end_of_escaped(data: bytes, start: int) -> int:
-    """Where a field ends. A zero of the field is always followed by FF, so the first 00 01 is its end."""
+    """The end of a field. A zero of the field is always followed by FF, so the first 00 01 is its end."""
     end = data.find(_END, start)
     if end < 0:
         raise ValueError(f"the field that begins at byte {start} does not end")

@@ -29,7 +29,7 @@ class LatestFirst(Serde[int]):
 
 
 class VersionKey(Tuple):
-    """A key and the event time of a version. The versions of a key follow each other, also where keys do not sort."""
+    """A key and the event time of a version. The versions of a key follow each other, even if keys do not sort."""
 
     def __init__(self, key: Serde[Any]) -> None:
         self.fields = (key, LatestFirst())
@@ -39,11 +39,11 @@ class VersionKey(Tuple):
         return f"version-key({self.fields[0].name})"
 
 
-class _Deleted:
-    """What `VersionValue` takes for a version that says that its key has no value."""
+class _Deletion:
+    """The object that `VersionValue` takes for a version which says that its key has no value."""
 
 
-DELETED: Final = _Deleted()
+DELETED: Final = _Deletion()
 
 
 class VersionValue(Serde[Any]):

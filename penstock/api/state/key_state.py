@@ -1,4 +1,4 @@
-"""State of the current key: views of what a store has for the key of the message that a task handles."""
+"""State of the current key: views of a store's entries for the key of the message that a task handles."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ K = TypeVar("K")
 NO_CALL: Final = object()
 """The current key while the task handles nothing that has one."""
 
-Place: TypeAlias = tuple[int, int]
-"""Where an element is in a list: the batch time when it was appended, and a number that grows within it."""
+ListPlace: TypeAlias = tuple[int, int]
+"""The place of an element in a list: the batch time when it was appended, and a number that grows within it."""
 
 
 class CurrentKey:
@@ -30,7 +30,7 @@ class CurrentKey:
         self.key: Any = NO_CALL
 
     def get(self) -> Any:
-        """The key. Raises ConfigError if there is none."""
+        """Raises ConfigError if there is no key."""
         key = self.key
         if key is None or key is NO_CALL:
             raise self._missing()
@@ -109,7 +109,7 @@ class ValueState(Generic[V]):
         return self._store.get(self._current.get(), default)
 
     def exists(self) -> bool:
-        """Whether the key has a value."""
+        """Return True if the key has a value."""
         return self._store.get(self._current.get()) is not None
 
     def update(self, value: V | None) -> None:
@@ -151,7 +151,7 @@ class ListState(Generic[V]):
         [[5, 3, 0]]
     """
 
-    def __init__(self, store: KeyValueStore[Any, V], current: CurrentKey, next_place: Callable[[], Place]) -> None:
+    def __init__(self, store: KeyValueStore[Any, V], current: CurrentKey, next_place: Callable[[], ListPlace]) -> None:
         self._store = store
         self._current = current
         self._next_place = next_place
@@ -180,7 +180,7 @@ class ListState(Generic[V]):
         return (value for _, value in self._store.items(prefix=(self._current.get(),)))
 
     def exists(self) -> bool:
-        """Whether the list has an element. Only the first one is read."""
+        """Return True if the list has an element. Only the first one is read."""
         return next(self._store.items(prefix=(self._current.get(),)), None) is not None
 
     def clear(self) -> None:
@@ -231,7 +231,7 @@ class MapState(Generic[K, V]):
         return self._store.get((self._current.get(), map_key), default)
 
     def __contains__(self, map_key: K) -> bool:
-        """Whether the map has the key."""
+        """Return True if the map has the key."""
         return self._store.get((self._current.get(), map_key)) is not None
 
     def put(self, map_key: K, value: V | None) -> None:
@@ -265,7 +265,7 @@ class MapState(Generic[K, V]):
         return ((key[1], value) for key, value in self._store.items(prefix=(self._current.get(),)))
 
     def exists(self) -> bool:
-        """Whether the map has an entry. Only the first one is read."""
+        """Return True if the map has an entry. Only the first one is read."""
         return next(self._store.items(prefix=(self._current.get(),)), None) is not None
 
     def clear(self) -> None:

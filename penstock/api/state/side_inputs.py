@@ -1,4 +1,4 @@
-"""What fills a store or a table from the outside: side inputs, and tables that somebody pushes."""
+"""The sources of stores and tables that the job only reads: side inputs, and tables that somebody pushes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SideInputsProcessor(Protocol):
             store: the store as it is now, with everything returned before. It can only be read.
 
         Returns:
-            what is written: an entry with the key None is ignored, one with the value None deletes its key.
+            the entries to write: an entry with the key None is ignored, one with the value None deletes its key.
         """
         ...
 
@@ -139,13 +139,13 @@ class SideStream:
 
 @dataclass(frozen=True, slots=True)
 class SideInputs:
-    """How streams fill a store."""
+    """The streams that fill a store, and the way from their messages to entries."""
 
     streams: tuple[SideStream, ...]
     processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None
     """None: each message is an entry as it is."""
     broadcast: bool = False
-    """Whether every task has everything; otherwise task i has what partition i brings."""
+    """Every task has everything; otherwise task i has the messages of partition i."""
 
 
 @dataclass(frozen=True, slots=True)

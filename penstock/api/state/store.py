@@ -1,4 +1,4 @@
-"""The interface of key-value stores: what an application uses."""
+"""The interface of key-value stores to an application."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TtlFrom: TypeAlias = Literal["write", "access"]
 
 @dataclass(frozen=True, slots=True)
 class TimeToLive:
-    """How long the entries of a store live after their last write, or their last access."""
+    """The time for which entries live after their last write, or their last access."""
 
     ms: int
     since: TtlFrom = "write"
@@ -31,18 +31,19 @@ class TimeToLive:
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
-    """A declared store: its name, its serdes, and how long its entries live. Every task has a separate instance."""
+    """A declared store: its name, its serdes, and the time to live of its entries. Every task has a separate
+    instance."""
 
     name: str
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     ttl: TimeToLive | None = None
     side: Side | None = None
-    """What fills it from the outside; the job then only reads it. None: the job writes it."""
+    """The source that fills it; the job then only reads it. None: the job writes it."""
 
 
 OPERATOR_STORES = (".window", ".join", ".timers")
-"""What the names of stores that belong to one operator end with: `<operator id>.window`."""
+"""Endings of the names of stores that belong to one operator: `<operator id>.window`."""
 
 
 OperatorKind: TypeAlias = Literal["window", "join", "temporal-join", "timers", "versions"]
@@ -51,8 +52,8 @@ STORE_LAYOUTS: dict[OperatorKind, int] = {"window": 1, "join": 1, "temporal-join
 """The number of the layout in which operators of a kind write their stores.
 
 Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
-would be read wrongly. What writes them is in `runtime/windows`, `runtime/joins`, `runtime/operators/temporal_join.py`,
-`runtime/timers.py` and `runtime/operators/send_to_table.py`.
+would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
+`runtime/operators/temporal_join.py`, `runtime/timers.py` and `runtime/operators/send_to_table.py`.
 """
 _LAYOUT = ":layout="
 _NUMBERED = re.compile(rf"(.*){_LAYOUT}([0-9]+)")
@@ -81,7 +82,7 @@ def layout_of(definition: str) -> int:
 
 
 class OperatorBytes(Bytes):
-    """The values of a store that belongs to one operator. Only the operator knows what they mean."""
+    """The values of a store that belongs to one operator, which alone knows their meaning."""
 
     def __init__(self, definition: str) -> None:
         self._definition = definition
@@ -150,7 +151,7 @@ class KeyValueStore(ABC, Generic[K, V]):
         self.delete(key)
 
     def __contains__(self, key: K) -> bool:
-        """Whether the key has a value."""
+        """Return True if the key has a value."""
         return self.get(key) is not None
 
     def __iter__(self) -> Iterator[K]:

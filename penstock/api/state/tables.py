@@ -11,7 +11,7 @@ from penstock.api.state.store import StoreSpec
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """A declared table: what `send_to` writes and `join_table` reads. `app.table(...)` makes it.
+    """A declared table, which `send_to` writes and `join_table` reads. `app.table(...)` makes it.
 
     Example:
         >>> app = ps.StreamApplication("names")
@@ -28,9 +28,9 @@ class Table:
     name: str
     """The name of its store."""
     key_serde: Serde[Any]
-    """The serde of the keys of the streams that it meets."""
+    """The serde of the keys of streams that write or join it."""
     history_ms: int | None = None
-    """How long versions are kept below the watermark, in milliseconds; None: the table has no versions."""
+    """The time for which versions are kept below the watermark, in milliseconds; None: the table has no versions."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from penstock.errors import ConfigError
 
 Of: TypeAlias = Callable[[Any], Any]
-"""What is aggregated of a message's value."""
+"""Selects the aggregated part of a message's value."""
 
 
 METHODS = ("of", "add", "one", "merge", "result", "to_json", "from_json")
@@ -41,7 +41,7 @@ class Aggregate(ABC):
     """
 
     of: Of = _itself
-    """What is aggregated of a message's value; by default the value itself."""
+    """Selects the aggregated part of a message's value; by default the value itself."""
 
     def __post_init__(self) -> None:
         of: object = self.of
@@ -70,7 +70,7 @@ class Aggregate(ABC):
         """The state of one message.
 
         Args:
-            x: what `of` gives of it, not None.
+            x: the result of `of` for it, not None.
             time_ms: the message's time, in epoch milliseconds.
         """
 
@@ -84,7 +84,7 @@ class Aggregate(ABC):
         """
 
     def result(self, state: Any) -> Any:
-        """What a pane shows.
+        """The value that a pane shows.
 
         Args:
             state: the state; None if no value counted.
@@ -103,13 +103,13 @@ class Aggregate(ABC):
         """The state from its JSON value.
 
         Args:
-            stored: what `to_json` returned.
+            stored: the result of `to_json`.
         """
         return stored
 
 
 class Count(Aggregate):
-    """How many values there are; without `of`, how many messages."""
+    """The number of values; without `of`, of messages."""
 
     def one(self, x: Any, time_ms: int) -> Any:
         return 1
@@ -194,7 +194,7 @@ class Last(Aggregate):
 
 
 class Distinct(Aggregate):
-    """How many different values there are. Every value is kept until the window ends; they must be texts or numbers."""
+    """The number of different values. Every value is kept until the window ends; they must be texts or numbers."""
 
     def add(self, state: Any, value: Any, time_ms: int) -> Any:
         x = self.of(value)
@@ -224,7 +224,7 @@ Add: TypeAlias = Callable[[Any, Any, int], Any]
 
 
 def adder(aggregate: Aggregate) -> Add:
-    """What does the same as the aggregate's `add`, with fewer calls for the plainest ones."""
+    """A function equal to the aggregate's `add`, with fewer calls for the plainest ones."""
     make = _ADDERS.get(type(aggregate))  # a subclass may have another `one`
     return aggregate.add if make is None else make(aggregate.of)
 

@@ -8,12 +8,12 @@ _MOST = 2**60
 
 
 def whole_number(what: str, given: object, unit: str, least: int = 1) -> int:
-    """Return what was given, if it is a whole number of the unit.
+    """Return the given number, if it is a whole number of the unit.
 
     Args:
         what: names the argument, as "gap_ms".
-        given: what the application gave.
-        unit: what it counts, as "milliseconds".
+        given: the number from the application.
+        unit: the unit, as "milliseconds".
         least: the least that is allowed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Timers of tasks: what a task schedules, and what it gets when the time has come."""
+"""Timers of tasks, as they are scheduled and as they fire."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from penstock.errors import ConfigError
 
 TimeDomain: TypeAlias = Literal["event", "processing"]
-"""What a timer goes by: event time, as far as the watermark has come, or the batch time."""
+"""The time of a timer: event time, as far as the watermark has come, or the batch time."""
 
 TimerFiring: TypeAlias = Literal["due", "end-of-stream", "drain"]
-"""Why a timer fires: its time has come, or the stream ends, or the run drains, before it has."""
+"""The reason why a timer fires: its time has come, or before that the stream ends or the run drains."""
 
 AtDrain: TypeAlias = Literal["fire", "discard"]
-"""What a drain does to timers whose time has not come."""
+"""The effect of a drain on timers whose time has not come."""
 
 LONGEST_MS = 2**62
-"""Times of timers are at most so many milliseconds before or after 1970."""
+"""Limit of a timer's time, in milliseconds before or after 1970."""
 
 TIMERS = ".timers"
-"""What the name of a store of timers ends with."""
+"""The ending of the name of a store of timers."""
 
 
 def discards(timers_at_drain: object, timers: object, where: str) -> bool:
-    """Whether a drain discards the timers of an operator.
+    """True if a drain discards the timers of an operator.
 
     Args:
-        timers_at_drain: what the application has declared.
+        timers_at_drain: as the application declared it.
         timers: the serde of its timers.
         where: the operator, for the error.
 
     Raises:
-        ConfigError: the application has declared something else, or timers that the operator does not have.
+        ConfigError: the declaration is invalid, or the operator has no timers.
     """
     if timers_at_drain not in ("fire", "discard"):
         raise ConfigError(f'{where}: timers_at_drain is "fire" or "discard", not {timers_at_drain!r}')
@@ -41,7 +41,6 @@ def discards(timers_at_drain: object, timers: object, where: str) -> bool:
 
 
 def timers_store(operator: str) -> str:
-    """The name of the store that has an operator's timers."""
     return operator + TIMERS
 
 

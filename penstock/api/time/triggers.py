@@ -15,21 +15,21 @@ class Trigger:
 
 @dataclass(frozen=True, slots=True)
 class CountTrigger(Trigger):
-    """So many messages have come since the window fired last."""
+    """A number of messages have come since the window fired last."""
 
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
 class SinceFirstTrigger(Trigger):
-    """So much time has passed since the first message after the window fired last."""
+    """A time has passed since the first message after the window fired last."""
 
     ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class SinceLastTrigger(Trigger):
-    """So much time has passed since the last message."""
+    """A time has passed since the last message."""
 
     ms: int
 
@@ -149,7 +149,7 @@ class Triggers:
 
 
 def given_trigger(what: str, given: object) -> Trigger:
-    """Return what was given, if it is a trigger. Raises ConfigError, naming `what`, if it is none."""
+    """Return the given object, if it is a trigger. Raises ConfigError, naming `what`, if it is not."""
     if not isinstance(given, Trigger) or type(given) is Trigger:
         raise ConfigError(f"{what} takes a trigger, such as ps.Triggers.count(100), not {given!r}")
     return given

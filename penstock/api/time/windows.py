@@ -21,10 +21,10 @@ K = TypeVar("K")
 M = TypeVar("M")
 
 TimeDomain: TypeAlias = Literal["event", "processing"]
-"""Which time counts: that of the messages, or that of the batches."""
+"""The time that counts: that of the messages, or that of the batches."""
 
 Firing: TypeAlias = Literal["early", "on-time", "late", "drain"]
-"""Why a pane was emitted. Samza's FiringType says EARLY or DEFAULT."""
+"""The reason why a pane was emitted. Samza's FiringType says EARLY or DEFAULT."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -37,7 +37,7 @@ class TimeWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowPane(Generic[K, M]):
-    """What a window emits, as Samza's WindowPane."""
+    """The result of a window, as Samza's WindowPane."""
 
     key: K
     span: TimeWindow | None
@@ -46,7 +46,7 @@ class WindowPane(Generic[K, M]):
     """The result of the messages: the fold, a mapping of aggregates, or the list of messages."""
     firing: Firing
     number: int
-    """How many panes of the window and key came before."""
+    """The number of earlier panes of the window and key."""
 
     @property
     def window(self) -> TimeWindow:
@@ -57,7 +57,7 @@ class WindowPane(Generic[K, M]):
 
 
 class Panes(Serde[WindowPane[Any, Any]]):
-    """Panes as JSON, which is how they travel between stages. Keys and messages are as JSON leaves them."""
+    """Panes as JSON, which is how they travel between stages. Keys and messages come back as JSON leaves them."""
 
     def to_bytes(self, obj: WindowPane[Any, Any]) -> bytes:
         span = None if obj.span is None else [obj.span.start_ms, obj.span.end_ms]
@@ -73,7 +73,7 @@ class Panes(Serde[WindowPane[Any, Any]]):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Spans of one size that begin every so often."""
+    """Spans of one size that begin at regular intervals."""
 
     size_ms: int
     every_ms: int
@@ -82,14 +82,14 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Spans that grow with each message, and end when none came for so long."""
+    """Spans that grow with each message, and end when none came for a time."""
 
     gap_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """So many messages."""
+    """A fixed number of messages."""
 
     messages: int
 
@@ -104,7 +104,7 @@ class Sliding:
 Shape: TypeAlias = Fixed | Session | Counting | Sliding
 
 
-# What a window keeps of its messages.
+# The contents of a window.
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,6 @@ class Fold:
     merge: Callable[[Any, Any], Any] | None
 
     def callbacks(self) -> Iterator[Callback]:
-        """The application's functions that it calls."""
         yield Callback("the function that makes the fold's initial value", self.initial)
         yield Callback("the fold's function", self.add)
         yield Callback("the function that merges two values of the fold", self.merge)
@@ -129,7 +128,6 @@ class Aggregates:
     by_name: Mapping[str, Aggregate]
 
     def callbacks(self) -> Iterator[Callback]:
-        """The application's functions that it calls."""
         for each in self.by_name.values():
             yield from methods(each, METHODS)
 
@@ -139,7 +137,6 @@ class Messages:
     """All values, in the order they came in."""
 
     def callbacks(self) -> Iterator[Callback]:
-        """None."""
         yield from ()
 
 
@@ -164,7 +161,7 @@ class Window:
 
     @property
     def keeps_messages(self) -> bool:
-        """Whether all messages are kept until it fires: sliding windows share messages; sessions merge, and a fold may
+        """True if all messages are kept until it fires: sliding windows share messages; sessions merge, and a fold may
         not say how."""
         if isinstance(self.shape, Sliding):
             return True
@@ -174,7 +171,7 @@ class Window:
 
 
 class WindowOptions(TypedDict, total=False):
-    """What all kinds of windows take; see `Windows`."""
+    """The options of all kinds of windows; see `Windows`."""
 
     time: TimeDomain
     fold: tuple[Any, ...] | None
@@ -189,7 +186,8 @@ class WindowOptions(TypedDict, total=False):
 
 
 def definition_of(window: Window, key: Serde[Any], message: Serde[Any]) -> str:
-    """What the bytes of a window's store depend on, as one word. Functions are not seen: they may change."""
+    """The properties that the bytes of a window's store depend on, as one word. Functions are left out: they may
+    change."""
     if window.keeps_messages:
         contents = f"messages({message.name})"
     elif isinstance(window.contents, Aggregates):

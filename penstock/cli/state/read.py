@@ -11,7 +11,7 @@ import typer
 
 from penstock.admin.jobs import open_job
 from penstock.admin.state.version import version_text
-from penstock.api.serdes.prefix import end_of_prefix
+from penstock.api.serdes.base import end_of_prefix
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
 from penstock.cli.shared.output import print_table

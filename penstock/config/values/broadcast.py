@@ -1,4 +1,4 @@
-"""Which partitions every task reads: the value of `task.broadcast.inputs`."""
+"""The partitions that every task reads: the value of `task.broadcast.inputs`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class PartitionRange:
 
 
 class BroadcastInputs(Kind[tuple[PartitionRange, ...]]):
-    """A list of single partitions and ranges of them. One that stands there twice counts once."""
+    """A list of single partitions and ranges. A repeated entry counts once."""
 
     expected = "a list, separated by commas, of partitions: `system.stream#p`, or `system.stream#[first-last]`"
 

@@ -1,4 +1,4 @@
-"""How the text of a configuration value becomes a value: one small class per kind of value."""
+"""Kinds of configuration values: one small class for each, which reads and writes its text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_MS = 36525 * 24 * 3600 * 1000
 
 
 class RefusedError(ValueError):
-    """A value is not of its kind; the text, where there is one, adds to what the kind expects."""
+    """A value is not of its kind. A text, if there is one, adds to the kind's `expected`."""
 
 
 class Kind(ABC, Generic[T]):
@@ -36,14 +36,14 @@ class Kind(ABC, Generic[T]):
     @property
     @abstractmethod
     def expected(self) -> str:
-        """What a value must be, as error messages and the reference show it."""
+        """A description of valid values, for error messages and the reference."""
 
     @abstractmethod
     def read(self, text: str) -> T:
-        """The value of the text. Raises RefusedError, with the reason where `expected` does not say enough."""
+        """The value of the text. Raises RefusedError, with the reason unless `expected` says enough."""
 
     def parse(self, raw: Raw) -> T:
-        """The value of what a source delivered; surrounding blanks do not count. Raises RefusedError."""
+        """The value of a source's text or list; surrounding blanks do not count. Raises RefusedError."""
         if isinstance(raw, tuple):
             raise RefusedError("a list")
         return self.read(raw.strip())
@@ -182,7 +182,7 @@ class Bytes(Number):
 
 
 @dataclass(frozen=True)
-class Listed(Kind[tuple[str, ...]]):
+class NameList(Kind[tuple[str, ...]]):
     """A list, in order and without repetition, of at least one of the known names."""
 
     known: tuple[str, ...]
@@ -220,7 +220,7 @@ class Listed(Kind[tuple[str, ...]]):
 
 @dataclass(frozen=True)
 class Factory(Kind[str]):
-    """What makes a part of a job: a short name, Samza's class name of the same, or `module:Class` for one's own."""
+    """The factory of a part of a job: a short name, Samza's class name of the same, or `module:Class` for one's own."""
 
     known: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -237,7 +237,7 @@ class Factory(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Backends(Listed):
+class Backends(NameList):
     """Names of state backends: short ones, Samza's class names of the same, or `module:Class` for one's own."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)
@@ -254,7 +254,6 @@ class Backends(Listed):
 
 
 def is_own(factory: str) -> bool:
-    """Whether a factory is named as `module:Class`."""
     return re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", factory) is not None
 
 

@@ -1,4 +1,4 @@
-"""How many checkpoints are kept: the value of `task.checkpoint.retained`."""
+"""The number of kept checkpoints: the value of `task.checkpoint.retained`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class RetentionPolicy:
     days: int = 0
 
 
-class Retained(Kind[RetentionPolicy]):
-    """A number, and after it, each where wanted, hours and days: `10,24h,7d`."""
+class Retention(Kind[RetentionPolicy]):
+    """A number, optionally followed by hours and by days: `10,24h,7d`."""
 
     expected = "how many of the newest, then for how many hours one each, then for how many days: `10`, `10,24h,7d`"
 

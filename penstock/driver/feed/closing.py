@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Control
 from penstock.batch.pace import Pace
-from penstock.batch.ranges import NOTHING, BatchRanges, Unread, plan_ranges
+from penstock.batch.ranges import NOTHING, BatchRanges, UnreadMessages, plan_ranges
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
@@ -43,7 +43,7 @@ class Closing:
             control = boundary.closing_with
         moment = self._event_time.look(boundary, None, self._clock.now_ms())
         known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
-        unread = Unread.of(boundary.unread, boundary.left)
+        unread = UnreadMessages.of(boundary.unread, boundary.left)
         if portions := plan_ranges(unread.positions, unread.ends, pace, None):
             return Planned(BatchRanges.group(portions, self._sources), known, moment)
         return self.close(boundary, control, moment, known)

@@ -13,8 +13,8 @@ from penstock.batch.batch import is_new_period
 from penstock.batch.positions import Ends, TaskSsp
 from penstock.batch.watermarks import (
     GivenWatermark,
+    PartitionAtEnd,
     TimeFlow,
-    Waiting,
     Watermarks,
     at_the_end,
     closing_watermarks,
@@ -55,7 +55,7 @@ class EventTime:
         self._period_ms = period_ms
         self.has_end = has_end or flow is not None
         """Whether the end of the stream is a reason for a last batch."""
-        self._waiting: dict[TaskSsp, Waiting] = {}
+        self._waiting: dict[TaskSsp, PartitionAtEnd] = {}
         self._named: set[TaskSsp] = set()
         """The partitions that `tell` has named."""
 

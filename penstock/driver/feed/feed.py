@@ -13,7 +13,7 @@ from penstock.batch.losses import find_losses, refuse_losses
 from penstock.batch.pace import BatchBounds, Pace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
-from penstock.batch.ranges import BatchRanges, Unread, plan_with_unread, read_by_input
+from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.closing import Closing
@@ -132,7 +132,7 @@ class OffsetFeed:
             return Skip(losses)
         portions: Mapping[TaskSsp, Portion] = {}
         if not boundary.is_behind:
-            unread = Unread.of(boundary.unread, boundary.left)
+            unread = UnreadMessages.of(boundary.unread, boundary.left)
             portions = plan_with_unread(partial(self._of_inputs, boundary.positions, ends), self._pace, unread)
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}

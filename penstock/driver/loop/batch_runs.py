@@ -20,7 +20,13 @@ from penstock.errors import (
 )
 from penstock.graph.topology import Topology
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+from penstock.runtime.stage.outcome import (
+    InconsistentReports,
+    JobFailed,
+    SuccessfulBatch,
+    UserCodeFailed,
+    decide_outcome,
+)
 from penstock.wire.calls import START_RUN
 from penstock.wire.ports import BatchRunner, Fleet, RunBrokenError
 from penstock.wire.protocol import StartRun
@@ -33,7 +39,7 @@ class GoodRun:
     """A run whose attempts End may apply."""
 
     batch: Batch
-    outcome: Succeeded
+    outcome: SuccessfulBatch
     reports: tuple[Report, ...]
     began: float
     """On the run's monotonic clock, in seconds."""
@@ -90,12 +96,12 @@ class BatchRuns:
             batch = batch.next_run()
         return None
 
-    def _decide(self, reports: list[Report]) -> Succeeded | None:
+    def _decide(self, reports: list[Report]) -> SuccessfulBatch | None:
         """None if the batch has to be run again."""
         match decide_outcome(reports, self._topology, self._tasks):
-            case Succeeded() as outcome:
+            case SuccessfulBatch() as outcome:
                 return outcome
-            case Inconsistent(reason):
+            case InconsistentReports(reason):
                 self._failures.count(RetryableError(reason))
                 return None
             case UserCodeFailed(failed):

@@ -1,1 +1,1 @@
-"""What the operator that joins two streams keeps in its store."""
+"""The messages that the join of two streams keeps in its store."""

@@ -1,13 +1,13 @@
-"""keep="all": the messages of a key in cells, each of which has those of one span of time.
+"""keep="all": the messages of a key are kept in cells, one for each span of time.
 
 | entry | value |
 |---|---|
-| `c` start key | a cell: of each side how many pieces it has, and times and values of the messages that are in none |
-| `p` start side number key | a piece: times and values of messages of one side of the cell that came earlier |
+| `c` start key | a cell: for each side the number of its pieces, and times and values of the messages in none |
+| `p` start side number key | a piece: times and values of earlier messages of one side of the cell |
 
 A span is as long as the bounds of the join. All partners of a message are therefore in its own cell and in one beside
-it, which are read by their names. No entry says when a message expires: a cell is dropped as a whole. A cell of many
-messages is written in pieces, so that a message costs the same, however many came before.
+it, and both are read by name. No entry says when a message expires: a cell is dropped as a whole. A large cell is
+written in pieces, so that a message costs the same, however many came before.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ import msgspec
 
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
-from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes
 
 _PIECE_BYTES = 4096
-"""A cell that is larger puts its messages into pieces, of each side those that take half of it or more."""
+"""A larger cell moves into pieces the messages of each side that take half of this or more."""
 
 _Rows: TypeAlias = tuple[list[int], list[bytes | None]]
-"""Times and values of messages, as they came."""
 _Part: TypeAlias = tuple[int, list[int], list[bytes | None]]
-"""What a cell has of a side: how many pieces, and the messages that are in none."""
+"""One side of a stored cell: the number of its pieces, and the messages that are in no piece."""
 _ABSENT: Any = object()
 _LETTERS = (b"l", b"r")
-"""Of the sides, in the order of their parts of a cell."""
 _by_time = itemgetter(0)
 
 
 class _Half:
-    """What a cell has of one side, as the running attempt sees it."""
+    """One side of a cell, as the running attempt sees it."""
 
     __slots__ = ("older", "pieces", "times", "values")
 
     def __init__(self, pieces: int, times: list[int], values: list[bytes | None]) -> None:
         self.pieces = pieces
         self.times = times
-        """Of the messages that are in no piece, as they came."""
+        """The messages that are in no piece, in order of arrival."""
         self.values = values
         self.older: list[Row] | None = None
-        """The messages in the pieces, once they were read."""
+        """The messages in the pieces; None until they are read."""
 
 
 class _Cell:
@@ -62,15 +60,15 @@ class _Cell:
         self.changed = False
 
 
-class EveryRow(Kept):
-    """All messages of the span."""
+class EveryRow(KeptMessages):
+    """Keeps all messages of the span."""
 
     def __init__(self, store: KeyValueStore[bytes, bytes], sides: tuple[Side, Side]) -> None:
         self._store = store
         self._span = sides[0].back_ms + sides[0].ahead_ms + 1
         self._ahead = max(side.ahead_ms for side in sides)
         self._cells: dict[bytes, _Cell | None] = {}
-        """By name; None: it is not there."""
+        """By name; None: the store has no such cell."""
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(tuple[_Part, _Part]).decode
         self._decode_piece = msgspec.msgpack.Decoder(_Rows).decode
@@ -148,7 +146,6 @@ class EveryRow(Kept):
             self._store.delete(name)
 
     def _look(self, side: Side, start: int, key: bytes, first: int, last: int, found: list[Row]) -> None:
-        """Add the partners that are in another cell."""
         name = b"c" + time_bytes(start) + key
         cell = self._cells.get(name, _ABSENT)
         if cell is _ABSENT:
@@ -157,7 +154,6 @@ class EveryRow(Kept):
             self._find(side, name, cell, first, last, found)
 
     def _find(self, side: Side, name: bytes, cell: _Cell, first: int, last: int, found: list[Row]) -> None:
-        """Add the messages of the cell that are on the other side and within these times."""
         half, letter = (cell.right, b"r") if side.is_left else (cell.left, b"l")
         if half.pieces:
             if half.older is None:

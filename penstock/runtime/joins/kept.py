@@ -1,4 +1,4 @@
-"""What both ways to keep messages have in common."""
+"""The interface of the two ways to keep the messages of a join."""
 
 from __future__ import annotations
 
@@ -7,39 +7,37 @@ from abc import ABC, abstractmethod
 from penstock.runtime.joins.side import Row, Side
 
 
-class Kept(ABC):
+class KeptMessages(ABC):
     """The messages of both sides that later messages may join, in the operator's store.
 
-    What an attempt reads and changes is held until `save`.
+    An attempt's reads and changes are held in memory until `save`.
     """
 
     @property
     @abstractmethod
-    def held(self) -> int:
-        """How many entries are held."""
+    def held(self) -> int: ...
 
     @abstractmethod
-    def clear(self) -> None:
-        """Forget what is held."""
+    def clear(self) -> None: ...
 
     @abstractmethod
     def save(self) -> None:
-        """Store what has changed, and hold nothing any longer."""
+        """Store the changes, and hold nothing."""
 
     @abstractmethod
     def take(self, side: Side, key: bytes, row: Row) -> tuple[list[Row], Row | None]:
-        """Find the partners of a message, by time and then as they came, and keep it. Also returns a message that is
-        not kept because of that: another one of the side, or this one itself."""
+        """Find the partners of a message, by time and then in order of arrival, and keep the message. Also returns the
+        message that is not kept as a result: an earlier one of the side, or this one itself."""
 
     @abstractmethod
     def at(self, side: Side, key: bytes, time_ms: int) -> list[bytes | None]:
-        """The values of the messages of a side and key at this time. Nothing is held."""
+        """The values of the messages of a side and key at this time. Nothing may be held."""
 
     @abstractmethod
     def drop(self, done: int, before: int, most: int | None) -> None:
-        """Remove messages that no message at `done` or later can join. Nothing is held.
+        """Remove messages that no message at `done` or later can join. Nothing may be held.
 
         Args:
-            before: what `done` was the last time. Messages from then on may be kept longer than needed.
-            most: how many entries to remove at most.
+            before: the previous `done`. Messages from then on may be kept longer than needed.
+            most: the largest number of entries to remove.
         """

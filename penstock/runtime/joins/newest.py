@@ -1,4 +1,4 @@
-"""keep="newest": of each key and side one message, that with the highest time; among equals the one that came last.
+"""keep="newest": one message of each key and side, the one with the highest time; among equals, the last to come.
 
 | entry | value |
 |---|---|
@@ -15,23 +15,23 @@ import msgspec
 
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import END_OF_TIME
-from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.side import Row, Side
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _ABSENT: Any = object()
 
 
-class NewestRow(Kept):
-    """The newest message of each key and side."""
+class NewestRow(KeptMessages):
+    """Keeps the newest message of each key and side."""
 
     def __init__(self, store: KeyValueStore[bytes, bytes], sides: tuple[Side, Side]) -> None:
         self._store = store
         self._sides = {side.letter: side for side in sides}
         self._span = sides[0].back_ms + sides[0].ahead_ms + 1
-        """Messages are dropped together that are in the same span of time."""
+        """Messages in the same span of time are dropped together."""
         self._rows: dict[bytes, Row | None] = {}
-        """By name; None: it is not there."""
+        """By name; None: the store has no such message."""
         self._changed: set[bytes] = set()
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode = msgspec.msgpack.Decoder(tuple[int, bytes | None]).decode

@@ -1,4 +1,4 @@
-"""The two sides of a join, and the messages of them that wait. Pure."""
+"""The two sides of a join. Pure."""
 
 from __future__ import annotations
 
@@ -8,30 +8,28 @@ from typing import TypeAlias
 from penstock.api.joins import Join
 
 Row: TypeAlias = tuple[int, bytes | None]
-"""A message as it is kept: its event time in epoch milliseconds, and the bytes of its value."""
+"""A message as it is kept: event time in epoch milliseconds, and the bytes of the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Where a message of one side has its partners, and how long it waits for them."""
+    """The bounds within which a message of one side finds its partners."""
 
     is_left: bool
     letter: bytes
-    """The side as a part of an entry's key."""
     back_ms: int
-    """How much earlier a partner may be."""
+    """The greatest distance of an earlier partner."""
     ahead_ms: int
-    """How much later a partner may be."""
+    """The greatest distance of a later partner."""
     alone: bool
-    """Whether a message without a partner is emitted."""
+    """A message without a partner is emitted."""
 
     def last_ms(self, time_ms: int) -> int:
-        """The latest time of a partner: the timestamp of a message that stays without one."""
+        """The latest time of a partner, which is the timestamp of a message that stays without one."""
         return time_ms + self.ahead_ms
 
 
 def sides_of(join: Join) -> tuple[Side, Side]:
-    """The left side and the right side."""
     before, after = join.before_ms, join.after_ms
     left = Side(is_left=True, letter=b"l", back_ms=before, ahead_ms=after, alone=join.emits_left)
     right = Side(is_left=False, letter=b"r", back_ms=after, ahead_ms=before, alone=join.emits_right)

@@ -1,4 +1,4 @@
-"""The messages without a partner, in the order of the times from which on none can come.
+"""The messages without a partner, in the order of the times from which on no partner can come.
 
 | entry | value |
 |---|---|
@@ -22,29 +22,26 @@ _FIRST, _BEHIND = b"u", b"v"
 _ALONE, _BEHIND_ALONE = b"a", b"b"
 _NO_VALUE, _VALUE = b"\x00", b"\x01"
 
-Alone: TypeAlias = tuple[int, bytes, bytes, bytes | None]
+LoneMessage: TypeAlias = tuple[int, bytes, bytes, bytes | None]
 """A message that stays without a partner: the timestamp of its result, its side, its key and its value."""
 
 _AT_ONCE = 1000
-"""So many are taken out at once: deleting them while the store is scanned would cost more."""
+"""Entries taken out together: to delete them while the store is scanned would cost more."""
 
 
-class Waiting:
-    """Only messages of sides that emit those without a partner are here."""
+class WaitingMessages:
+    """Holds messages of sides that emit those without a partner, and no others."""
 
     def __init__(self, store: KeyValueStore[bytes, bytes]) -> None:
         self._store = store
         self._held: dict[bytes, bool] = {}
-        """Whether an entry is there, of those that the running attempt changed and that are not stored yet."""
+        """Changes of the running attempt that are not stored yet: True if the entry exists."""
         self._number = 0
-        """Of the last message that was left alone."""
 
     def clear(self) -> None:
-        """Forget what is not stored."""
         self._held.clear()
 
     def save(self) -> None:
-        """Store what has changed."""
         put = self._store.put
         for entry, there in self._held.items():
             if there:
@@ -54,11 +51,10 @@ class Waiting:
         self._held.clear()
 
     def add(self, side: Side, key: bytes, time_ms: int) -> None:
-        """A message has no partner yet."""
         self._held[_entry(side, key, time_ms)] = True
 
     def remove(self, side: Side, key: bytes, time_ms: int) -> bool:
-        """A message waits no more. Returns whether it did."""
+        """Note that a message waits no longer. Returns True if it did."""
         entry = _entry(side, key, time_ms)
         there = self._held.get(entry)
         if there is None:
@@ -68,8 +64,8 @@ class Waiting:
         return there
 
     def take_due(self, watermark: int) -> list[tuple[int, bytes, bytes]]:
-        """Remove the first of those whose end is at the watermark or before. Returns end, side and key of each, in this
-        order; nothing if there are none. Nothing is held."""
+        """Remove the first entries whose end is at or before the watermark, in order. Returns end, side and key of
+        each; empty if there are none. Nothing may be held."""
         behind = _BEHIND if watermark >= END_OF_TIME else _FIRST + time_bytes(watermark + 1)
         due = [entry for entry, _ in islice(self._store.range(_FIRST, behind), _AT_ONCE)]
         for entry in due:
@@ -77,13 +73,12 @@ class Waiting:
         return [(time_of(entry[1:9]), entry[9:10], entry[10:]) for entry in due]
 
     def leave_alone(self, time_ms: int, letter: bytes, key: bytes, value: bytes | None) -> None:
-        """Store a message that stays without a partner, until the end of the attempt's input."""
         self._number += 1
         entry = _ALONE + time_bytes(time_ms) + letter + self._number.to_bytes(8, "big") + key
         self._store.put(entry, _NO_VALUE if value is None else _VALUE + value)
 
-    def take_left_alone(self) -> list[Alone]:
-        """Remove all of these, and return them as they came."""
+    def take_left_alone(self) -> list[LoneMessage]:
+        """Remove and return the messages of `leave_alone`, in the order of time and side, then of arrival."""
         found = list(self._store.range(_ALONE, _BEHIND_ALONE))
         for entry, _ in found:
             self._store.delete(entry)
@@ -94,7 +89,7 @@ class Waiting:
 
 
 def first_end(store: KeyValueStore[bytes, bytes]) -> int | None:
-    """The end of the first one that waits in a store; None if there is none."""
+    """The first end in a store; None if no message waits."""
     first = next(iter(store.range(_FIRST, _BEHIND)), None)
     return None if first is None else time_of(first[0][1:9])
 

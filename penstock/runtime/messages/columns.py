@@ -1,8 +1,8 @@
 """Messages in columns, which is how they pass the operators of a stage.
 
-An operator takes some messages at a time, as columns, and hands on columns: what is paid for each message is the
-application's function and little else. What the application's own code emits is handed on one message at a time, by
-`Target.push`, because the application may change what it emitted as soon as the call has returned.
+An operator takes several messages as columns, and hands on columns, so that a message costs little more than the
+application's function. Messages that the application's own code emits are handed on one at a time, by `Target.push`,
+because the application may change an emitted object as soon as the call has returned.
 """
 
 from __future__ import annotations
@@ -15,30 +15,26 @@ from operator import index, itemgetter
 from typing import Any, Protocol, TypeAlias
 
 from penstock.api.serdes import Bytes, Serde, not_bytes
-from penstock.api.serdes.failures import Part, Place
+from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.task import IncomingMessageEnvelope
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
 _LONGEST = 2**62
-"""Event times are at most so many milliseconds before or after 1970, so that delays can be added."""
+"""Limit of an event time, in milliseconds before or after 1970, so that delays can be added."""
 _INTEGERS = frozenset({int})
 _SERIALISED = frozenset({bytes, type(None)})
 
 Push: TypeAlias = Callable[[Any, Any], None]
-"""Takes one message: key and value."""
 
 Raw: TypeAlias = Sequence[bytes | None]
-"""Keys or values, serialised."""
 
 Accept: TypeAlias = "Callable[[Columns], None]"
-"""Takes some messages."""
 
 Step: TypeAlias = "Callable[[Columns], Columns]"
-"""What becomes of some messages."""
 
 
 class Target(Protocol):
-    """What messages go to: an operator, an outlet, or several of them."""
+    """The receiver of messages: an operator, an outlet, or several of them."""
 
     @property
     def accept(self) -> Accept:
@@ -46,7 +42,7 @@ class Target(Protocol):
 
     @property
     def push(self) -> Push:
-        """Take one message, which was made from the one at the position."""
+        """Take one message, which was made from the message at the position."""
 
 
 class Columns:
@@ -66,9 +62,8 @@ class Columns:
         key_bytes: Raw | None = None,
         value_bytes: Raw | None = None,
     ) -> None:
-        """`keys` may be None where `key_bytes` are there, which `entry` decodes."""
+        """`keys` may be None if there are `key_bytes`, which `entry` decodes."""
         self.entry = entry
-        """Where they came in, which decodes them."""
         self._keys = keys
         self.values = values
         self.rows = rows
@@ -80,7 +75,7 @@ class Columns:
 
     @property
     def keys(self) -> Sequence[Any]:
-        """The keys, decoded by the first one that asks. Raises OperatorFailedError."""
+        """The keys, decoded at the first use. Raises OperatorFailedError."""
         if self._keys is None:
             if self.entry is None or self.key_bytes is None:
                 raise ValueError("these messages have no keys")
@@ -89,19 +84,15 @@ class Columns:
 
     @property
     def has_keys(self) -> bool:
-        """Whether the keys are decoded."""
         return self._keys is not None
 
     def with_values(self, values: Sequence[Any]) -> Columns:
-        """The same keys with other values."""
         return Columns(self.entry, self._keys, values, self.rows, self.key_bytes, None)
 
     def with_keys(self, keys: Sequence[Any]) -> Columns:
-        """The same values with other keys."""
         return Columns(self.entry, keys, self.values, self.rows, None, self.value_bytes)
 
     def where(self, kept: Sequence[bool]) -> Columns:
-        """The messages for which it is true."""
         columns = (self._keys, self.values, self.rows, self.key_bytes, self.value_bytes)
         return Columns(self.entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
 
@@ -117,7 +108,7 @@ class Columns:
         )
 
     def written_by(self, part: Part, serde: Serde[Any]) -> Raw | None:
-        """The keys or values as the serde writes them, if they were read by it and no operator replaced them."""
+        """The keys or values as the serde writes them, if it read them and no operator replaced them."""
         if self.entry is None:
             return None
         if part == "key":
@@ -130,13 +121,13 @@ def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) ->
 
 
 class Entry:
-    """Where serialised messages come into a stage, from an input or a channel. They go to outlets as they are, and
+    """The entry of serialised messages into a stage, from an input or a channel. They go to outlets as they are, and
     decoded to operators."""
 
     def __init__(
         self,
         source: str,
-        place: Place,
+        place: SerdePlace,
         key_serde: Serde[Any],
         value_serde: Serde[Any],
         position: Position,
@@ -144,8 +135,8 @@ class Entry:
         raw: Sequence[Callable[[Raw, Raw, Sequence[int]], None]] = (),
         timestamp: Callable[[Any], int] | None = None,
     ) -> None:
-        """`source` is the operator they come from, named when one does not decode; `place` where its serdes are
-        declared. `timestamp` gives the event time of a value; without one it is the message's own timestamp."""
+        """`source` is the operator that they come from, named when one does not decode; `place` is the declaration of
+        its serdes. `timestamp` gives the event time of a value; without it the message's own timestamp holds."""
         self._source = source
         self._place = place
         self.key_serde = key_serde
@@ -157,7 +148,7 @@ class Entry:
 
     @property
     def gives_times(self) -> bool:
-        """Whether it replaces the timestamps of the page. They are then in a list."""
+        """True if it replaces the timestamps of the page, which are then in a list."""
         return self._timestamp is not None
 
     def run(self, keys: Raw, values: Raw, first: int) -> None:
@@ -172,7 +163,7 @@ class Entry:
             self._target.accept(Columns(self, None, decoded, rows, keys, values))
 
     def _timed(self, timestamp: Callable[[Any], int], values: Raw, rows: range) -> Sequence[Any]:
-        """The decoded values. Their event times are in the page, before any operator or outlet looks there."""
+        """The decoded values. Sets their event times in the page, before any operator or outlet looks there."""
         page = self._position.page
         try:
             decoded = self.decoded("value", values, rows)
@@ -203,14 +194,13 @@ class Entry:
 
 
 def are_event_times(found: Sequence[int]) -> bool:
-    """Whether all of these are event times as they are."""
     if not _INTEGERS.issuperset(map(type, found)):
         return False
     return not found or (min(found) >= -_LONGEST and max(found) <= _LONGEST)
 
 
 def event_time(found: object) -> int:
-    """What a function of the application gave as an event time. Raises TypeError or ValueError if it is none."""
+    """The event time that a function of the application gave. Raises TypeError or ValueError if it is none."""
     if type(found) is not int:
         if isinstance(found, bool) or not hasattr(found, "__index__"):
             raise TypeError(f"the event time is {found!r}: expected epoch milliseconds, an int")
@@ -227,7 +217,7 @@ def encode_column(
     rows: Sequence[int],
     position: Position,
     operator: str,
-    place: Place,
+    place: SerdePlace,
 ) -> Raw:
     """The bytes of the objects; None stays None."""
     encode, elements = serde.to_bytes, iter(column)
@@ -246,13 +236,12 @@ def encode_column(
 
 
 def _given_last(column: Sequence[Any], elements: Iterator[Any]) -> Any:
-    """The element that an iterator over the column gave out last."""
     return column[index_of_last(elements, len(column))]
 
 
 def index_of_last(elements: Iterator[Any], length: int) -> int:
-    """The index of the element that an iterator over a list or a tuple gave out last. It knows how many it has left, so
-    nothing is counted while nothing fails."""
+    """The index of the element that an iterator over a list or a tuple gave out last. The iterator knows how many it
+    has left, so nothing is counted while nothing fails."""
     left: int = elements.__length_hint__()  # type: ignore[attr-defined]
     return length - left - 1
 
@@ -271,18 +260,18 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
 
 
 def envelope_of(key: Any, value: Any, page: Page, row: int) -> IncomingMessageEnvelope:
-    """A message as the application sees it. As the NamedTuple's own constructor, without its Python frame."""
+    """A message as the application sees it. Equals the NamedTuple's own constructor, without its Python frame."""
     return tuple.__new__(IncomingMessageEnvelope, (key, value, page, row))
 
 
 def envelopes_of(columns: Columns, page: Page) -> Iterator[IncomingMessageEnvelope]:
-    """The same for each message of the columns, without a Python frame."""
+    """The envelopes of all messages in the columns, without a Python frame."""
     parts = zip(columns.keys, columns.values, repeat(page), columns.rows)
     return map(tuple.__new__, repeat(IncomingMessageEnvelope), parts)
 
 
 def one_by_one(push: Push, position: Position) -> Accept:
-    """Takes each message by itself, with the position at its row."""
+    """Makes an `accept` that pushes each message by itself, with the position at its row."""
 
     def accept(columns: Columns) -> None:
         for row, key, value in zip(columns.rows, columns.keys, columns.values, strict=True):
@@ -293,8 +282,6 @@ def one_by_one(push: Push, position: Position) -> Accept:
 
 
 def as_columns(accept: Accept, position: Position) -> Push:
-    """Takes one message as columns of one."""
-
     def push(key: Any, value: Any) -> None:
         accept(Columns(None, (key,), (value,), (position.row,)))
 
@@ -321,15 +308,14 @@ class Fork:
 
 
 class MeetingFork(Fork):
-    """Several targets that lead to the same operator or store. There the order of what a message led to shows, so each
-    message passes all of them before the next one does.
+    """Several targets that lead to the same operator or store, where the order of the results shows. So each message
+    passes all of them before the next one does.
 
-    Branches that only call functions, and end at one target, run by column all the same: what they made is put in that
+    Branches that only call functions, and end at one target, run by column all the same: their results are put in that
     order where they end.
     """
 
     def __init__(self, targets: Sequence[Target], position: Position, branches: Sequence[Branch]) -> None:
-        """`branches` are the ways through the targets; see `Branch`."""
         super().__init__(targets)
         each = one_by_one(self.push, position)
         ends = [branch.end for branch in branches]
@@ -349,13 +335,13 @@ class MeetingFork(Fork):
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The way from where a stream parts to something that is more than a function of each message."""
+    """The way from a fork to the first target that is more than a function of each message."""
 
     steps: tuple[Step, ...]
     end: Accept
 
     def run(self, columns: Columns) -> Columns:
-        """What comes of the messages on the way. A loop keeps no columns but the last."""
+        """Run the steps. Keeps only the last columns: a loop holds no others."""
         for step in self.steps:
             columns = step(columns)
             if not columns.rows:
@@ -364,7 +350,7 @@ class Branch:
 
 
 def interleaved(parts: Sequence[Columns]) -> Columns:
-    """All messages of two parts or more, in the order of the rows that they were made from, and of one row in the order
+    """The messages of two or more parts, in the order of the rows that they were made from; within a row, in the order
     of the parts."""
     rows = [row for part in parts for row in part.rows]
     order: Callable[[Sequence[Any]], Sequence[Any]] = itemgetter(*sorted(range(len(rows)), key=rows.__getitem__))
@@ -390,12 +376,9 @@ def interleaved(parts: Sequence[Columns]) -> Columns:
 
 
 class _Nowhere:
-    def accept(self, columns: Columns) -> None:
-        """Nothing follows."""
+    def accept(self, columns: Columns) -> None: ...
 
-    def push(self, key: Any, value: Any) -> None:
-        """Nothing follows."""
+    def push(self, key: Any, value: Any) -> None: ...
 
 
 NOWHERE: Target = _Nowhere()
-"""The target of an operator that nothing follows."""

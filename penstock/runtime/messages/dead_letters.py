@@ -15,17 +15,17 @@ from penstock.errors import FailedMessage
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """What is needed to process the message again."""
+    """A failed message, with all that is needed to process it again."""
 
     ssp: SystemStreamPartition
     """The partition of the input message that failed, or that led to the one that failed."""
     offset: int
-    """Its offset; negative if there is none, as for a timer."""
+    """Negative if there is none, as for a timer."""
     identity: str | None
-    """What tells its stream from a later one of that name; None if that is not known."""
+    """Tells its stream from a later one of that name; None if unknown."""
     operator: str
     repartitioned: bool
-    """Whether key and value are not those of the input message, but what a `partition_by` made of it."""
+    """Key and value are those that a `partition_by` made, not those of the input message."""
     key: bytes | None
     value: bytes | None
 
@@ -39,7 +39,7 @@ def encode_dead_letter(
     identity: str | None = None,
     fired: Mapping[str, object] | None = None,
 ) -> bytes:
-    """The value of a dead letter. Of what was `fired` at the end of input, it has the name and the time.
+    """The value of a dead letter. `fired`: name and time of a firing at the end of input.
 
     Example:
         >>> failed = FailedMessage("local.trips", 0, 7, "k", "task", "ValueError: no", "")
@@ -65,11 +65,11 @@ def encode_dead_letter(
 
 
 def decode_dead_letter(data: bytes | None) -> DeadLetter:
-    """Read a value. Raises CorruptError if it is no dead letter, or one of a Penstock that did not say whether its
-    message was repartitioned."""
+    """Raises CorruptError if the value is not a dead letter, or lacks `repartitioned`, as
+    those of the first versions of Penstock."""
     what = "it is not a dead letter of this version of Penstock"
     with decoding(what):
-        written = decode(_Written, data or b"", what)
+        written = decode(_StoredLetter, data or b"", what)
         stream = SystemStream.parse(written.stream)
         return DeadLetter(
             SystemStreamPartition(stream.system, stream.stream, written.partition),
@@ -82,7 +82,7 @@ def decode_dead_letter(data: bytes | None) -> DeadLetter:
         )
 
 
-class _Written(Struct):
+class _StoredLetter(Struct):
     stream: str
     partition: int
     offset: int

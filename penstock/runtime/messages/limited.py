@@ -1,7 +1,7 @@
 """The way out to an exactly-once output that refuses some records.
 
-Such a record fails in the operator that made it, as one does that is not serialised. Once a checkpoint had it, no start
-could publish it, and each would end.
+A refused record fails in the operator that made it, like one that is not serialised. Once it was in a checkpoint, no
+start could publish it, and each would end.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.errors import ConfigError
 from penstock.graph.topology import Channel
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
@@ -21,7 +21,7 @@ from penstock.system.contract.limits import RecordLimits
 class LimitedOutlet(Outlet):
     """An outlet that takes no record which its stream refuses."""
 
-    def __init__(self, channel: Channel, position: Position, place: Place, limits: RecordLimits) -> None:
+    def __init__(self, channel: Channel, position: Position, place: SerdePlace, limits: RecordLimits) -> None:
         self._limits = limits
         self._position = position
         super().__init__(channel, position, place)
@@ -44,7 +44,6 @@ class LimitedOutlet(Outlet):
         return checked
 
     def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
-        """Add messages that are serialised already, unless the stream refuses one of them."""
         least = self._limits.least_bytes
         is_small = least is None or sum(len(part or b"") for column in (keys, values) for part in column) <= least
         if not is_small or (self._limits.needs_key and None in keys):

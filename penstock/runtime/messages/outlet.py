@@ -1,4 +1,4 @@
-"""The ways out of a stage: what is sent, in columns, until it is cut into packets."""
+"""The ways out of a stage: messages in columns, until they are cut into packets."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import not_bytes
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode_column
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA
 
 FLUSH_MESSAGES = 8192
-"""Messages a channel collects before they are cut into packets."""
-
+"""Messages that a channel collects before they are cut into packets."""
 FLUSH_BYTES = 8 << 20
 """Bytes of keys and values that a channel collects before they are cut into packets."""
 
@@ -35,7 +34,7 @@ class Outlet:
     It is a `Target`: a message that does not serialise failed in the operator that made it.
     """
 
-    def __init__(self, channel: Channel, position: Position, place: Place) -> None:
+    def __init__(self, channel: Channel, position: Position, place: SerdePlace) -> None:
         self.channel = channel
         self._place = place
         self.keys: list[bytes | None] = []
@@ -46,11 +45,10 @@ class Outlet:
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []
         self.push = self._make_push(position)
-        """Add a message, serialised now, that the message at the position led to."""
+        """Serialise and add a message that the message at the position led to."""
         self.accept = self._make_accept(position)
-        """Add messages, serialised now, where they are not at hand as the channel's serdes write them."""
+        """Add messages. Serialises those that do not have the bytes of the channel's serdes."""
         self.push_raw = self._make_push_raw(position)
-        """The same for a message that is serialised already."""
 
     def _make_push(self, position: Position) -> Push:
         key_serde, value_serde = self.channel.key_serde, self.channel.value_serde
@@ -115,7 +113,7 @@ class Outlet:
         return len(self.keys)
 
     def count_bytes(self) -> int:
-        """Add what was collected since the last call to `bytes`, and return it."""
+        """Add the messages since the last call to `bytes`, and return their bytes."""
         start, self._counted = self._counted, len(self.keys)
         more = sum(sum(map(len, filter(None, islice(column, start, None)))) for column in (self.keys, self.values))
         self.bytes += more
@@ -123,11 +121,10 @@ class Outlet:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has collected enough to be sent."""
         return len(self.keys) >= FLUSH_MESSAGES or self.bytes >= FLUSH_BYTES
 
     def end_page(self, page: Page) -> None:
-        """The messages collected so far are from this page: resolve the rows noted during it."""
+        """Resolve the rows noted on this page, from which all messages collected since the last page are."""
         if self._rows:
             rows = np.fromiter(self._rows, np.int64, len(self._rows))
             timestamps, origins, offsets = (column[rows] for column in page.columns())
@@ -135,14 +132,13 @@ class Outlet:
             self._rows.clear()
 
     def truncate(self, length: int) -> None:
-        """Forget what was added on the current page after the first `length` messages."""
+        """Forget the messages of the current page after the first `length`."""
         forgotten = len(self.keys) - length
         for column in (self.keys, self.values):
             del column[length:]
         del self._rows[len(self._rows) - forgotten :]
 
     def clear(self) -> None:
-        """Forget everything."""
         for column in (self.keys, self.values, self._rows, self._pages):
             column.clear()
         self.bytes = self._counted = 0

@@ -1,4 +1,4 @@
-"""What travels between stages: packets of many messages each.
+"""Packets of many messages, which travel between stages.
 
 A data packet carries up to a few thousand messages of one channel for one task, as an Arrow batch in its payload, so
 that the JVM never touches a single message. An attempt ends its output with one trailer packet for every
@@ -25,19 +25,19 @@ _MAX_COLUMN_BYTES = 2**31 - 1
 
 
 class Kind(IntEnum):
-    """What a packet holds."""
+    """The kind of a packet."""
 
     DATA = 0
     TRAILER = 1
     """`messages` is the number of messages, `seq` the number of data packets its attempt sent to this task."""
     FAILED_TRAILER = 2
-    """The attempt failed in user code: what it sent is not to be used."""
+    """The attempt failed in user code: its output must not be used."""
     REPORT = 3
 
 
 class Packet(NamedTuple):
-    """What a stage sends. `dest` and `stage` say which task of which stage it is for; `source_*` and `token` which
-    attempt sent it; `seq` numbers the data packets from one attempt to one task of one stage."""
+    """A packet. `dest` and `stage` are its target; `source_*` and `token` name the attempt that sent it; `seq` numbers
+    the data packets from one attempt to one task of one stage."""
 
     dest: int
     stage: int
@@ -67,10 +67,9 @@ PACKET_SCHEMA = pa.schema(
         pa.field("payload", pa.binary()),
     ]
 )
-"""The columns of a packet."""
 
 NO_PACKETS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in PACKET_SCHEMA], schema=PACKET_SCHEMA)
-"""A batch that says no more than that its sender is alive."""
+"""A batch that only shows that its sender is alive."""
 
 MESSAGE_SCHEMA = pa.schema(
     [
@@ -90,17 +89,15 @@ def origin_code(input_index: int, partition: int) -> int:
 
 
 def fired_origin(task: int) -> int:
-    """The origin code of what a task's operators fire, which no message led to."""
     return origin_code(-1, task)
 
 
 def split_origin(code: int) -> tuple[int, int]:
-    """(input index, partition) of an origin code; index -1 and the task for what was fired."""
+    """(input index, partition) of an origin code; index -1 and the task for a firing."""
     return code >> 32, code & 0xFFFFFFFF
 
 
 def to_batch(packets: Sequence[Packet]) -> pa.RecordBatch:
-    """Packets as one Arrow batch of `PACKET_SCHEMA`."""
     *columns, payloads = zip(*packets, strict=True) if packets else [()] * len(PACKET_SCHEMA)
     arrays = [pa.array(column, field.type) for field, column in zip(PACKET_SCHEMA, columns, strict=False)]
     return pa.RecordBatch.from_arrays([*arrays, _binary_column(payloads)], schema=PACKET_SCHEMA)
@@ -137,7 +134,6 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
 
 
 def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
-    """A data packet's payload."""
     return messages.serialize()
 
 
@@ -147,7 +143,7 @@ def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 def read_batch(data: bytes | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """An Arrow batch from its bytes. Raises CorruptError if they are damaged."""
+    """Raises CorruptError if the bytes are damaged."""
     with _decoding():
         batch = pa.ipc.read_record_batch(data, schema)
         batch.validate(full=True)
@@ -156,7 +152,8 @@ def read_batch(data: bytes | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
 
 @contextmanager
 def _decoding() -> Iterator[None]:
-    """Arrow believes the offsets of a batch that was not validated: wrong ones end the process."""
+    """Turn Arrow's errors into CorruptError. A batch has to be validated here: Arrow believes its offsets, and wrong
+    ones end the process."""
     try:
         yield
     except (pa.ArrowException, EOFError, OSError) as error:
@@ -164,7 +161,7 @@ def _decoding() -> Iterator[None]:
 
 
 def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iterator[list[Packet]]:
-    """The packets in order, in groups of about `limit_bytes`, so that no Arrow batch grows without bound."""
+    """Groups of about `limit_bytes`, in order, so that no Arrow batch grows without bound."""
     group: list[Packet] = []
     size = 0
     for packet in packets:

@@ -1,4 +1,4 @@
-"""Collects what an attempt sends and cuts it into packets for the tasks of later stages."""
+"""Collects the output of an attempt and cuts it into packets for the tasks of later stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.limited import LimitedOutlet
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.packet import Kind, Packet, encode_messages
-from penstock.runtime.messages.places import place_of_channel
+from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.partitioner import partitions_of
 
@@ -32,7 +32,7 @@ class Router:
         output_partitions: Mapping[str, int],
         limits: Mapping[str, RecordLimits] | None = None,
     ) -> None:
-        """`limits`: by output, what it refuses of a message, where that is to be noticed here."""
+        """`limits`: by output, what its stream refuses of a message, where it has to be noticed here."""
         self._topology = topology
         self._stage = stage
         self._task = task
@@ -51,28 +51,24 @@ class Router:
         return Outlet(channel, position, place) if limits is None else LimitedOutlet(channel, position, place, limits)
 
     def begin(self, token: str) -> None:
-        """A new attempt: nothing collected, nothing sent, its own token."""
         self._token = token
         self._sent = {}
         for outlet in self.outlets.values():
             outlet.clear()
 
     def end_page(self, page: Page) -> None:
-        """All messages of the page have been processed."""
         for outlet in self.outlets.values():
             outlet.end_page(page)
 
     def mark(self) -> dict[int, int]:
-        """How much is collected now, for `undo`."""
         return {number: len(outlet) for number, outlet in self.outlets.items()}
 
     def undo(self, mark: dict[int, int]) -> None:
-        """Take back what was collected after the mark, which is of the current page."""
+        """Take back the messages collected after the mark, which must be of the current page."""
         for number, length in mark.items():
             self.outlets[number].truncate(length)
 
     def count_bytes(self) -> int:
-        """Bytes of keys and values that were collected since the last call."""
         return sum(outlet.count_bytes() for outlet in self.outlets.values())
 
     def take_ready(self, page: Page) -> Iterator[Packet]:
@@ -134,7 +130,6 @@ class Router:
 
 
 def _group(batch: pa.RecordBatch, targets: Any, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each target, in order."""
     order = np.argsort(targets, kind="stable")
     sorted_batch = batch.take(pa.array(order))
     counts = np.bincount(targets, minlength=partitions)

@@ -9,11 +9,12 @@ from penstock.runtime.messages.packet import Kind, Packet
 
 
 class DiscardedAttemptError(RetryableError):
-    """The attempt's input was not complete or not of one piece. It is dropped; Spark or the run loop tries again."""
+    """The attempt's input was incomplete or came from two attempts. It is dropped; Spark or the run loop tries
+    again."""
 
 
 class Sources:
-    """What an attempt has received from each source. Puts each source's packets in sequence, checks the trailers."""
+    """The packets that an attempt has received. Puts those of each source in sequence, and checks the trailers."""
 
     def __init__(self, expected: frozenset[tuple[int, int]]) -> None:
         self._expected = expected
@@ -23,7 +24,6 @@ class Sources:
         self._messages: dict[tuple[int, int], int] = {}
         self._trailers: dict[tuple[int, int], Packet] = {}
         self.failed = False
-        """A source sent a failed trailer."""
 
     def accept(self, packet: Packet) -> Iterator[Packet]:
         """Take a packet; yields the data packets that are next in their source's sequence."""

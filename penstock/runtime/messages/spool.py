@@ -1,4 +1,4 @@
-"""Payloads that wait until everything has come: some in memory, the others in a file."""
+"""Payloads that wait for the end of the input: some in memory, the others in a file."""
 
 from __future__ import annotations
 
@@ -11,27 +11,25 @@ import pyarrow as pa
 from penstock.errors import RetryableError
 
 MEMORY_BYTES = 64 << 20
-"""How many bytes wait in memory before the file is used."""
 
 
-class _Place(NamedTuple):
-    """Where in the file a payload is."""
+class _FilePart(NamedTuple):
+    """The place of a payload in the file."""
 
     start: int
     size: int
 
 
 class SpoolLevel(NamedTuple):
-    """How full a spool is."""
+    """The fill level of a spool."""
 
     left: int
-    """How many bytes still fit into memory."""
+    """Bytes that still fit into memory."""
     end: int
-    """The end of the file."""
 
 
-Spooled: TypeAlias = bytes | pa.Buffer | _Place
-"""What `Spool.put` returns."""
+SpooledPayload: TypeAlias = bytes | pa.Buffer | _FilePart
+"""The handle that `Spool.put` returns."""
 
 
 class Spool:
@@ -41,13 +39,13 @@ class Spool:
     """
 
     def __init__(self, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
-        """`folder`: where the file is made; by default Spark's scratch folder on this host."""
+        """`folder`: for the file; by default Spark's scratch folder on this host."""
         self._left = memory_bytes
         self._folder = folder or _folder()
         self._file: BinaryIO | None = None
         self._end = 0
 
-    def put(self, payload: bytes | pa.Buffer) -> Spooled:
+    def put(self, payload: bytes | pa.Buffer) -> SpooledPayload:
         """Keep a payload. Raises RetryableError if the disk is full or failing."""
         size = len(payload)
         if size <= self._left:
@@ -62,13 +60,13 @@ class Spool:
         except OSError as error:
             what = f"messages that wait for an output cannot be kept in {self._folder}"
             raise RetryableError(f"{what}: {error}") from error
-        place = _Place(self._end, size)
+        place = _FilePart(self._end, size)
         self._end += size
         return place
 
-    def get(self, spooled: Spooled) -> bytes | pa.Buffer:
-        """A payload that was put. It may be asked for again. Raises RetryableError if the disk fails."""
-        if not isinstance(spooled, _Place):
+    def get(self, spooled: SpooledPayload) -> bytes | pa.Buffer:
+        """A payload that was put. May be called again for it. Raises RetryableError if the disk fails."""
+        if not isinstance(spooled, _FilePart):
             return spooled
         if self._file is None:
             raise ValueError("the spool is closed")
@@ -81,27 +79,22 @@ class Spool:
         return data
 
     def level(self) -> SpoolLevel:
-        """How full it is now, for `cut`."""
         return SpoolLevel(self._left, self._end)
 
-    def level_with(self, level: SpoolLevel, spooled: Spooled) -> SpoolLevel:
-        """A level at which this is kept as well."""
-        if isinstance(spooled, _Place):
+    def level_with(self, level: SpoolLevel, spooled: SpooledPayload) -> SpoolLevel:
+        if isinstance(spooled, _FilePart):
             return SpoolLevel(level.left, max(level.end, spooled.start + spooled.size))
         return SpoolLevel(level.left - len(spooled), level.end)
 
     def cut(self, level: SpoolLevel) -> None:
-        """Forget what was put since then."""
         self._left, self._end = level
 
     def close(self) -> None:
-        """Forget everything."""
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
 def _folder() -> str:
-    """Spark's scratch folder on this host, where there is one."""
     folders = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")
     return folders[0] if os.path.isdir(folders[0]) else tempfile.gettempdir()

@@ -1,4 +1,4 @@
-"""Iterators that run in threads of their own, and what comes out of them together."""
+"""Runs iterators in threads of their own, and merges their items."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 IDLE_SECONDS = 1.0
 CAPACITY = 4
-"""How many items may wait. Batches of packets are some megabytes each."""
+"""Items that may wait. Batches of packets are some megabytes each."""
 
 
 def run_together(*sources: Iterator[T], when_idle: Callable[[], T | None]) -> Generator[T, None, None]:
@@ -51,7 +51,7 @@ class _Item(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """A source has ended, with an error or without."""
+    """The end of a source, with an error or without."""
 
     error: BaseException | None
 
@@ -65,7 +65,7 @@ class _Channel(Generic[T]):
         self._closed = False
 
     def put(self, item: _Item[T] | _End) -> bool:
-        """Wait for room; False if nobody reads any more."""
+        """Wait for room; False if the reader has left."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._items) < CAPACITY)
             if self._closed:
@@ -75,7 +75,6 @@ class _Channel(Generic[T]):
             return True
 
     def get(self, timeout_s: float) -> _Item[T] | _End | None:
-        """The next item, or None if there was none for so long."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._items, timeout_s):
                 return None
@@ -84,7 +83,6 @@ class _Channel(Generic[T]):
             return item
 
     def close(self) -> None:
-        """Nobody reads any more."""
         with self._changed:
             self._closed = True
             self._items.clear()

@@ -1,4 +1,4 @@
-"""map, flat_map, filter, partition_by: a function of each message, and nothing is kept."""
+"""map, flat_map, filter, partition_by: call a function for each message, and keep nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
 from penstock.api.callbacks import UNSTARTED, unused
-from penstock.api.serdes.failures import Place, partition_by_place
+from penstock.api.serdes.failures import SerdePlace, partition_by_place
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -29,37 +29,33 @@ from penstock.runtime.messages.columns import (
     envelopes_of,
     index_of_last,
 )
-from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
 
 F = TypeVar("F", bound=FunctionSpec)
 Deliver: TypeAlias = Callable[[Any, Any, Any], None]
-"""Takes the key and the value of one message, and the function's result."""
 
 
 class Elementwise(Operator[F]):
-    """Calls the application's function for each message. A kind says what the results do to the messages: to columns of
-    them, and to a single one that the application emitted."""
+    """Calls the application's function for each message. A kind applies the results to columns of messages, and to a
+    single one that the application emitted."""
 
     @property
     def call(self) -> Callable[[Any], Any]:
-        """The application's function, with whatever may fail as it does."""
+        """The application's function, together with any code whose failure counts as its own."""
         return self.spec.function
 
     def results(self, given: Iterator[Any]) -> list[Any]:
-        """The results of `call`."""
         call = self.call
         return [call(each) for each in given]
 
     @abstractmethod
-    def apply(self, columns: Columns, results: list[Any]) -> Columns:
-        """What becomes of the messages."""
+    def apply(self, columns: Columns, results: list[Any]) -> Columns: ...
 
     @abstractmethod
-    def deliver(self, downstream: Push) -> Deliver:
-        """What becomes of one message."""
+    def deliver(self, downstream: Push) -> Deliver: ...
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        position = surroundings.position
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        position = stage.position
         return _Chain(self._step(position), downstream, self._push(downstream.push, position))
 
     def _step(self, position: Position) -> Step:
@@ -111,11 +107,11 @@ class Map(Elementwise[MapSpec]):
 
 
 class FlatMap(Elementwise[FlatMapSpec]):
-    """Each result is the values that take the message's place."""
+    """Each result is the list of values that replace the message."""
 
     @property
     def call(self) -> Callable[[Any], list[Any]]:
-        """The values are collected: a generator's failure is this operator's."""
+        """Collects the values, so that a generator's failure is this operator's."""
         function = self.spec.function
         return lambda given: list(function(given))
 
@@ -131,7 +127,7 @@ class FlatMap(Elementwise[FlatMapSpec]):
 
 
 class Filter(Elementwise[FilterSpec]):
-    """Each result is whether the message stays. What has no truth is this operator's failure."""
+    """Each result says if the message stays. A result whose truth cannot be tested is this operator's failure."""
 
     def results(self, given: Iterator[Any]) -> list[Any]:
         function, unstarted = self.spec.function, UNSTARTED
@@ -169,7 +165,7 @@ def _refuse(result: object) -> bool:
 class PartitionBy(Elementwise[PartitionBySpec]):
     """Each result is the message's new key."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return partition_by_place(name)
 
     def apply(self, columns: Columns, results: list[Any]) -> Columns:
@@ -180,13 +176,13 @@ class PartitionBy(Elementwise[PartitionBySpec]):
 
 
 class PartitionThrough(PartitionBy):
-    """The same, but the messages leave by the channel to the intermediate stream."""
+    """A PartitionBy whose messages leave by the channel to the intermediate stream."""
 
     spec: PartitionThroughSpec
 
 
 class _Chain(Node):
-    """Such operators one after the other. A loop over them keeps no columns but the last."""
+    """Several such operators in a row. A loop over them keeps no columns but the last."""
 
     def __init__(self, step: Step, downstream: Target, push: Push) -> None:
         after = branch_of(downstream)
@@ -200,7 +196,6 @@ class _Chain(Node):
 
 
 def branch_of(target: Target) -> Branch:
-    """The way that begins with a target."""
     return target.branch if isinstance(target, _Chain) else Branch((), target.accept)
 
 

@@ -10,31 +10,29 @@ from typing import Any
 
 from penstock.api.joins import JoinSide
 from penstock.api.serdes import Serde
-from penstock.api.serdes.failures import Part, Place, join_place
+from penstock.api.serdes.failures import Part, SerdePlace, join_place
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.joins.every import EveryRow
-from penstock.runtime.joins.kept import Kept
+from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
-from penstock.runtime.joins.waiting import Alone, Waiting, first_end
+from penstock.runtime.joins.waiting import LoneMessage, WaitingMessages, first_end
 from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_columns, encode_column
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
 
 _HELD_ENTRIES = 100_000
-"""Entries that an attempt holds before it stores them."""
 
 _HELD_RESULTS = 10_000
-"""Results that are gathered before they are passed on."""
 
 _AT_MOST = 100_000
-"""Messages without a partner that an attempt emits, unless operators downstream rely on more; and entries that it
-drops."""
+"""Limit of the messages without a partner that an attempt emits, unless operators downstream rely on more; and of the
+entries that it drops."""
 
 
 class StreamJoin(Operator[JoinSpec]):
-    """Every pair is found by that message of the two that comes last."""
+    """Each pair is found by the message that comes last."""
 
     @property
     def time_store(self) -> str | None:
@@ -43,11 +41,11 @@ class StreamJoin(Operator[JoinSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return first_end(store), None
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return join_place(name)
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return _JoinNode(self.spec, surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return _JoinNode(self.spec, stage, downstream)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
@@ -60,25 +58,26 @@ class StreamJoin(Operator[JoinSpec]):
 
 
 class _JoinNode(Node):
-    def __init__(self, spec: JoinSpec, surroundings: Surroundings, downstream: Target) -> None:
-        store = surroundings.stores[spec.stores[0]]
+    def __init__(self, spec: JoinSpec, stage: StageContext, downstream: Target) -> None:
+        store = stage.stores[spec.stores[0]]
         sides = sides_of(spec.join)
         self.spec = spec
-        self.position = surroundings.position
+        self.position = stage.position
         self.downstream = downstream
-        self.kept: Kept = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
-        self.waiting = Waiting(store)
-        self.results = _Results(surroundings.position, downstream)
-        self.replaced: list[Alone] = []
-        """Messages without a partner that the messages under way have replaced."""
-        self._left_alone: list[Alone] = []
-        """All of the attempt. They fire at the end of its input. What may be undone is in the store instead."""
+        self.kept: KeptMessages = (EveryRow if spec.join.keep == "all" else NewestRow)(store, sides)
+        self.waiting = WaitingMessages(store)
+        self.results = _Results(stage.position, downstream)
+        self.replaced: list[LoneMessage] = []
+        """Messages without a partner that the current messages have replaced."""
+        self._left_alone: list[LoneMessage] = []
+        """All of the attempt. They fire at the end of its input. If messages may be undone, they are in the store
+        instead."""
         self.late_watermark = NO_WATERMARK
-        self._undoable = surroundings.undoable
+        self._undoable = stage.undoable
         late_to = spec.join.late_to
-        self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
-        self._without_partner = surroundings.metrics.new_counter(spec.id, "without-partner")
+        self._late_to = None if late_to is None else stage.outputs[str(late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._without_partner = stage.metrics.new_counter(spec.id, "without-partner")
         left = _Inlet(self, spec.left, sides[0], spec.right, sides[1])
         right = _Inlet(self, spec.right, sides[1], spec.left, sides[0])
         self._inlets = (left, right)
@@ -95,14 +94,15 @@ class _JoinNode(Node):
         self.forget()
 
     def forget(self) -> None:
-        """Forget what is held: nothing of it may be stored later."""
+        """Forget all held entries, so that none is stored later."""
         self.kept.clear()
         self.waiting.clear()
         self.results.clear()
         self.replaced.clear()
 
     def settle(self) -> None:
-        """Some messages have been processed."""
+        """Pass on the results, and store the held entries if need be. Called after some messages have been
+        processed."""
         self.results.deliver()
         if self._undoable:  # an operator behind may fail with this message, which is then undone in the store only
             for time_ms, letter, key, value in self.replaced:
@@ -118,7 +118,6 @@ class _JoinNode(Node):
         self.waiting.save()
 
     def send_late(self, key: Any, value: Any) -> None:
-        """A message is late."""
         if self._late_to is None:
             self._late.inc()
         else:
@@ -147,7 +146,7 @@ class _JoinNode(Node):
 
 
 class _Inlet:
-    """What takes the messages of one side."""
+    """The target for the messages of one side."""
 
     def __init__(self, node: _JoinNode, declared: JoinSide, side: Side, other: JoinSide, other_side: Side) -> None:
         self.source = declared.source
@@ -157,13 +156,12 @@ class _Inlet:
         self._other = other_side
         self._key_serde, self._value_serde = declared.key_serde, declared.value_serde
         self._other_serde = other.value_serde
-        self._place = Place(f"the {self.name} side of operator `{node.spec.id}`", "")
+        self._place = SerdePlace(f"the {self.name} side of operator `{node.spec.id}`", "")
         function = node.spec.function
         self._function = function if self.name == "left" else lambda own, partner: function(partner, own)
         self.push = as_columns(self.accept, node.position)
 
     def accept(self, columns: Columns) -> None:
-        """Take messages; see `Target`."""
         node = self._node
         try:
             self._take_all(columns)
@@ -202,7 +200,8 @@ class _Inlet:
         return encode_column(part, serde, column, columns.rows, node.position, node.spec.id, self._place)
 
     def _wait(self, key: bytes, kept_row: Row, gone: Row | None, row: int, *, alone: bool) -> None:
-        """Note whether a message waits for its first partner. One that is not kept, or no more, cannot get any."""
+        """Note that a message waits for its first partner. A message that is not kept, or no longer kept, cannot get
+        one."""
         waiting = self._node.waiting
         if gone is kept_row:
             if alone:
@@ -214,7 +213,8 @@ class _Inlet:
             waiting.add(self.side, key, kept_row[0])
 
     def _add_pairs(self, key: bytes, kept_row: Row, partners: list[Row], row: int) -> None:
-        """A message joins these. All values are as their serde reads them, whichever message came first."""
+        """Add the results for these partners. All values have been through their serdes, whichever message came
+        first."""
         node, other = self._node, self._other
         time_ms, value = kept_row
         own, shown_key = _decoded(self._value_serde, value), self._key_serde.from_bytes(key)
@@ -226,13 +226,11 @@ class _Inlet:
             add(shown_key, result, row, max(time_ms, partner_ms))
 
     def _add_alone(self, key: bytes | None, kept_row: Row, row: int) -> None:
-        """A message that can get no partner is a result at once."""
         shown_key = None if key is None else self._key_serde.from_bytes(key)
         result = self._function(_decoded(self._value_serde, kept_row[1]), None)
         self._node.results.add(shown_key, result, row, self.side.last_ms(kept_row[0]))
 
     def firing(self, key: bytes, value: bytes | None, time_ms: int) -> Firing:
-        """A message that can get no partner any more is emitted."""
         alone = partial(self._emit_alone, key, value)
         return Firing(key, time_ms, f"{self.name} message without a partner", alone, value=value)
 
@@ -246,7 +244,7 @@ def _decoded(serde: Serde[Any], data: bytes | None) -> Any:
 
 
 class _Results:
-    """Results on their way: they are passed on by column."""
+    """Results that wait to be passed on by column."""
 
     def __init__(self, position: Position, downstream: Target) -> None:
         self._position = position
@@ -254,7 +252,6 @@ class _Results:
         self.clear()
 
     def clear(self) -> None:
-        """Forget all."""
         self._keys: list[Any] = []
         self._values: list[Any] = []
         self._rows: list[int] = []
@@ -262,7 +259,6 @@ class _Results:
         """For rows that were added to the page, the row of the message."""
 
     def add(self, key: Any, value: Any, row: int, time_ms: int) -> None:
-        """A result that the message of the row led to, with this time."""
         page = self._position.page
         if time_ms != page.timestamps[row]:
             message, row = row, page.at_time(row, time_ms)
@@ -274,7 +270,6 @@ class _Results:
             self.deliver()
 
     def deliver(self) -> None:
-        """Pass on all."""
         if not self._rows:
             return
         position, made_from = self._position, self._made_from

@@ -8,15 +8,15 @@ from typing import Any
 from penstock.graph.specs import OperatorSpec, TableJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Target, one_by_one
-from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
 
 
 class JoinTable(Operator[TableJoinSpec]):
-    """The table's value as it is when the message comes."""
+    """Joins with the table's value at the moment when the message comes."""
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        op_id, position, function = self.spec.id, surroundings.position, self.spec.function
-        get, keeps_all = surroundings.stores[self.spec.table].get, self.spec.kind == "left"
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        op_id, position, function = self.spec.id, stage.position, self.spec.function
+        get, keeps_all = stage.stores[self.spec.table].get, self.spec.kind == "left"
 
         def accept(columns: Columns) -> None:
             results, kept = [], []
@@ -43,7 +43,7 @@ class JoinTable(Operator[TableJoinSpec]):
                 raise failure_in(op_id, error) from error
             downstream.push(key, result)
 
-        return Node(one_by_one(push, position) if surroundings.followed else accept, push)
+        return Node(one_by_one(push, position) if stage.followed else accept, push)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function

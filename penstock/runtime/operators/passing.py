@@ -1,27 +1,27 @@
-"""input, intermediate, merge, send_to: every message is passed on as it is."""
+"""input, intermediate, merge, send_to: pass on every message as it is."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from penstock.api.serdes.failures import Place, input_place
+from penstock.api.serdes.failures import SerdePlace, input_place
 from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Node, Operator, S, Surroundings, Watch
+from penstock.runtime.operators.base import Node, Operator, S, StageContext, Watch
 
 
 class PassingOperator(Operator[S]):
-    """An operator that passes on every message as it is."""
+    """Passes on every message as it is."""
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         return Node(downstream.accept, downstream.push)
 
 
 class Input(PassingOperator[InputSpec]):
     """The messages of a stream, as they were read."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
     def watched(self, watch: Watch) -> OperatorSpec:
@@ -39,12 +39,12 @@ class Input(PassingOperator[InputSpec]):
 class Intermediate(PassingOperator[IntermediateSpec]):
     """The messages that were sent through the stream, as they were written."""
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return input_place(self.spec.stream)
 
 
 class Merge(PassingOperator[MergeSpec]):
-    """The messages of every operator that it reads."""
+    """The messages of all its sources."""
 
 
 class SendTo(PassingOperator[SendToSpec]):

@@ -11,7 +11,7 @@ from penstock.errors import SerdeError
 from penstock.graph.specs import SendToTableSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Target
-from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, Node, Operator, StageContext
 from penstock.runtime.time_bytes import time_bytes
 
 _AT_MOST = 100_000
@@ -21,10 +21,10 @@ _AT_MOST = 100_000
 class SendToTable(Operator[SendToTableSpec]):
     """Puts the value of each message under its key; None deletes the key. A table with history keeps versions."""
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         if self.spec.history_ms is not None:
-            return _HistoryNode(self.spec, surroundings, self.spec.history_ms)
-        op_id, position, put = self.spec.id, surroundings.position, surroundings.stores[self.spec.table].put
+            return _HistoryNode(self.spec, stage, self.spec.history_ms)
+        op_id, position, put = self.spec.id, stage.position, stage.stores[self.spec.table].put
 
         def accept(columns: Columns) -> None:
             try:
@@ -54,19 +54,20 @@ class _HistoryNode(Node):
     later ones.
     """
 
-    def __init__(self, spec: SendToTableSpec, surroundings: Surroundings, history_ms: int) -> None:
-        one = Node.of_columns(self._accept, surroundings.position)
+    def __init__(self, spec: SendToTableSpec, stage: StageContext, history_ms: int) -> None:
+        one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         self._spec, self._history_ms = spec, history_ms
-        self._position = surroundings.position
-        self._versions, self._times = (surroundings.stores[name] for name in spec.stores)
-        self._users: Sequence[str] = surroundings.store_users[spec.table]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
+        self._position = stage.position
+        self._versions, self._times = (stage.stores[name] for name in spec.stores)
+        self._users: Sequence[str] = stage.store_users[spec.table]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
         self._kept_from = NO_WATERMARK
 
     def begin(self, batch: Batch) -> None:
-        """What a message of the table's joins may still ask for is at or above the lowest of these watermarks: messages
-        below the late watermark are late, and what waits is above the output watermark."""
+        """Sets the time from which on versions are kept. A join of the table may ask for times at or above the lowest
+        of these watermarks: messages below the late watermark are late, and those that wait are above the output
+        watermark."""
         reached = min(min(batch.late_watermark(op), batch.output_watermark(op)) for op in self._users)
         self._kept_from = max(NO_WATERMARK, reached - self._history_ms)
 
@@ -87,7 +88,6 @@ class _HistoryNode(Node):
             raise failure_in(self._spec.id, error) from error
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
-        """Drops versions. Nothing fires."""
         if self._kept_from > NO_WATERMARK:
             due = self._times.range(time_bytes(NO_WATERMARK), time_bytes(self._kept_from + 1))
             for _, (entry, _) in zip(range(_AT_MOST), due, strict=False):
@@ -96,8 +96,8 @@ class _HistoryNode(Node):
         return iter(())
 
     def _drop_before(self, key: Any) -> None:
-        """Drop the versions of the key that are older than the one that is valid where versions are kept from; and that
-        one as well if it says that the key has no value: no older one can come any more."""
+        """Drop the versions of the key that are older than the one valid at `_kept_from`; and that one as well if it
+        says that the key has no value, because no older one can come any more."""
         found = self._versions.range((key, self._kept_from), (key, EARLIEST_MS))
         for number, (version, value) in enumerate(found):
             if number or value is None:

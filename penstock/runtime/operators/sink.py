@@ -7,22 +7,22 @@ from typing import Any
 
 from penstock.graph.specs import OperatorSpec, SinkSpec
 from penstock.runtime.messages.columns import NOWHERE, Target
-from penstock.runtime.operators.base import Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Node, Operator, StageContext, Watch
 from penstock.runtime.operators.tasks.application_code import Collector, envelope_calls
 
 
 class Sink(Operator[SinkSpec]):
     """Runs the application's function, which may send to outputs."""
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        collector = Collector(self.spec.id, NOWHERE.push, surroundings.outputs)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        collector = Collector(self.spec.id, NOWHERE.push, stage.outputs)
         return Node(
             *envelope_calls(
                 self.spec.id,
                 self.spec.function,
                 collector,
-                surroundings.requests,
-                surroundings.position,
+                stage.requests,
+                stage.position,
                 "the function of the sink",
             )
         )

@@ -1,10 +1,12 @@
-"""Which operator each spec of an application is."""
+"""The operator of each spec."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from penstock.api.serdes.failures import SerdePlace, output_place
 from penstock.graph.specs import (
+    ApplicationGraph,
     BatchTaskSpec,
     FilterSpec,
     FlatMapSpec,
@@ -24,6 +26,7 @@ from penstock.graph.specs import (
     TemporalJoinSpec,
     WindowSpec,
 )
+from penstock.graph.topology import Channel
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
 from penstock.runtime.operators.join import StreamJoin
@@ -55,9 +58,15 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     TemporalJoinSpec: TemporalJoin,
     WindowSpec: WindowOperator,
 }
-"""One line for each kind."""
 
 
 def operator_of(spec: OperatorSpec) -> Operator[Any]:
-    """The operator that a spec declares."""
     return OPERATORS[type(spec)](spec)
+
+
+def place_of_channel(channel: Channel, graph: ApplicationGraph) -> SerdePlace:
+    if channel.output is not None:
+        return output_place(channel.output)
+    op = next(op for op in graph.operators if op.id == channel.source)
+    targets = ", ".join(f"`{target}`" for target in channel.targets)
+    return operator_of(op).place(f"messages of operator `{op.id}` to {targets}")

@@ -16,13 +16,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.serdes.versions import EARLIEST_MS
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _AT_MOST = 50_000
@@ -35,7 +35,7 @@ _WAITS, _NEXT = b"w", b"n"
 
 
 class TemporalJoin(Operator[TemporalJoinSpec]):
-    """The table's value as it was at the message's event time."""
+    """Joins with the table's value as of the message's event time."""
 
     @property
     def time_store(self) -> str | None:
@@ -45,8 +45,8 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
         first = next(iter(store.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)
         return (None if first is None else _due(time_of(first[0][1:9])), None)
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return _TemporalJoinNode(self.spec, surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return _TemporalJoinNode(self.spec, stage, downstream)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, function = self.spec.id, self.spec.function
@@ -59,16 +59,16 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
 
 
 class _TemporalJoinNode(Node):
-    def __init__(self, spec: TemporalJoinSpec, surroundings: Surroundings, downstream: Target) -> None:
-        one = Node.of_columns(self._accept, surroundings.position)
+    def __init__(self, spec: TemporalJoinSpec, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         self._spec = spec
-        self._position = surroundings.position
+        self._position = stage.position
         self._downstream = downstream
-        self._versions, self._waiting = (surroundings.stores[name] for name in spec.stores)
-        self._late_to = None if spec.late_to is None else surroundings.outputs[str(spec.late_to)]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
-        self._joined = surroundings.metrics.new_counter(spec.id, "joined-later")
+        self._versions, self._waiting = (stage.stores[name] for name in spec.stores)
+        self._late_to = None if spec.late_to is None else stage.outputs[str(spec.late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._joined = stage.metrics.new_counter(spec.id, "joined-later")
         self._late_watermark = NO_WATERMARK
 
     def begin(self, batch: Batch) -> None:
@@ -94,11 +94,10 @@ class _TemporalJoinNode(Node):
         if written is not None:
             return written
         found = columns.keys if part == "key" else columns.values
-        place = Place(f"{part}s of operator `{spec.id}`", "")
+        place = SerdePlace(f"{part}s of operator `{spec.id}`", "")
         return encode_column(part, serde, found, columns.rows, self._position, spec.id, place)
 
     def _keep(self, keys: Raw, values: Raw, columns: Columns) -> list[int]:
-        """Store the messages. Returns the numbers of those that are late."""
         times, store, late = self._position.page.timestamps, self._waiting, []
         place = first = int.from_bytes(store.get(_NEXT, b""), "big")
         for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):
@@ -141,7 +140,7 @@ class _TemporalJoinNode(Node):
             self._downstream.push(shown, self._spec.function(value, found))
 
     def _as_of(self, key: Any, time_ms: int) -> Any:
-        """The table's value: that of the newest version up to the time. A version may say that there is none."""
+        """The value of the newest version up to the time; None if that version says that there is no value."""
         versions = self._versions.range((key, time_ms), (key, EARLIEST_MS))
         return next((value for _, value in versions), None)
 
@@ -155,7 +154,7 @@ def _due(time_ms: int) -> int:
 
 
 def _key_part(key: bytes | None) -> bytes:
-    """A key as a part of an entry's key, which sorts as keys do and says where it ends."""
+    """A key as a part of an entry's key, which sorts as keys do and marks its own end."""
     return _NO_KEY if key is None else _KEY + key.replace(_ZERO, _ESCAPED_ZERO) + _END
 
 

@@ -3,12 +3,12 @@ in `penstock.runtime.windows`."""
 
 from __future__ import annotations
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import Counting, Fixed, Session, Sliding
 from penstock.batch.batch import Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import KeyValue, Node, Operator, Surroundings
+from penstock.runtime.operators.base import KeyValue, Node, Operator, StageContext
 from penstock.runtime.windows.cells import next_end
 from penstock.runtime.windows.counting import CountingNode
 from penstock.runtime.windows.fixed import FixedNode, PlainNode, is_plain
@@ -27,17 +27,17 @@ class WindowOperator(Operator[WindowSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return next_due(self.spec.window, next_end(store), store)
 
-    def place(self, name: str) -> Place:
-        return Place(name, "")
+    def place(self, name: str) -> SerdePlace:
+        return SerdePlace(name, "")
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         match self.spec.window.shape:
             case Fixed() as fixed:
-                node = PlainNode if is_plain(self.spec, surroundings) else FixedNode
-                return node(self.spec, surroundings, downstream, fixed)
+                node = PlainNode if is_plain(self.spec, stage) else FixedNode
+                return node(self.spec, stage, downstream, fixed)
             case Session(gap_ms):
-                return SessionNode(self.spec, surroundings, downstream, gap_ms)
+                return SessionNode(self.spec, stage, downstream, gap_ms)
             case Counting(messages):
-                return CountingNode(self.spec, surroundings, downstream, messages)
+                return CountingNode(self.spec, stage, downstream, messages)
             case Sliding(size_ms):
-                return SlidingNode(self.spec, surroundings, downstream, size_ms)
+                return SlidingNode(self.spec, stage, downstream, size_ms)

@@ -14,7 +14,7 @@ from dataclasses import replace
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
 from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
-from penstock.runtime.context import Fired, OperatorFailedError, Page, ReceivedPage, blaming
+from penstock.runtime.context import FiredPage, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
@@ -30,12 +30,11 @@ from penstock.state.records import deletes_in
 from penstock.system.base import RawMessage
 
 AT_ONCE = 1024
-"""Messages decoded before they are processed: so many that what is paid once for all of them is little, so few that
+"""Messages decoded before they are processed: enough that the cost of a block is small for each, and few enough that
 they are still in the processor's cache."""
 
 
 def new_token() -> str:
-    """A random name for an attempt."""
     return secrets.token_hex(8)
 
 
@@ -56,26 +55,22 @@ class Attempt:
         self._at_once = AT_ONCE
         self._dead_letters = 0
         self._dead_letter: FailedMessage | None = None
-        """The first of them."""
         self._process_ns = 0
         self._dead_letter_mode = instance.settings.dead_letter
         self._started = False
-        """Whether what comes before the first message has been done."""
         instance.begin(token, batch)
 
     @property
     def stage(self) -> int:
-        """The number of its stage."""
         return self.instance.stage
 
     @property
     def task(self) -> int:
-        """The number of its task."""
         return self.instance.task
 
     @property
     def step(self) -> Step | None:
-        """What it does without a message; None while messages are processed. May be read by any thread."""
+        """The step without a message that runs now; None while messages are processed. May be read by any thread."""
         return self.instance.step
 
     def progress(self) -> object:
@@ -83,13 +78,13 @@ class Attempt:
         return self.instance.position.progress()
 
     def describe(self) -> str:
-        """What it processes, in words. May be called by any thread."""
+        """The current message or step in words. May be called by any thread."""
         step = self.step
         return self.instance.position.describe() if step is None else str(step)
 
     @property
     def failed(self) -> bool:
-        """Whether user code failed here or before, or a store did: its writes must not be applied."""
+        """True if user code failed here or in a source, or a store failed: its writes must not be applied."""
         return self._failure is not None or self._error is not None or self._sources.failed
 
     @property
@@ -148,7 +143,8 @@ class Attempt:
                 raise
 
     def end_input(self, input_index: int, portion: Portion) -> None:
-        """Everything of the portion has come: if it is less than it may be, then there is no more in its range."""
+        """Called once the whole portion has come. If it had fewer messages than allowed, nothing more is in its
+        range."""
         origin = origin_code(input_index, portion.offsets.ssp.partition)
         read = self._inputs.get(origin, PortionRead(portion.offsets.start))
         if read.messages < portion.messages:
@@ -171,7 +167,6 @@ class Attempt:
         yield self.report().packet()
 
     def report(self) -> Report:
-        """What the driver gets."""
         instance = self.instance
         return Report(
             stage=instance.stage,
@@ -198,7 +193,7 @@ class Attempt:
         )
 
     def _check_stores(self) -> None:
-        """What the stores say once everything is processed. That an engine failed is known here at the latest: the
+        """Check the stores once everything is processed. The failure of an engine is found here at the latest: the
         application may have caught the error, or `init` met it."""
         self._lost_store()
         for store in self.instance.stores.values():
@@ -208,7 +203,7 @@ class Attempt:
                 self._fail(OperatorFailedError(f"store {store.name}", error), None)
 
     def _lost_store(self) -> bool:
-        """Whether an engine failed: what the application then raises is not its failure, nor a dead letter."""
+        """True if an engine failed: an error that the application then raises is not its failure, nor a dead letter."""
         failures = [store.failure for store in self.instance.stores.values() if store.failure is not None]
         if failures:
             self._error = engine_error(failures[0], self.instance.task)
@@ -264,7 +259,7 @@ class Attempt:
         self._dead_letter = self._dead_letter or replace(failed, traceback="")
         self.instance.dead_letter_outlet().push_raw(key, letter)
 
-    # What no message leads to: at the start and at the end of input.
+    # Firings, which no message leads to, at the start and at the end of input.
 
     def _start_input(self) -> Iterator[Packet]:
         self._started = True
@@ -272,9 +267,8 @@ class Attempt:
             yield from self._fire_all(self.instance.on_start_of_input(self.batch))
 
     def _fire_all(self, firings: Iterator[tuple[str, Firing | Firings]]) -> Iterator[Packet]:
-        """Run what the operators fire; yields packets that are ready to be sent on."""
         instance, router = self.instance, self.instance.router
-        origin, page = fired_origin(instance.task), Fired(instance.ssps)
+        origin, page = fired_origin(instance.task), FiredPage(instance.ssps)
         while (due := self._next_firing(firings)) is not None and not self.failed:
             operator, fired = due
             done, count = 0, len(fired.keys) if isinstance(fired, Firings) else 1
@@ -291,7 +285,7 @@ class Attempt:
                     self._at_once = _next_piece(self._at_once, router.count_bytes())
                     yield from router.take_ready(page)
                     router.end_page(page)
-                    page = Fired(instance.ssps)
+                    page = FiredPage(instance.ssps)
         router.end_page(page)
 
     def _next_firing(self, firings: Iterator[tuple[str, Firing | Firings]]) -> tuple[str, Firing | Firings] | None:
@@ -316,7 +310,6 @@ class Attempt:
             self._fail_without_message(failure)
 
     def _fail_without_message(self, failure: OperatorFailedError | EngineFailedError) -> None:
-        """An operator cannot say what is due."""
         if not self._lost_store() and isinstance(failure, OperatorFailedError):
             self._failure = self._described(failure, None)
 
@@ -351,7 +344,6 @@ class Attempt:
             self._fired += len(keys)
 
     def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
-        """The failure of something that was fired."""
         instance = self.instance
         return failure.describe(instance.ssps[fired_origin(instance.task)], FIRED_OFFSET, key, what)
 
@@ -361,7 +353,6 @@ class Attempt:
 
 
 def _next_piece(messages: int, sent_bytes: int) -> int:
-    """How many messages to process at once, after so many were turned into so many bytes."""
     if sent_bytes > FLUSH_BYTES:
         return max(1, messages * FLUSH_BYTES // sent_bytes)
     return min(AT_ONCE, 2 * messages)

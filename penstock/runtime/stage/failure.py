@@ -1,4 +1,4 @@
-"""How an attempt that cannot run at all tells so: failed trailers to everyone it sends to, and a report.
+"""The output of an attempt that cannot run at all: failed trailers to everyone it sends to, and a report.
 
 A failed Spark task would be tried again and end in a Java stack trace; a mistake of the application or a message
 that no longer exists would fail the same way each time.
@@ -32,7 +32,6 @@ def failed_attempt(
 
 
 def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: BaseException) -> Report:
-    """The report of such an attempt."""
     if isinstance(error, OperatorFailedError):
         # Without a message: the operator's constructor or `init` failed.
         failed: FailedMessage | None = error.describe(SystemStreamPartition("none", "none", task), -1, None)

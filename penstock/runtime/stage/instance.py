@@ -1,6 +1,6 @@
 """A stage of one task, ready to run: its operators, the user's tasks, and the stores with their caches.
 
-This is all that an attempt touches besides its overlay. An attempt owns the instance while it runs; if the attempt
+An attempt touches nothing else, besides its overlay. An attempt owns the instance while it runs; if the attempt
 is applied the instance serves the next batch, if it is discarded the instance is closed with it.
 """
 
@@ -18,7 +18,7 @@ from penstock.runtime.context import Page, Position, SspTable, blaming
 from penstock.runtime.messages.columns import Push
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.router import Router
-from penstock.runtime.operators.base import Firing, Firings, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, Node, Operator, StageContext
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.operators.tasks.application_code import Requests
 from penstock.runtime.operators.tasks.key_state import ListPlaces
@@ -33,37 +33,34 @@ from penstock.state.stores.view import SideView
 from penstock.system.contract.limits import RecordLimits
 
 Mark: TypeAlias = tuple[dict[int, int], bool, bool]
-"""Where a message began: what the outlets held, and the requests made so far."""
+"""The state before a message: the contents of the outlets, and the requests made so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSettings:
-    """What the runtime needs to know of the configuration. Plain data, sent to every worker and container."""
+    """The runtime's part of the configuration. Plain data, sent to every worker and container."""
 
     job_name: str
     tasks: int
     output_partitions: Mapping[str, int]
     """Partitions of every output stream, the dead-letter stream included, by `system.stream`."""
     cache_entries: Mapping[str, int] = field(default_factory=dict)
-    """Values kept in memory per store and task."""
     dead_letter: bool = False
     identities: Mapping[str, str] = field(default_factory=dict)
-    """Of the inputs, by `system.stream`: what a dead letter says to tell them from later ones of their names."""
+    """By input (`system.stream`): the identity that dead letters carry, to tell it from later streams of its name."""
     store_layers: tuple[type[StoreLayer], ...] = ()
-    """What is put around every store, from the inside to the outside."""
+    """Layers around every store, from the inside to the outside."""
     config: Mapping[str, str] = field(default_factory=dict)
-    """What a task sees of the configuration."""
     max_ahead_ms: int | None = None
-    """How far an event time may be ahead of the batch time to count for the watermark; None: the application does not
-    use event time."""
+    """The limit of an event time, relative to the batch time, to count for the watermark; None: the application does
+    not use event time."""
     window_ms: int = -1
-    """How often tasks are called that have a `window`; below 1: never."""
+    """The interval between calls of a task's `window`; below 1: never."""
     step_limits: StepLimits = field(default_factory=StepLimits)
-    """How long what runs without a message may take."""
     run_id: str = ""
-    """The run that the messages are of which say that a drain has passed."""
+    """The run named in the control messages of a drain."""
     output_limits: Mapping[str, RecordLimits] = field(default_factory=dict)
-    """By exactly-once output, what its stream refuses of a message. Where it refuses nothing, it is not here."""
+    """By exactly-once output, what its stream refuses of a message. An output that refuses nothing has no entry."""
 
 
 class StageInstance:
@@ -89,9 +86,8 @@ class StageInstance:
         self.position = Position(Page(self.ssps, (), (), ()))
         self.requests = Requests()
         self.operator_metrics = MetricsRegistry(f"Partition {task}", "operator.")
-        """What operators count."""
         self.metrics = MetricsRegistry(f"Partition {task}", "user.")
-        """The application's own. Like everything here, what is in it goes with an attempt that is discarded."""
+        """The application's own metrics. Like everything here, they go with an attempt that is discarded."""
         self.router = Router(
             topology,
             stage,
@@ -102,7 +98,7 @@ class StageInstance:
             settings.output_limits,
         )
         self._side_stores: dict[str, SideInputStore] = {}
-        """Those of its stores that the job only reads, without their layers."""
+        """The stores that the job only reads, without their layers."""
         self.stores = {spec.name: self._make_store(spec, engines, time_ms) for spec in topology.stages[stage].stores}
         self._expiring = [store for store in self.stores.values() if store.spec.ttl is not None]
         self.overlays: dict[str, Overlay] = {}
@@ -110,12 +106,11 @@ class StageInstance:
         self._store_users = topology.graph.store_users()
         self._step_limit = GENERAL
         self.step: Step | None = None
-        """What an operator does without a message; None while messages are processed."""
         self._nodes: dict[str, Node] = {}
         """By operator, the last one first."""
         wiring = Wiring(topology, stage, self.router, self.position, self._nodes)
         try:
-            wiring.build(self._surroundings)
+            wiring.build(self._context_of)
         except BaseException as error:
             try:
                 self.close()
@@ -123,19 +118,17 @@ class StageInstance:
                 error.add_note(f"closing the tasks made before failed as well: {type(second).__name__}")
             raise
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
-        """Channel number -> where its messages come in."""
         self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
-        """Index of a source -> where its messages come in."""
         self.first_intermediate = len(topology.graph.inputs)
         """The index of the first source that is a durable intermediate stream."""
 
     def show(self, views: Mapping[str, SideView]) -> None:
-        """What the next attempt reads of the side stores, by store."""
+        """Set the views of the side stores that the next attempt reads, by store."""
         for name, store in self._side_stores.items():
             store.show(views[name])
 
     def begin(self, token: str, batch: Batch) -> None:
-        """An attempt of the batch starts: empty overlays, an empty router, no requests."""
+        """Begin an attempt of the batch: empty overlays, an empty router, no requests."""
         self.router.begin(token)
         self._step_limit = self.settings.step_limits.of_operators(batch)
         self.requests.commit_requested = self.requests.shutdown_requested = False
@@ -145,12 +138,12 @@ class StageInstance:
             node.begin(batch.seen_by(op_id))
 
     def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
-        """What the operators (by id) have to do before the first message of the batch; as `on_end_of_input`."""
+        """The firings of the operators (by id) before the first message of the batch; see `on_end_of_input`."""
         return self._firings(batch, lambda node, seen: node.on_start_of_input(seen))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
-        """What the operators (by id) have to do once all messages of the batch have come, operator by operator in
-        topological order: each is asked when what those before it fired has been run. Raises OperatorFailedError, or
+        """The firings of the operators (by id) after the last message of the batch, operator by operator in topological
+        order: each is asked when the firings of those before it have run. Raises OperatorFailedError, or
         PenstockTimeoutError after an operator that took longer than it may."""
         return self._firings(batch, lambda node, seen: node.on_end_of_input(seen))
 
@@ -181,12 +174,13 @@ class StageInstance:
             self.step = None
 
     def reclaim(self) -> None:
-        """Delete some of what has expired, now that everything has been processed. Raises EngineFailedError."""
+        """Delete some of what has expired, after the whole input. Raises EngineFailedError."""
         for store in self._expiring:
             store.reclaim()
 
     def next_due(self) -> dict[str, Due]:
-        """By operator id, the times of the oldest timers; of those only that have any. Raises OperatorFailedError."""
+        """By operator id, the times of its oldest timers; an operator without timers has no entry. Raises
+        OperatorFailedError."""
         found = {}
         for spec in self.topology.stages[self.stage].operators:
             operator = operator_of(spec)
@@ -199,7 +193,7 @@ class StageInstance:
         return found
 
     def close(self) -> None:
-        """Close the user's tasks; every one, even if one raises. The first error is raised at the end."""
+        """Close all user's tasks, even if one raises. The first error is raised at the end."""
         errors: list[BaseException] = []
         for node in self._nodes.values():
             try:
@@ -213,20 +207,18 @@ class StageInstance:
     # Marks, for jobs with a dead-letter stream.
 
     def mark(self) -> Mark:
-        """A message begins; `undo` goes back to here."""
+        """The state before a message, to which `undo` goes back."""
         for store in self.stores.values():
             store.mark()
         return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested
 
     def undo(self, mark: Mark) -> None:
-        """Take back the message's writes, outputs and requests."""
         for store in self.stores.values():
             store.undo()
         sent, self.requests.commit_requested, self.requests.shutdown_requested = mark
         self.router.undo(sent)
 
     def dead_letter_outlet(self) -> Outlet:
-        """Where messages that failed go."""
         return next(o for o in self.router.outlets.values() if o.channel.name == DEAD_LETTER_CHANNEL)
 
     # Building.
@@ -246,8 +238,8 @@ class StageInstance:
             layers=settings.store_layers,
         )
 
-    def _surroundings(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> Surroundings:
-        return Surroundings(
+    def _context_of(self, operator: Operator[Any], outputs: Mapping[str, Push]) -> StageContext:
+        return StageContext(
             job_name=self.settings.job_name,
             config=self.settings.config,
             task=self.task,

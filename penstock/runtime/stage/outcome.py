@@ -1,4 +1,4 @@
-"""What came of a batch, decided from the reports alone. Pure."""
+"""The outcome of a batch, decided from the reports alone. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.runtime.reports import Report
 
 
 @dataclass(frozen=True, slots=True)
-class Succeeded:
+class SuccessfulBatch:
     """Every (stage, task) was read under exactly one token."""
 
     tokens: dict[int, dict[int, str]]
@@ -29,17 +29,15 @@ class Succeeded:
     commit: bool
     shutdown: bool
     inputs: dict[TaskSsp, PortionRead] = field(default_factory=dict)
-    """What was read."""
     next_due: dict[str, Due] = field(default_factory=dict)
     """By operator, the times of the oldest timers of all tasks."""
     appended: dict[str, dict[int, Ranges]] = field(default_factory=dict)
     """By durable intermediate stream and partition, the ranges of offsets that were written."""
     dead_letter: FailedMessage | None = None
-    """One of the dead letters."""
 
 
 @dataclass(frozen=True, slots=True)
-class Inconsistent:
+class InconsistentReports:
     """The reports do not fit together: a stage was run again after somebody had read its old rows. Run it again."""
 
     reason: str
@@ -61,11 +59,11 @@ class JobFailed:
     text: str
 
 
-Outcome: TypeAlias = Succeeded | Inconsistent | UserCodeFailed | JobFailed
+Outcome: TypeAlias = SuccessfulBatch | InconsistentReports | UserCodeFailed | JobFailed
 
 
 def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) -> Outcome:
-    """Which attempts count, if the batch succeeded.
+    """Decide which attempts count, and if the batch succeeded.
 
     A batch is good only if every stage of every task reported exactly once, and everybody who read its rows read
     those of the very attempt that reported.
@@ -74,7 +72,7 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
     for report in reports:
         place = (report.stage, report.task)
         if place in by_place:
-            return Inconsistent(f"stage {place[0]} task {place[1]} reported twice")
+            return InconsistentReports(f"stage {place[0]} task {place[1]} reported twice")
         by_place[place] = report
     return (
         _missing(by_place, topology, tasks)
@@ -92,19 +90,18 @@ def _missing(by_place: dict[tuple[int, int], Report], topology: Topology, tasks:
     for stage in stages:
         for task in range(tasks):
             if (stage, task) not in by_place:
-                return Inconsistent(f"stage {stage} task {task} did not report")
+                return InconsistentReports(f"stage {stage} task {task} did not report")
     if len(by_place) != len(stages) * tasks:
-        return Inconsistent("a report came from a stage or task that does not exist")
+        return InconsistentReports("a report came from a stage or task that does not exist")
     return None
 
 
 def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology, tasks: int) -> Outcome | None:
-    """A good report has read every source it expects, and no other."""
     for (stage, task), report in by_place.items():
         read = {(s, t) for s, tokens in report.read.items() for t in tokens}
         expected = topology.expected_sources(stage, task, tasks) if stage else frozenset()
         if not (read <= expected and (read == expected or report.failed or report.error)):
-            return Inconsistent(f"stage {stage} task {task} did not read exactly the sources it has")
+            return InconsistentReports(f"stage {stage} task {task} did not read exactly the sources it has")
     return None
 
 
@@ -113,7 +110,7 @@ def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
         for source_stage, tokens in report.read.items():
             for source_task, token in tokens.items():
                 if by_place[source_stage, source_task].token != token:
-                    return Inconsistent(
+                    return InconsistentReports(
                         f"stage {report.stage} task {report.task} read another attempt of stage {source_stage} task "
                         f"{source_task} than the one that reported"
                     )
@@ -122,7 +119,7 @@ def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
 
 def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
     """The first failure in the order of stages: the later ones follow from it. A task that has to be restored comes
-    before all: what others failed at may not be there afterwards, or it is there again."""
+    first: the cause of the other failures may be gone or present again after the restore."""
     for _, report in sorted(by_place.items()):
         if report.error is not None and report.error[0] == ContainerLostError.__name__:
             return JobFailed(*report.error)
@@ -132,11 +129,11 @@ def _failure(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
         if report.error is not None:
             return JobFailed(*report.error)
     if any(report.upstream_failed for report in by_place.values()):
-        return Inconsistent("a source is said to have failed, but none reported a failure")
+        return InconsistentReports("a source is said to have failed, but none reported a failure")
     return None
 
 
-def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Succeeded:
+def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> SuccessfulBatch:
     ssps = SspTable.of(topology.graph)
     through = {str(op.stream) for op in topology.graph.intermediates}
     tokens: dict[int, dict[int, str]] = {}
@@ -146,7 +143,7 @@ def _success(by_place: dict[tuple[int, int], Report], topology: Topology) -> Suc
             tokens.setdefault(task, {})[stage] = report.token
         for name, count in report.written.items():
             written[name] = written.get(name, 0) + count
-    return Succeeded(
+    return SuccessfulBatch(
         tokens=tokens,
         messages_in=sum(r.messages for (stage, _), r in by_place.items() if stage == 0),
         inputs={

@@ -14,7 +14,7 @@ from penstock.graph.topology import Topology
 from penstock.runtime.intermediate import control_messages, first_offsets
 from penstock.runtime.messages.packet import Packet, decode_messages
 from penstock.runtime.messages.sources import Sources
-from penstock.runtime.messages.spool import Spool, Spooled
+from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failure_report
@@ -26,7 +26,7 @@ from penstock.wording import counted, listed
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
 _NOWHERE: Appended = {}
 _RECORDS_AT_ONCE = 10_000
-"""Tasks of fewer records together are written together."""
+"""Tasks with fewer records than this are written together."""
 
 
 class OutputWriters:
@@ -38,11 +38,11 @@ class OutputWriters:
         self._identity = identity
         self._writers: dict[str, SystemWriter] = {}
         self.began: float | None = None
-        """When the append began that is under way, on the machine's monotonic clock. Any thread may look at it."""
+        """When the current append began, on the machine's monotonic clock. May be read by any thread."""
 
     def append(self, records: OutputRecords) -> Appended:
-        """Append to every partition, to those of one system in one transaction. Returns the ranges of offsets that the
-        records got, where the system says it."""
+        """Append to every partition; partitions of one system in one transaction. Returns the ranges of offsets that
+        the records got, if the system reports them."""
         appended: dict[SystemStreamPartition, Ranges] = {}
         by_system: dict[str, dict[SystemStreamPartition, Iterable[RawRecord]]] = {}
         for ssp, own in records.items():
@@ -69,21 +69,19 @@ class OutputWriters:
 
 
 class WaitingRecords:
-    """The messages for one partition, in packets that wait in a spool. They are decoded packet by packet, as they are
+    """The messages for one partition, in packets that wait in a spool. They are decoded packet by packet while they are
     written."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
-        self._payloads: list[Spooled] = []
+        self._payloads: list[SpooledPayload] = []
         self.behind: tuple[RawRecord, ...] = ()
         """The control messages of an intermediate stream, which follow the messages."""
         self.messages = 0
-        """How many there are."""
         self.read = 0
-        """How many packets have been decoded, for another thread to look at."""
+        """Packets decoded so far. May be read by any thread."""
 
-    def add(self, packet: Packet, payload: Spooled) -> None:
-        """Append a packet's messages."""
+    def add(self, packet: Packet, payload: SpooledPayload) -> None:
         self._payloads.append(payload)
         self.messages += packet.messages
 
@@ -97,7 +95,7 @@ class WaitingRecords:
 
 
 class SinkAttempt:
-    """One execution of a sink task: what came for it, and what it reports.
+    """One execution of a sink task: its input and its report.
 
     Until everything has come, payloads wait in the spool: a discarded attempt writes nothing.
     """
@@ -112,8 +110,7 @@ class SinkAttempt:
         self._task = task
         self._sources = Sources(topology.expected_sources(self._stage, task, settings.tasks))
         self._spool = spool
-        self._packets: list[tuple[Packet, Spooled]] = []
-        """Packets without their payloads, and these."""
+        self._packets: list[tuple[Packet, SpooledPayload]] = []
         self._records: dict[SystemStreamPartition, WaitingRecords] = {}
 
     def accept(self, packet: Packet) -> None:
@@ -125,16 +122,14 @@ class SinkAttempt:
 
     @property
     def packets_written(self) -> int:
-        """How many packets have been decoded to be written, for another thread to look at."""
+        """Packets decoded so far to be written. May be read by any thread."""
         return sum(records.read for records in list(self._records.values()))
 
     def check_complete(self) -> None:
-        """Raise DiscardedAttemptError unless everything has come."""
         self._sources.check_complete()
 
     def records(self) -> Mapping[SystemStreamPartition, WaitingRecords]:
-        """The messages of each partition, in the order of stage, task and sequence they came from; none if a source
-        failed."""
+        """The messages of each partition, ordered by their stage, task and sequence; empty if a source failed."""
         if self._sources.failed or self._records:
             return self._records
         for packet, payload in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
@@ -150,7 +145,6 @@ class SinkAttempt:
         return self._records
 
     def report(self, error: PenstockError | None, appended: Appended = _NOWHERE) -> Packet:
-        """What the driver gets, once the records are written or have failed to be."""
         token, read = new_token(), self._sources.tokens()
         if self._sources.failed:
             return Report(self._stage, self._task, token, read, upstream_failed=True).packet()
@@ -176,7 +170,7 @@ class SinkAttempt:
 
 
 def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> PenstockError:
-    """What is not in these ranges is never read."""
+    """The error for messages without a known offset, which would never be read."""
     known = sum(end - start for start, end in offsets)
     return PenstockError(
         f"the system `{ssp.system}` reported the offsets of {known} of {counted(messages, 'message')} that were "
@@ -185,7 +179,6 @@ def _silent(ssp: SystemStreamPartition, messages: int, offsets: Ranges) -> Penst
 
 
 def writing_text(topology: Topology) -> str:
-    """What the last stage does, in words."""
     return f"{_outputs(topology)} to be written"
 
 
@@ -195,7 +188,7 @@ def _outputs(topology: Topology) -> str:
 
 
 def check_writing(topology: Topology, writers: OutputWriters, limit: StepLimit) -> None:
-    """Raise PenstockTimeoutError if the append that is under way has taken longer than it may. Called by any thread."""
+    """Raise PenstockTimeoutError if the current append has taken longer than it may. May be called by any thread."""
     began, now = writers.began, time.monotonic()
     if began is not None and limit.is_over(began, now):
         raise limit.error(f"the append to {_outputs(topology)}", now - began)
@@ -204,10 +197,10 @@ def check_writing(topology: Topology, writers: OutputWriters, limit: StepLimit) 
 def write_outputs(
     attempts: Sequence[SinkAttempt], writers: OutputWriters, limit: StepLimit = GENERAL
 ) -> Iterator[Packet]:
-    """Write what came for these tasks, each partition with one atomic append, and report. One that took longer than it
-    may is reported as failed, although it was written.
+    """Write the records of these tasks, each partition with one atomic append, and report. An append that took longer
+    than it may is reported as failed, although it was written.
 
-    Output is at least once: a second execution writes again. What a fenced writer sends is refused.
+    Output is at least once: a second execution writes again. Records of a fenced writer are refused.
 
     Raises:
         DiscardedAttemptError: something is missing; nothing was written.

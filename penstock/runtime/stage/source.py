@@ -22,19 +22,18 @@ from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096
-"""Messages read at once."""
 _KEPT_READERS = 64
 """Readers kept between batches: each has files or connections open."""
 
 
-_Place: TypeAlias = tuple[SystemStreamPartition | str, int | None]
-"""A partition, and the task that reads it where readers cannot seek: several tasks may read a broadcast input. Or a
-system whose partitions share a reader."""
+_ReaderPlace: TypeAlias = tuple[SystemStreamPartition | str, int | None]
+"""A partition, and its task if readers cannot seek: several tasks may read a broadcast input. Or a system whose
+partitions share a reader."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """A reader between two batches, and the offset behind what it read last."""
+class _KeptReader:
+    """A reader between two batches, and the offset after the last message it read."""
 
     reader: SystemReader
     position: int
@@ -43,24 +42,25 @@ class _Kept:
 class InputReaders:
     """The readers of one process for the inputs of a job, kept from batch to batch: opening a partition costs more than
     reading a few messages of it. There is one for each partition, or for all partitions of a system where readers
-    share (`System.readers_share`), but for those partitions that several tasks of the process read.
+    share (`System.readers_share`), except for partitions that several tasks of the process read.
 
-    A reader that cannot seek (`System.readers_seek`) is kept for the portion that begins behind what it read last;
-    for any other one, it is closed and a new one is made. So is one that met an error. A reader that is in use belongs
-    to that use alone: a read that was left in another thread disturbs nobody. Thread-safe.
+    A reader that cannot seek (`System.readers_seek`) is kept only for a portion that begins after the last message it
+    read; for any other portion, it is closed and a new one is made. A reader that met an error is closed too. A reader
+    that is in use belongs to that use alone: a read that was left in another thread disturbs nobody. Thread-safe.
     """
 
     def __init__(self, systems: Mapping[str, System]) -> None:
         self._systems = systems
         self._lock = threading.Lock()
-        self._kept: dict[_Place, _Kept] = {}
-        """The one that was used last is at the end."""
+        self._kept: dict[_ReaderPlace, _KeptReader] = {}
+        """In order of use; the last one used is at the end."""
         self._by_task: frozenset[SystemStreamPartition] = frozenset()
         """Partitions that several tasks read."""
         self._closed = False
 
     def expect(self, portions: Iterable[Portion]) -> None:
-        """Be ready for what a batch reads, in any order. Before the first `read` of the batch."""
+        """Prepare for the portions of a batch, which may be read in any order. Called before the first `read` of the
+        batch."""
         wanted = [portion.offsets for portion in portions]
         times = Counter(offsets.ssp for offsets in wanted)
         self._by_task = frozenset(ssp for ssp, count in times.items() if count > 1)
@@ -71,13 +71,13 @@ class InputReaders:
         for name, expected in ranges.items():
             reader = self._take((name, None), 0) or self._systems[name].reader()
             reader.expect(expected)
-            self._keep((name, None), _Kept(reader, 0))
+            self._keep((name, None), _KeptReader(reader, 0))
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
         """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
         ssp = portion.offsets.ssp
         system = self._systems[ssp.system]
-        place: _Place = (ssp, None if system.readers_seek else task)
+        place: _ReaderPlace = (ssp, None if system.readers_seek else task)
         if self._shares(ssp):
             place = (ssp.system, None)
         reader = self._take(place, portion.offsets.start) or system.reader()
@@ -86,10 +86,10 @@ class InputReaders:
         except BaseException:
             reader.close()
             raise
-        self._keep(place, _Kept(reader, position))
+        self._keep(place, _KeptReader(reader, position))
 
     def close(self) -> None:
-        """Close the readers. One that is in use is closed when that use ends."""
+        """Close the readers. A reader that is in use is closed when that use ends."""
         with self._lock:
             self._closed = True
             left, self._kept = self._kept, {}
@@ -99,7 +99,7 @@ class InputReaders:
     def _shares(self, ssp: SystemStreamPartition) -> bool:
         return self._systems[ssp.system].readers_share and ssp not in self._by_task
 
-    def _take(self, place: _Place, start: int) -> SystemReader | None:
+    def _take(self, place: _ReaderPlace, start: int) -> SystemReader | None:
         with self._lock:
             kept = self._kept.pop(place, None)
         if kept is None:
@@ -109,8 +109,8 @@ class InputReaders:
             return None
         return kept.reader
 
-    def _keep(self, place: _Place, used: _Kept) -> None:
-        left: list[_Kept | None]
+    def _keep(self, place: _ReaderPlace, used: _KeptReader) -> None:
+        left: list[_KeptReader | None]
         with self._lock:
             if self._closed:
                 left = [used]
@@ -125,8 +125,8 @@ class InputReaders:
 
 
 def _read(reader: SystemReader, portion: Portion) -> Generator[list[RawMessage], None, int]:
-    """The messages of the portion, and then the offset behind them. No list is asked for with more messages than are
-    left: a reader that cannot seek has to continue behind the last one."""
+    """Yields the messages of the portion; returns the offset after them. Never asks for more messages than are left: a
+    reader that cannot seek has to continue after the last one."""
     rest, left = portion.offsets, portion.messages
     while left and rest.start < rest.end:
         size = min(READ_MESSAGES, left)
@@ -145,16 +145,13 @@ def _read(reader: SystemReader, portion: Portion) -> Generator[list[RawMessage],
 
 
 class SourceProgress:
-    """How far stage 0 is, for another thread to look at."""
+    """The progress of stage 0, for another thread to look at."""
 
     def __init__(self) -> None:
         self.position: Position | None = None
-        """The position of the task that runs now."""
         self.tasks = 0
-        """How many tasks have begun."""
 
     def begin(self, position: Position) -> None:
-        """Another task begins."""
         self.position = position
         self.tasks += 1
 
@@ -165,7 +162,7 @@ class SourceProgress:
 
 
 class PortionReaders(Protocol):
-    """What reads the portions of a task."""
+    """Reads the portions of a task."""
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
         """Every message of the portion, in lists. Close the iterator if you leave it before its end."""
@@ -181,7 +178,7 @@ def run_source(
     readers: PortionReaders,
     progress: SourceProgress | None = None,
 ) -> Iterator[Packet]:
-    """Everything the task's portions (input index, portion) come to: data packets, trailers, the report."""
+    """All output for the task's portions (input index, portion): data packets, trailers, the report."""
     token = new_token()
     instance: StageInstance | None = None
     try:

@@ -1,4 +1,4 @@
-"""One task in its container: its open stores, its attempts, and what changed since the last commit."""
+"""One task in its container: its open stores, its attempts, and the changes since the last commit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from penstock.state.stores.build import build_store
 logger = logging.getLogger(__name__)
 TaskAttempt: TypeAlias = Attempt | OutboxAttempt
 HOLD_SECONDS = 10.0
-"""How long an End waits for a copy to be made before the driver is asked to call again."""
+"""Time that an End waits for a copy to be made before the driver is asked to call again."""
 
 
 class TaskInstance:
-    """State and attempts of task `i`. Attempts run on the callers' threads; everything else is under a lock.
+    """State and attempts of one task. Attempts run on the callers' threads; everything else is under a lock.
 
     The engines change only inside `end`. If that fails half-way the task is broken and refuses everything, so that
     the driver restores it elsewhere.
@@ -45,8 +45,7 @@ class TaskInstance:
         side: SideStores = NO_SIDE_STORES,
         outbox: Outbox | None = None,
     ) -> None:
-        """`engines` are those of the stores that the job writes. `outbox`: the task's, if the job has exactly-once
-        outputs."""
+        """`engines`: of the stores that the job writes. `outbox`: the task's, if the job has exactly-once outputs."""
         self.task = task
         self._side = side
         self._outbox = outbox
@@ -61,8 +60,8 @@ class TaskInstance:
         self._free = threading.Event()
         self._free.set()
         self.pending_bytes = 0
-        """Keys and values written since the last commit's snapshot, every one that was written again counted again; and
-        the packets in the outbox."""
+        """Bytes of keys and values written since the last commit's snapshot, counted for each write; and of the packets
+        in the outbox."""
         self._ended_tokens: dict[int, str] = {}
         self._broken: str | None = None
         self.last_ended = last_ended
@@ -92,19 +91,17 @@ class TaskInstance:
         return Attempt(instance, token, self._settings.tasks, batch)
 
     def finish_attempt(self, attempt: TaskAttempt) -> None:
-        """Keep a finished attempt until End names it, or does not."""
         with self._lock:
             self._finished[attempt.stage, attempt.token] = attempt
 
     def discard_attempt(self, attempt: TaskAttempt) -> None:
-        """Drop an attempt and all it touched."""
         if isinstance(attempt, OutboxAttempt):
             attempt.close()
         else:
             self._close(attempt.instance)
 
     def _close(self, instance: StageInstance) -> None:
-        """Close the user's tasks. Their errors are logged, whatever they are."""
+        """Close the user's tasks. All their errors are logged."""
         try:
             instance.close()
         except BaseException as error:
@@ -176,15 +173,14 @@ class TaskInstance:
             self._standing[attempt.instance.stage] = attempt.instance
 
     def drop_attempts(self) -> None:
-        """Drop every finished attempt: the batch is run again."""
         with self._lock:
             dropped, self._finished = self._finished, {}
         for attempt in dropped.values():
             self.discard_attempt(attempt)
 
     def next_due(self) -> dict[str, Due]:
-        """By operator id, the times of the oldest timers that ended batches left in its stores. No operator is built
-        for it. Raises ContainerLostError if a store cannot be read."""
+        """By operator id, the times of the oldest timers that ended batches left in its stores. Builds no operator.
+        Raises ContainerLostError if a store cannot be read."""
         specs = {spec.name: spec for spec in self._topology.graph.stores}
         found = {}
         for spec in self._topology.graph.operators:
@@ -214,19 +210,16 @@ class TaskInstance:
 
     @property
     def outbox_bytes(self) -> int:
-        """What waits in the outbox for a commit."""
         return 0 if self._outbox is None else self._outbox.size_bytes
 
     def take_outbox(self) -> Taken | None:
-        """What came for exactly-once outputs since the last call, for the same commit; None if nothing did."""
+        """The messages for exactly-once outputs since the last call, for the same commit; None if there are none."""
         return None if self._outbox is None else self._outbox.take()
 
     def release(self) -> None:
-        """The engines may change again."""
         self._free.set()
 
     def engine(self, store: str) -> Engine:
-        """The store's engine, for reading."""
         return self._engines[store]
 
     def close(self) -> None:

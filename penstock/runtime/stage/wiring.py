@@ -1,4 +1,4 @@
-"""A stage's operators, built and connected: from where messages come in, through each other, to the outlets."""
+"""Builds and connects a stage's operators: from the entries through each other to the outlets."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from penstock.graph.topology import Channel, Topology
 from penstock.runtime.context import Position
 from penstock.runtime.messages.columns import NOWHERE, Entry, Fork, MeetingFork, Push, Target
 from penstock.runtime.messages.outlet import Outlet
-from penstock.runtime.messages.places import place_of_channel
 from penstock.runtime.messages.router import Router
-from penstock.runtime.operators.base import Node, Operator, Surroundings
+from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.runtime.operators.elementwise import branch_of
-from penstock.runtime.operators.table import operator_of
+from penstock.runtime.operators.table import operator_of, place_of_channel
 
-Surround: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], Surroundings]
-"""The surroundings of an operator that may send to these outputs."""
+MakeContext: TypeAlias = Callable[[Operator[Any], Mapping[str, Push]], StageContext]
 
 
 class Wiring:
@@ -27,7 +25,7 @@ class Wiring:
     def __init__(
         self, topology: Topology, stage: int, router: Router, position: Position, nodes: dict[str, Node]
     ) -> None:
-        """`nodes` is filled as they are built, so that those can be closed that were made before one failed."""
+        """`nodes` is filled during `build`, so that the caller can close the nodes made before a failure."""
         self._topology = topology
         self._stage = stage
         self._operators = topology.stages[stage].operators
@@ -37,20 +35,19 @@ class Wiring:
         self._reach: dict[str, frozenset[tuple[str, str]]] = {}
         """By operator: the operators and stores that its messages come to in this stage, its own included."""
 
-    def build(self, surround: Surround) -> None:
-        """Build the nodes from the last operator to the first, so that what follows each one exists."""
+    def build(self, context_of: MakeContext) -> None:
+        """Build the nodes from the last operator to the first, so that the followers of each one exist."""
         for spec in reversed(self._operators):
             operator, following, outlets = operator_of(spec), *self._following(spec)
-            surroundings = surround(operator, self._output_pushes(spec) if spec.sends else {})
+            context = context_of(operator, self._output_pushes(spec) if spec.sends else {})
             stores = frozenset(("store", name) for name in spec.stores)
             behind = frozenset[tuple[str, str]]().union(*(self._reach[op_id] for op_id in following))
             if stores & behind:
-                surroundings = replace(surroundings, followed=True)
-            self._nodes[spec.id] = operator.build(surroundings, self._target(spec.id, following, outlets))
+                context = replace(context, followed=True)
+            self._nodes[spec.id] = operator.build(context, self._target(spec.id, following, outlets))
             self._reach[spec.id] = behind | stores | {("operator", spec.id)}
 
     def input_entry(self, spec: SourceSpec) -> Entry:
-        """Where the messages of a source come in."""
         return Entry(
             spec.id,
             operator_of(spec).place(spec.id),
@@ -63,13 +60,13 @@ class Wiring:
         )
 
     def channel_entry(self, channel: Channel) -> Entry:
-        """Where a channel's messages come in."""
         place = place_of_channel(channel, self._topology.graph)
         target = self._target(channel.source, channel.targets, ())
         return Entry(channel.source, place, channel.key_serde, channel.value_serde, self._position, target)
 
     def _following(self, spec: OperatorSpec) -> tuple[list[str], list[Outlet]]:
-        """What follows an operator: those of this stage that read it, and the channels that all it emits leaves by."""
+        """The followers of an operator: operators of this stage that read it, and the channels by which all its output
+        leaves."""
         operators = [] if spec.changes_key else [other.id for other in self._operators if spec.id in other.upstream]
         outlets = [
             outlet
@@ -82,7 +79,6 @@ class Wiring:
         return [outlet for outlet in self._outlets if outlet.channel.source == spec.id]
 
     def _target(self, source: str, operators: Sequence[str], outlets: Sequence[Outlet]) -> Target:
-        """All of these as one."""
         targets: list[Target] = [*(self._nodes[op_id].inlet(source) for op_id in operators), *outlets]
         if len(targets) < 2:
             return targets[0] if targets else NOWHERE
@@ -91,7 +87,8 @@ class Wiring:
         return MeetingFork(targets, self._position, [*map(branch_of, targets)]) if meet else Fork(targets)
 
     def _output_pushes(self, spec: OperatorSpec) -> dict[str, Push]:
-        """`system.stream`, and `stream` where it is clear, to the outlets of this operator."""
+        """The pushes of this operator's outlets by `system.stream`, and by `stream` if no other output has that
+        name."""
         pushes: dict[str, Push] = {}
         ambiguous: set[str] = set()
         for outlet in self._outgoing(spec):

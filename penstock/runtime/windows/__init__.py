@@ -1,1 +1,1 @@
-"""What a window operator keeps, and when it fires."""
+"""The windows of a window operator: their content, and when they fire."""

@@ -1,4 +1,4 @@
-"""What a window operator has in its store: a cell for each key and window, found by key and in the order of their ends.
+"""A window operator's cells in its store, one for each key and window, found by key and in the order of their ends.
 
 | entry | value |
 |---|---|
@@ -34,12 +34,10 @@ NO_KEY = b"\x00"
 
 
 def key_slot(key: bytes | None) -> bytes:
-    """A message's key, which may be None, as a part of a slot."""
     return NO_KEY if key is None else b"\x01" + key
 
 
 def slot_key(slot: bytes) -> bytes | None:
-    """The key from its part of a slot."""
     return None if slot == NO_KEY else slot[1:]
 
 
@@ -58,7 +56,7 @@ class _Entry(msgspec.Struct, array_like=True):
 
 
 class Slot(NamedTuple):
-    """Which window of which key."""
+    """A window of a key."""
 
     end: int
     start: int
@@ -66,7 +64,6 @@ class Slot(NamedTuple):
     """As `key_slot` makes it."""
 
     def to_bytes(self) -> bytes:
-        """The slot as a part of an entry's key."""
         try:
             return _pack(self.end + BIAS, self.start + BIAS) + self.key
         except struct.error as error:
@@ -74,7 +71,6 @@ class Slot(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Slot:
-        """The slot from its bytes."""
         end, start = _unpack(data)
         return cls(end - BIAS, start - BIAS, data[16:])
 
@@ -102,25 +98,23 @@ class Cell:
         self.slot = slot
         self.place = slot.to_bytes()
         self.content = content
-        """Of a content that is only added to, what is new."""
+        """The new part, if the content is only added to."""
         self.complete = complete
-        """Whether the window has fired on time: what comes now is late."""
+        """The window has fired on time: later messages are late."""
         self.number = 0
         """Panes emitted."""
         self.messages = 0
-        """All of them."""
+        """All messages of the window."""
         self.since = 0
         """Messages since the last pane."""
         self.first_ms = self.last_ms = 0
-        """Batch times of the first message since the last pane, and of the last one."""
+        """Batch times of the first and of the last message since the last pane."""
         self.fired = False
-        """Whether a trigger has fired it, before it was complete or since then. One that does not repeat is done."""
+        """A trigger has fired it, before it was complete or since then. A trigger that does not repeat is done."""
         self.timer_ms = NEVER
-        """When a trigger fires, as it is stored."""
+        """The batch time at which a trigger fires, as it is stored."""
         self.pieces = 0
-        """How many pieces of its content are stored."""
         self.stored = False
-        """Whether it is in the store."""
 
 
 class Cells:
@@ -139,11 +133,10 @@ class Cells:
         return Cell(slot, self._content.initial(), complete=complete)
 
     def load(self, slot: Slot) -> Cell | None:
-        """The cell of a window, if there is one."""
         return self.load_from(slot, complete=False) or self.load_from(slot, complete=True)
 
     def load_from(self, slot: Slot, *, complete: bool) -> Cell | None:
-        """The cell of a window if there is one that is complete, or one that is not."""
+        """The window's complete (`complete=True`) or incomplete cell, or None."""
         data = self._store.get((b"f" if complete else b"o") + slot.to_bytes())
         return None if data is None else self._cell(slot, data, complete=complete)
 
@@ -162,7 +155,6 @@ class Cells:
         return cell
 
     def save(self, cell: Cell, timer_ms: int) -> None:
-        """Store the cell, with the batch time at which a trigger fires."""
         place = cell.place
         if cell.timer_ms != timer_ms:
             self._drop_timer(cell)
@@ -215,12 +207,12 @@ class Cells:
         cell.stored = False
 
     def empty(self, cell: Cell) -> None:
-        """Forget the content: the next pane has what comes from now on."""
+        """Forget the content: the next pane begins with none."""
         self._drop_pieces(cell)
         cell.content = self._content.initial()
 
     def close(self, cell: Cell) -> None:
-        """A stored cell is complete, and is kept for late messages."""
+        """Make a stored cell complete, and keep it for late messages."""
         if not cell.stored or cell.complete:
             raise ValueError("only a stored cell that is not complete can be closed")
         self._store.delete(b"o" + cell.place)
@@ -228,7 +220,6 @@ class Cells:
         self.save(cell, NEVER)
 
     def whole(self, cell: Cell) -> Any:
-        """All of a cell's content."""
         if not cell.pieces:
             return cell.content
         found = self._content.initial()
@@ -266,7 +257,7 @@ class Cells:
             yield self._cell(Slot.from_bytes(key[1:]), data, complete=True)
 
     def triggered_by(self, batch_ms: int) -> Iterator[Cell]:
-        """Cells of which a trigger fires at this batch time or before, by its time."""
+        """Cells with a trigger that fires at this batch time or before, by its time."""
         for key, _ in self._store.range(b"t", b"t" + time_bytes(min(batch_ms, NEVER - 1) + 1)):
             cell = self.load(Slot.from_bytes(key[9:]))
             if cell is None:
@@ -276,18 +267,15 @@ class Cells:
     # Sessions of a key.
 
     def sessions(self, key: bytes) -> list[Cell]:
-        """The sessions of a key, by their start."""
         found = [self.load(Slot(end, start, key)) for start, end in self._spans(key)]
         if any(cell is None for cell in found):
             raise ValueError("a session that the store names is missing there")
         return [cell for cell in found if cell is not None]
 
     def save_sessions(self, key: bytes, cells: list[Cell]) -> None:
-        """Note which sessions a key has."""
         self._save_spans(key, [(cell.slot.start, cell.slot.end) for cell in cells])
 
     def forget_session(self, slot: Slot) -> None:
-        """A session is no more in the store."""
         self._save_spans(slot.key, [span for span in self._spans(slot.key) if span != (slot.start, slot.end)])
 
     def _spans(self, key: bytes) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Whether a trigger fires. Pure."""
+"""Decides when a trigger fires. Pure."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from penstock.batch.batch import END_OF_TIME as NEVER
 
 
 def due_at(trigger: Trigger, messages: int, first_ms: int, last_ms: int) -> int:
-    """When the trigger fires if no further message comes: a batch time, which may have passed; NEVER if it does not.
+    """The batch time at which the trigger fires if no further message comes, which may have passed; NEVER if it does
+    not.
 
     Args:
-        messages: how many have come since the window fired last.
+        messages: messages since the window fired last.
         first_ms: the batch time of the first of them.
         last_ms: the batch time of the last of them.
     """
@@ -41,5 +42,4 @@ def due_at(trigger: Trigger, messages: int, first_ms: int, last_ms: int) -> int:
 
 
 def repeats(trigger: Trigger) -> bool:
-    """Whether it fires a window more than once."""
     return isinstance(trigger, RepeatTrigger)

@@ -1,4 +1,4 @@
-"""What a window's messages come to: one running value, or the messages themselves."""
+"""The value of a window: one running value, or the messages themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from penstock.api.serdes import Json, Serde
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.serdes.json import refuse_nan
 from penstock.api.time.aggregates import Aggregate, adder
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
@@ -21,20 +21,18 @@ _from_json = msgspec.json.Decoder().decode
 
 
 class Content(ABC):
-    """How the value of a window is made, merged, stored and shown."""
+    """Makes, merges, stores and shows the value of a window."""
 
     appends = False
-    """Whether a stored value is only ever added to: it is then kept in pieces, and what came before is not read."""
+    """A stored value is only ever added to: it is kept in pieces, and the earlier pieces are not read."""
     operator = ""
-    """The operator that has it, for errors."""
     declaration = ""
-    """How the serde of the value is declared, for errors; empty if it is not declared with the window."""
+    """The declaration of the value's serde, for errors; empty if it is not declared with the window."""
     serde: Serde[Any]
-    """The serde that writes the value, or its parts."""
 
     def unwritable(self, content: Any, key: Any, error: Exception) -> SerdeError:
         """The error for a value, of this key, that `to_bytes` does not write."""
-        place = Place(f"window operator `{self.operator}`", self.declaration)
+        place = SerdePlace(f"window operator `{self.operator}`", self.declaration)
         return place.unwritable("value", self.serde, content, error, key)
 
     @abstractmethod
@@ -50,15 +48,12 @@ class Content(ABC):
         """The value of the messages of two windows; neither is used again."""
 
     @abstractmethod
-    def to_bytes(self, content: Any) -> bytes:
-        """The value as it is stored."""
+    def to_bytes(self, content: Any) -> bytes: ...
 
     @abstractmethod
-    def from_bytes(self, data: bytes) -> Any:
-        """The value from its bytes."""
+    def from_bytes(self, data: bytes) -> Any: ...
 
     def shown(self, content: Any) -> Any:
-        """What a pane shows."""
         return content
 
 
@@ -103,7 +98,6 @@ class AggregateContent(Content):
             type(each).to_json is Aggregate.to_json and type(each).from_json is Aggregate.from_json
             for each in self._all
         )
-        """Whether their states are stored as they are."""
 
     def initial(self) -> Any:
         return [None] * len(self._all)
@@ -176,7 +170,6 @@ class MessageContent(Content):
 
 
 def content_of(window: Window, messages: Serde[Any]) -> Content:
-    """The content of a window over messages whose values have this serde."""
     contents = window.contents
     if isinstance(contents, Aggregates):
         return AggregateContent(contents)

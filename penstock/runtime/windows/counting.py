@@ -1,4 +1,4 @@
-"""Windows of so many messages."""
+"""Windows of a fixed number of messages."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any
 from penstock.batch.batch import END_OF_TIME
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Surroundings
+from penstock.runtime.operators.base import StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode
 
 
 class CountingNode(WindowNode):
-    """Windows of so many messages, which fire with the last of them."""
+    """Windows of a fixed number of messages, which fire with the last of them."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, messages: int) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, messages: int) -> None:
+        super().__init__(spec, stage, downstream)
         self._most = messages
         self._open: dict[bytes | None, Cell] = {}
 

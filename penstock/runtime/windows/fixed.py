@@ -1,4 +1,4 @@
-"""Windows of one size that begin every so often."""
+"""Windows of one size that begin at regular intervals."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
 from penstock.batch.batch import END_OF_TIME, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Columns, Target, index_of_last
-from penstock.runtime.operators.base import Firing, Firings, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode, next_due
 from penstock.runtime.windows.open_windows import OpenWindow, OpenWindows
 
 _AT_ONCE = 1024
-"""Panes that are emitted together, where none of them has to be undone alone."""
+"""Panes that are emitted together, unless one of them may have to be undone alone."""
 
 _ABSENT: Final = object()
 
 
-def is_plain(spec: WindowSpec, surroundings: Surroundings) -> bool:
-    """Whether nothing is kept of a window but its content, until it is complete."""
-    return spec.window.early is None and not spec.window.keeps_messages and not surroundings.undoable
+def is_plain(spec: WindowSpec, stage: StageContext) -> bool:
+    """True if only the content of a window is kept until it is complete."""
+    return spec.window.early is None and not spec.window.keeps_messages and not stage.undoable
 
 
 class FixedNode(WindowNode):
     """Windows of one size."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
+        super().__init__(spec, stage, downstream)
         self._shape = shape
         self._open: dict[tuple[int, bytes | None], Cell] = {}
 
@@ -44,7 +44,7 @@ class FixedNode(WindowNode):
         return in_time
 
     def _take_into(self, start: int, key: bytes | None, value: Any, time_ms: int) -> bool:
-        """Add a message to the window that begins there. False if it is too late for it."""
+        """Add a message to the window that begins there. Returns False if it is too late for it."""
         cell = self._open.get((start, key))
         if cell is None:
             if self._too_late(start + self._shape.size_ms):
@@ -61,12 +61,12 @@ class FixedNode(WindowNode):
 
 
 class PlainNode(FixedNode):
-    """Windows of one size of which nothing but the content is kept, until they are complete. Their messages are taken,
-    and their panes emitted, many at once. Messages that come later are added to cells, as in other windows."""
+    """Windows of one size that keep only their content until they are complete. Their messages are taken, and their
+    panes emitted, many at once. Later messages are added to cells, as in other windows."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, shape: Fixed) -> None:
-        super().__init__(spec, surroundings, downstream, shape)
-        self._store = surroundings.stores[spec.stores[0]]
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
+        super().__init__(spec, stage, downstream, shape)
+        self._store = stage.stores[spec.stores[0]]
         self._windows = OpenWindows(self._store, self._content, spec.key_serde, shape.size_ms)
 
     def _held(self) -> int:
@@ -116,7 +116,6 @@ class PlainNode(FixedNode):
             window.held[key] = add(content, value, time_ms)
 
     def _take_each(self, keys: Iterable[bytes | None], values: Iterator[Any], moments: Iterable[int]) -> Iterator[None]:
-        """The same for windows that overlap."""
         for key, value, time_ms in zip(keys, values, moments, strict=True):
             if not self._take(key, value, time_ms):
                 yield
@@ -154,7 +153,6 @@ class PlainNode(FixedNode):
         self._windows.store()
 
     def _keep_complete(self, window: OpenWindow, keys: Sequence[bytes | None], contents: Sequence[Any]) -> None:
-        """Cells for messages that come late."""
         for key, content in zip(keys, contents, strict=True):
             cell = self._cells.new(Slot(window.end, window.start, key_slot(key)), complete=True)
             cell.number = 1

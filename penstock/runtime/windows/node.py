@@ -1,7 +1,7 @@
 """The running window operator.
 
-What came to a window during an attempt is held as objects, and stored once at the end of the attempt's input. Then
-windows fire: those whose trigger is due, and those that the watermark has passed, in the order of their ends.
+An attempt holds the new content of windows as objects, and stores it once at the end of its input. Then windows fire:
+first those with a trigger that is due, then those that the watermark has passed, in the order of their ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.triggers import Trigger
 from penstock.api.time.windows import Counting, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
@@ -19,20 +19,19 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
-from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, StageContext
 from penstock.runtime.windows.cells import Cell, Cells, Slot, next_trigger, slot_key
 from penstock.runtime.windows.conditions import due_at, repeats
 from penstock.runtime.windows.contents import content_of
 
 
 def has_triggers(window: Window) -> bool:
-    """Whether a window can fire before it is complete, or again."""
+    """True if a window can fire before it is complete, or again."""
     return window.early is not None or window.allowed_lateness_ms > 0
 
 
 def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
-    """When the first of the windows in a store fires. `end`: that of the first one which is not complete; None: there
-    is none."""
+    """When the first of the windows in a store fires. `end`: of the first window that is not complete, or None."""
     trigger = next_trigger(store) if has_triggers(window) else None
     if window.time == "event":
         return end, trigger
@@ -40,34 +39,32 @@ def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
 
 
 class WindowNode(Node):
-    """What all shapes have in common: lateness, triggers, panes."""
+    """The common part of all shapes: lateness, triggers, panes."""
 
     held_cells = 100_000
-    """Cells that an attempt holds before it stores them."""
     at_most = 100_000
     """On-time panes of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target) -> None:
-        one = Node.of_columns(self._accept, surroundings.position)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._accept, stage.position)
         super().__init__(one.accept, one.push)
         self._spec, self._window = spec, spec.window
-        self._position = surroundings.position
+        self._position = stage.position
         self._downstream = downstream
         self._content = content_of(spec.window, spec.message_serde)
         self._content.operator = spec.id
-        self._cells = Cells(surroundings.stores[spec.stores[0]], self._content, spec.key_serde)
-        self._undoable = surroundings.undoable
+        self._cells = Cells(stage.stores[spec.stores[0]], self._content, spec.key_serde)
+        self._undoable = stage.undoable
         self._open: dict[Any, Any] = {}
-        """Cells that are held: what came to them in this attempt is not stored yet."""
+        """Held cells: their content from this attempt is not stored yet."""
         self._counts = spec.window.early is not None or isinstance(spec.window.shape, Counting)
-        """Whether it matters how many messages have come, and when."""
+        """It matters how many messages have come, and when."""
         self._triggers = has_triggers(spec.window)
         late_to = spec.window.late_to
-        self._late_to = None if late_to is None else surroundings.outputs[str(late_to)]
-        self._late = surroundings.metrics.new_counter(spec.id, "late-dropped")
-        self._pane_count = surroundings.metrics.new_counter(spec.id, "panes-fired")
+        self._late_to = None if late_to is None else stage.outputs[str(late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
         self._by_event_time = spec.window.time == "event" and not isinstance(spec.window.shape, Counting)
-        """Whether the end of a window is an event time."""
         self._begin_at(NO_WATERMARK, 0)
 
     def _begin_at(self, late: int, now_ms: int, earliest: int = NO_WATERMARK) -> None:
@@ -99,7 +96,7 @@ class WindowNode(Node):
         written = columns.written_by("key", serde)
         if written is not None:
             return written
-        place = Place(f"keys of operator `{self._spec.id}`", "")
+        place = SerdePlace(f"keys of operator `{self._spec.id}`", "")
         return encode_column("key", serde, columns.keys, columns.rows, self._position, self._spec.id, place)
 
     def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
@@ -114,20 +111,18 @@ class WindowNode(Node):
 
     @abstractmethod
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
-        """Add a message to its windows. False if it is too late for all of them."""
+        """Add a message to its windows. Returns False if it is too late for all of them."""
 
     def _held(self) -> int:
-        """How many cells are held."""
         return len(self._open)
 
     def _store_open(self) -> None:
-        """Store the cells that are held, and hold them no longer."""
         for cell in self._open.values():
             self._cells.save(cell, self._timer(cell))
         self._open.clear()
 
     def _store_before_firing(self) -> None:
-        """The end of input: windows fire as they are in the store."""
+        """Called at the end of input: windows fire as they are in the store."""
         self._store_open()
 
     def _add(self, cell: Cell, value: Any, time_ms: int) -> None:
@@ -169,7 +164,7 @@ class WindowNode(Node):
                     yield self._pane(cell.slot, cell.content, "drain" if drains else "late", cell.number)
 
     def _watermarks(self, batch: Batch) -> tuple[int, int]:
-        """Up to which end windows fire in this batch, and up to which they must."""
+        """The watermark up to which windows fire in this batch, and the one up to which they must."""
         if batch.control != "none":
             return END_OF_TIME, END_OF_TIME
         if self._window.time == "processing":
@@ -178,7 +173,7 @@ class WindowNode(Node):
         return watermark, min(watermark, batch.output_watermark(self._spec.id))
 
     def _fire_complete(self, watermark: int, output: int, firing: FiringType) -> Iterator[Firing | Firings]:
-        """The panes of windows that are complete; those that may wait if there are very many."""
+        """The panes of complete windows. If there are very many, those that may wait are left out."""
         for fired, cell in enumerate(self._cells.complete_by(watermark)):
             if fired >= self.at_most and cell.slot.end > output:
                 return  # the next batch begins at once
@@ -188,7 +183,6 @@ class WindowNode(Node):
         self._pane_count.inc(count)
 
     def _fire(self, cell: Cell, firing: FiringType) -> Firing:
-        """A pane of a window that goes on."""
         content, number = self._cells.whole(cell), cell.number
         cell.number += 1
         cell.since, cell.fired = 0, True
@@ -198,7 +192,6 @@ class WindowNode(Node):
         return self._pane(cell.slot, content, firing, number)
 
     def _complete(self, cell: Cell, firing: FiringType) -> Firing:
-        """The pane of a window that is complete."""
         number = cell.number
         if not (self._window.allowed_lateness_ms and cell.slot.end < END_OF_TIME):
             self._cells.take_out(cell)
@@ -213,7 +206,7 @@ class WindowNode(Node):
         return self._pane(cell.slot, content, firing, number)
 
     def _forget(self, cell: Cell) -> None:
-        """A cell is no more in the store."""
+        """Called when a cell is no longer in the store."""
 
     def _timer(self, cell: Cell) -> int:
         """The batch time at which a trigger fires the cell. Without one, late messages fire it in their batch."""

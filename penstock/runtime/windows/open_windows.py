@@ -1,8 +1,8 @@
-"""Windows of one size that are not complete, of operators that keep nothing of a window but its content.
+"""Windows of one size that are not complete, for operators that keep only the content of a window.
 
-They are stored as cells that have nothing but their content; `cells.py` lists the entries. What is stored is also kept
-in memory, as the same bytes, up to `KEPT_BYTES`. Most messages go to few windows, whose cells are then neither looked
-up in the store for each key, nor searched for in the order of time when the window is complete.
+They are stored as cells that have nothing but their content; `cells.py` lists the entries. Stored contents are also
+kept in memory, as the same bytes, up to `KEPT_BYTES`. Most messages go to few windows, whose cells are then neither
+looked up in the store for each key, nor searched for in the order of time when the window is complete.
 """
 
 from __future__ import annotations
@@ -19,44 +19,41 @@ from penstock.runtime.windows.contents import Content
 KEPT_BYTES = 32 << 20
 """Memory for the stored cells that an operator of a task keeps."""
 _CELL_BYTES = 200
-"""What a cell takes in memory besides its key and its content."""
+"""Memory of a cell besides its key and its content."""
 _BLOCK_BYTES = 1 << 20
-"""Contents that are taken out at once take about so many bytes, as they are stored."""
+"""Stored bytes of the contents that are taken out at once, about."""
 
 Key: TypeAlias = "bytes | None"
 Taken: TypeAlias = tuple[list[Key], list[Any]]
-"""Keys and their contents."""
 _KEYED = key_slot(b"")
 _BEHIND_ALL_KEYS = b"\x02"
 
 
 class OpenWindow:
-    """One window: what came to each of its keys."""
+    """One window, with the contents of its keys."""
 
     __slots__ = ("end", "held", "left", "new", "place", "start", "stored")
 
     def __init__(self, start: int, end: int, stored: dict[Key, bytes] | None) -> None:
         self.start, self.end = start, end
         self.place = b"o" + Slot(end, start, b"").to_bytes()
-        """What the keys of its cells begin with."""
         self.held: dict[Key, Any] = {}
         """Contents that the running attempt has changed and not stored yet."""
         self.stored = stored
-        """All that is stored of it; None: only the store knows."""
+        """All its stored contents; None: only the store knows."""
         self.left: Iterator[tuple[Key, bytes]] | None = None
         """While it fires: the cells that have not fired."""
         self.new: set[Key] = set()
-        """While it fires: keys of which the store has nothing."""
+        """While it fires: keys without a cell in the store."""
 
     def cells(self, keys: Iterable[Key]) -> list[bytes]:
-        """The keys of cells in the store."""
         keyed = self.place + _KEYED
         return [self.place + key_slot(None) if key is None else keyed + key for key in keys]
 
 
 class OpenWindows:
-    """The windows of an operator in its store that are not complete. They are as the running attempt sees them, and
-    belong to the operator, which goes with an attempt that is discarded."""
+    """An operator's windows that are not complete, as the running attempt sees them. They belong to the operator, which
+    goes with an attempt that is discarded."""
 
     def __init__(
         self, store: KeyValueStore[bytes, bytes], content: Content, key_serde: Serde[Any], size_ms: int
@@ -69,11 +66,11 @@ class OpenWindows:
         self._kept = 0
         """Bytes that the `stored` of all windows take in memory."""
         self.held = 0
-        """How many cells were loaded to be held since the last `store`."""
+        """Cells loaded to be held since the last `store`."""
 
     def _windows(self) -> dict[int, OpenWindow]:
-        """All that have a cell, by their start. What an earlier process left is found by the windows, not by the
-        cells."""
+        """All windows with a cell, by their start. Finds the windows that an earlier process left by one look-up for
+        each window, not for each cell."""
         if self._by_start is None:
             self._by_start, behind = {}, b"o"
             while (first := next(iter(self._store.range(behind, b"p")), None)) is not None:
@@ -83,7 +80,6 @@ class OpenWindows:
         return self._by_start
 
     def get(self, start: int) -> OpenWindow:
-        """The window that begins there."""
         windows = self._windows()
         window = windows.get(start)
         if window is None:
@@ -91,7 +87,7 @@ class OpenWindows:
         return window
 
     def load(self, window: OpenWindow, key: Key) -> Any:
-        """The content of a key that is not held, and is from now on."""
+        """The content of a key that is not held. The caller holds it from now on."""
         self.held += 1
         if window.stored is None:
             data: bytes | None = self._store.get(window.place + key_slot(key))
@@ -100,7 +96,7 @@ class OpenWindows:
         return self._content.initial() if data is None else self._content.from_bytes(data[1:])
 
     def store(self) -> None:
-        """Store what is held, and hold it no longer."""
+        """Store the held contents, and hold none."""
         for window in self._windows().values():
             if window.held:
                 encoded = self._encoded(window)
@@ -111,7 +107,7 @@ class OpenWindows:
             self._forget_some()
 
     def _encoded(self, window: OpenWindow) -> dict[Key, bytes]:
-        """What is held, as it is stored; it is held no longer."""
+        """The held contents as they are stored. They are no longer held."""
         encode, held = self._content.to_bytes, window.held
         window.held = {}
         key: Key = None
@@ -132,7 +128,7 @@ class OpenWindows:
             self._kept += _size(encoded) - _size(before)
 
     def _forget_some(self) -> None:
-        """Keep no more than may be kept: the oldest windows get the fewest messages."""
+        """Keep no more than may be kept. Forgets the oldest windows first, because they get the fewest messages."""
         for window in self.due(END_OF_TIME):
             if self._kept > KEPT_BYTES:
                 self._forget(window)
@@ -145,17 +141,16 @@ class OpenWindows:
     # In the order of time.
 
     def due(self, watermark: int) -> list[OpenWindow]:
-        """Those that end at the watermark or before, in order."""
+        """The windows that end at the watermark or before, in order."""
         found = [window for window in self._windows().values() if window.end <= watermark]
         return sorted(found, key=lambda window: window.end)
 
     def next_end(self) -> int | None:
-        """The end of the first one."""
         return min((window.end for window in self._windows().values()), default=None)
 
     def take_out(self, window: OpenWindow, most: int) -> Taken:
-        """Remove the next cells from a window that is complete, at most so many, in the order of their keys; none, and
-        the window itself, if all of them were."""
+        """Remove the next cells from a complete window, at most `most`, in the order of their keys. Returns none, and
+        removes the window itself, once all cells were taken."""
         if window.left is None:
             window.left = self._begin_firing(window)
         keys, found, size = [], [], 0
@@ -174,7 +169,8 @@ class OpenWindows:
         return keys, [decode(data[1:]) for data in found]
 
     def _begin_firing(self, window: OpenWindow) -> Iterator[tuple[Key, bytes]]:
-        """All cells in the order of their keys. What is held never comes into the store if that has no cell of it."""
+        """All cells in the order of their keys. A held content never comes into the store if the store has no cell of
+        it."""
         encoded = self._encoded(window)
         if window.stored is None:
             self._store.put_all(dict(zip(window.cells(encoded), encoded.values(), strict=True)))
@@ -192,7 +188,7 @@ class OpenWindows:
             yield slot_key(key[len(place) :]), data
 
     def leave(self, window: OpenWindow) -> None:
-        """What has not fired of a window that is complete stays in the store until the next batch."""
+        """Leave the cells of a complete window that have not fired in the store until the next batch."""
         left = dict(window.left or ()) if window.stored is not None else {}
         kept = {key: data for key, data in left.items() if key in window.new}
         self._store.put_all(dict(zip(window.cells(kept), kept.values(), strict=True)))
@@ -201,5 +197,4 @@ class OpenWindows:
 
 
 def _size(cells: Mapping[Key, bytes]) -> int:
-    """The memory that cells take, about."""
     return sum(map(len, cells.values())) + sum(map(len, filter(None, cells))) + _CELL_BYTES * len(cells)

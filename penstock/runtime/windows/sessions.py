@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Surroundings
+from penstock.runtime.operators.base import StageContext
 from penstock.runtime.windows.cells import Cell, Slot, key_slot
 from penstock.runtime.windows.node import WindowNode
 
@@ -14,11 +14,10 @@ from penstock.runtime.windows.node import WindowNode
 class SessionNode(WindowNode):
     """Windows that grow with the messages of a key."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, gap_ms: int) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, gap_ms: int) -> None:
+        super().__init__(spec, stage, downstream)
         self._gap_ms = gap_ms
         self._open: dict[bytes, list[Cell]] = {}
-        """By key: all its sessions."""
 
     def _take(self, key: bytes | None, value: Any, time_ms: int) -> bool:
         slot_key = key_slot(key)
@@ -41,7 +40,6 @@ class SessionNode(WindowNode):
         return True
 
     def _merged(self, slot: Slot, met: list[Cell]) -> Cell:
-        """One session of several, in their order."""
         # One that is due and has not fired yet, because too many were due, makes the whole session fire on time.
         complete = slot.end <= self._late_watermark and all(each.complete for each in met)
         cell = self._cells.new(slot, complete=complete)

@@ -1,4 +1,4 @@
-"""Windows that end with a message: the messages of its key that are at most so much older.
+"""Windows that end with a message, and hold the messages of its key that are not too old.
 
 Each message is stored once; a pane is made of those in its span when it fires.
 
@@ -22,7 +22,7 @@ from penstock.api.time.windows import TimeWindow
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import Firing, Firings, Surroundings
+from penstock.runtime.operators.base import Firing, Firings, StageContext
 from penstock.runtime.time_bytes import time_bytes, time_of
 from penstock.runtime.windows.cells import Slot, key_slot, slot_key
 from penstock.runtime.windows.contents import MessageContent
@@ -32,10 +32,10 @@ from penstock.runtime.windows.node import WindowNode
 class SlidingNode(WindowNode):
     """Windows that end with a message."""
 
-    def __init__(self, spec: WindowSpec, surroundings: Surroundings, downstream: Target, size_ms: int) -> None:
-        super().__init__(spec, surroundings, downstream)
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, size_ms: int) -> None:
+        super().__init__(spec, stage, downstream)
         self._size_ms = size_ms
-        self._store = surroundings.stores[spec.stores[0]]
+        self._store = stage.stores[spec.stores[0]]
         self._messages = MessageContent(spec.message_serde)
         self._messages.operator = spec.id
         self._open: dict[tuple[bytes, int], list[Any]] = {}
@@ -93,13 +93,13 @@ class SlidingNode(WindowNode):
         self._emit(slot_key(slot.key), TimeWindow(slot.start, slot.end), content, firing, 0)
 
     def _drop(self, time_ms: int) -> None:
-        """Messages of this time and before are in no window that is to come."""
+        """Drop messages up to this time, which are in no later window."""
         for place, _ in self._store.range(b"x", b"x" + _behind(time_ms)):
             self._store.delete_all((place, _place(place[9:], time_of(place[1:9]))))
 
 
 def _behind(time_ms: int) -> bytes:
-    """What sorts behind everything of this time and before."""
+    """Sorts behind everything of this time and before."""
     return time_bytes(min(time_ms, END_OF_TIME - 1) + 1)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Place
-from penstock.api.serdes.prefix import end_of_prefix
+from penstock.api.serdes.base import end_of_prefix
+from penstock.api.serdes.failures import SerdePlace
 from penstock.errors import ConfigError
 
 
-def range_bounds(store: Place, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:
+def range_bounds(store: SerdePlace, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:
     """Where a range begins (inclusive) and ends (exclusive).
 
     Raises:
@@ -31,7 +31,7 @@ def range_bounds(store: Place, serde: Serde[Any], from_key: Any, to_key: Any) ->
     return start, end
 
 
-def prefix_bounds(store: Place, serde: Serde[Any], prefix: Any) -> tuple[bytes, bytes | None]:
+def prefix_bounds(store: SerdePlace, serde: Serde[Any], prefix: Any) -> tuple[bytes, bytes | None]:
     """Where the keys that begin with the prefix begin (inclusive) and end (exclusive; None: with the last key).
 
     Raises:
@@ -41,7 +41,7 @@ def prefix_bounds(store: Place, serde: Serde[Any], prefix: Any) -> tuple[bytes, 
     return start, end_of_prefix(start)
 
 
-def _bytes(store: Place, serde: Serde[Any], write: Callable[[Any], bytes], key: Any) -> bytes:
+def _bytes(store: SerdePlace, serde: Serde[Any], write: Callable[[Any], bytes], key: Any) -> bytes:
     try:
         data = write(key)
     except Exception as error:

@@ -12,7 +12,7 @@ from penstock.batch.input_order import InputOrder
 from penstock.batch.pace import Pace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, TaskSsp
-from penstock.batch.ranges import BatchRanges, Unread, plan_with_unread
+from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.closing import Closing
 from penstock.driver.feed.event_time import EventTime
@@ -59,7 +59,11 @@ class RunnerFeed:
 
     def next(self, boundary: Boundary) -> Next:
         """See `Feed`."""
-        ends, pace, unread = self._ends(), Pace(self.messages, sys.maxsize), Unread.of(boundary.unread, boundary.left)
+        ends, pace, unread = (
+            self._ends(),
+            Pace(self.messages, sys.maxsize),
+            UnreadMessages.of(boundary.unread, boundary.left),
+        )
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", pace, {})
         targets = self._targets = self._order.targets(ends) if self._targets is None else self._targets

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Part, Place
+from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
@@ -40,7 +40,7 @@ class StreamOfTest:
     """A stream that a test appends messages to, and how they are written."""
 
     name: SystemStream
-    place: Place
+    place: SerdePlace
     """Where it is in the application, for errors."""
     key_serde: Serde[Any]
     value_serde: Serde[Any]

@@ -1,4 +1,4 @@
-"""What the application's code meets when it is called with a message: collector, context and coordinator."""
+"""Calls of the application's code with messages, and the collector, context and coordinator that it gets."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from penstock.api.callbacks import unused
 from penstock.api.serdes import Serde
 from penstock.api.state.key_state import (
     CurrentKey,
+    ListPlace,
     ListState,
     MapState,
-    Place,
     ValueState,
     check_list_keys,
     check_map_keys,
@@ -29,7 +29,7 @@ from penstock.state.stores.task_store import TaskStore
 
 
 class Requests(TaskCoordinator):
-    """What tasks asked of the job during an attempt."""
+    """The requests of tasks to the job during an attempt."""
 
     def __init__(self) -> None:
         self.commit_requested = False
@@ -43,10 +43,10 @@ class Requests(TaskCoordinator):
 
 
 class Collector(MessageCollector):
-    """What one operator's code may send, and where it goes."""
+    """Sends the messages of one operator's code."""
 
     def __init__(self, op_id: str, downstream: Push, outputs: Mapping[str, Push]) -> None:
-        """`outputs` maps `system.stream` and, where no other output has it, `stream` to where it goes."""
+        """`outputs`: by `system.stream`, and by `stream` if no other output has that name."""
         self._op_id = op_id
         self._downstream = downstream
         self._outputs = outputs
@@ -66,7 +66,7 @@ class Collector(MessageCollector):
 
 
 class Context(TaskContext):
-    """A task's surroundings."""
+    """The TaskContext of a StreamTask in one task of the job."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Context(TaskContext):
         op_id: str,
         metrics: MetricsRegistry,
         timers: TaskTimers | None = None,
-        next_list_place: Callable[[], Place] = lambda: (0, 0),
+        next_list_place: Callable[[], ListPlace] = lambda: (0, 0),
     ) -> None:
         self._timers = timers
         self._next_list_place = next_list_place
@@ -105,7 +105,6 @@ class Context(TaskContext):
         return self._job_name
 
     def begin(self, batch_time_ms: int, watermark_ms: int | None) -> None:
-        """A batch begins, or an attempt of it."""
         self._batch_time_ms, self._watermark_ms = batch_time_ms, watermark_ms
 
     @property
@@ -167,8 +166,8 @@ class Context(TaskContext):
         return self._current
 
     def close_init(self) -> CurrentKey | None:
-        """The task's `init` has returned. What the key of each message and timer must be given to; None if the task
-        has no state of the current key."""
+        """Called after the task's `init`. Returns the holder of the key, which must be set for each message and timer;
+        None if the task has no state of the current key."""
         self._task_is_made = True
         return self._current
 
@@ -199,8 +198,8 @@ def envelope_calls(
     position: Position,
     what: str,
 ) -> tuple[Accept, Push]:
-    """Calls the application's code, which has to return None, with each message, for columns of messages and for a
-    single one. `what` names the code in words."""
+    """Functions that call the application's code with the messages of columns, and with a single one. The code has to
+    return None. `what` names it in errors."""
     make = tuple.__new__  # what the NamedTuple's own constructor does, without its Python frame
 
     def accept(columns: Columns) -> None:

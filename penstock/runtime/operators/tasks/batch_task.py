@@ -15,7 +15,7 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.values import Counter
 from penstock.runtime.context import OperatorFailedError, Position, failure_in
 from penstock.runtime.messages.columns import Columns, Target
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
 from penstock.runtime.timers import oldest_timers
 
 
@@ -30,42 +30,42 @@ class BatchTaskOperator(Operator[BatchTaskSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         try:
             task = self.spec.task()
-            task.init(_Context(self.spec.id, surroundings))
+            task.init(_BatchTaskContext(self.spec.id, stage))
         except BaseException as error:
             raise failure_in(self.spec.id, error) from error
-        return _BatchTaskNode(self.spec.id, task, surroundings.position, downstream.push)
+        return _BatchTaskNode(self.spec.id, task, stage.position, downstream.push)
 
 
-class _Context:
-    def __init__(self, operator: str, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
-        self._late = surroundings.metrics.new_counter(operator, "late-dropped")
+class _BatchTaskContext:
+    def __init__(self, operator: str, stage: StageContext) -> None:
+        self._stage = stage
+        self._late = stage.metrics.new_counter(operator, "late-dropped")
 
     @property
     def task(self) -> int:
-        return self._surroundings.task
+        return self._stage.task
 
     @property
     def config(self) -> Mapping[str, str]:
-        return self._surroundings.config
+        return self._stage.config
 
     @property
     def metrics(self) -> MetricsRegistry:
-        return self._surroundings.user_metrics
+        return self._stage.user_metrics
 
     @property
     def late(self) -> Counter:
         return self._late
 
     def store(self, name: str) -> KeyValue:
-        return self._surroundings.stores[name]
+        return self._stage.stores[name]
 
     def watched(self, elements: Iterable[Any]) -> Iterator[Any]:
-        position = self._surroundings.position
-        # How many are left shows other threads that there is progress, and only the iterator of a list says that.
+        position = self._stage.position
+        # Other threads see progress by the number of elements left, which only the iterator of a list knows.
         found = position.elements = iter(list(elements))
         return found
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from penstock.api.callbacks import check_all, task_methods, unused
-from penstock.api.serdes.failures import Place, process_place, timers_place
+from penstock.api.serdes.failures import SerdePlace, process_place, timers_place
 from penstock.api.task import (
     DrainListenerTask,
     IncomingMessageEnvelope,
@@ -24,7 +24,7 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Accept, Push, Target
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, Surroundings, Watch
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.operators.tasks.application_code import Collector, Context, envelope_calls
 from penstock.runtime.operators.tasks.key_state import Call, with_current_key
 from penstock.runtime.operators.tasks.task_timers import TaskTimer, TaskTimers
@@ -41,22 +41,22 @@ class Process(Operator[ProcessSpec]):
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)
 
-    def place(self, name: str) -> Place:
+    def place(self, name: str) -> SerdePlace:
         return process_place(name)
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         op_id = self.spec.id
-        collector = Collector(op_id, downstream.push, surroundings.outputs)
-        timers = self._timers(surroundings)
+        collector = Collector(op_id, downstream.push, stage.outputs)
+        timers = self._timers(stage)
         context = Context(
-            surroundings.job_name,
-            surroundings.config,
-            surroundings.task,
-            {name: surroundings.stores[name] for name in self.spec.own_stores},
+            stage.job_name,
+            stage.config,
+            stage.task,
+            {name: stage.stores[name] for name in self.spec.own_stores},
             op_id,
-            surroundings.user_metrics,
+            stage.user_metrics,
             timers,
-            surroundings.next_list_place,
+            stage.next_list_place,
         )
         try:
             task = self.spec.task()
@@ -71,24 +71,21 @@ class Process(Operator[ProcessSpec]):
         current = context.close_init()
         if current is not None:
             process, on_timer = with_current_key(process, current), with_current_key(on_timer, current)
-        calls = envelope_calls(op_id, process, collector, surroundings.requests, surroundings.position, "`process`")
-        return _ProcessNode(op_id, task, context, on_timer, collector, surroundings, timers, *calls)
+        calls = envelope_calls(op_id, process, collector, stage.requests, stage.position, "`process`")
+        return _ProcessNode(op_id, task, context, on_timer, collector, stage, timers, *calls)
 
-    def _timers(self, surroundings: Surroundings) -> TaskTimers | None:
+    def _timers(self, stage: StageContext) -> TaskTimers | None:
         spec = self.spec
         if spec.timers is None:
             return None
-        store = surroundings.stores[timers_store(spec.id)]
-        return TaskTimers(
-            spec.id, spec.timers, timers_place(spec.id), store, surroundings.metrics, spec.discards_timers
-        )
+        store = stage.stores[timers_store(spec.id)]
+        return TaskTimers(spec.id, spec.timers, timers_place(spec.id), store, stage.metrics, spec.discards_timers)
 
     def watched(self, watch: Watch) -> OperatorSpec:
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
 
 
 _LAST_CALLS: dict[Control, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
-"""What a task may define for the last batch of its stream, or of its run."""
 
 
 class _ProcessNode(Node):
@@ -99,7 +96,7 @@ class _ProcessNode(Node):
         context: Context,
         on_timer: Call[ExpiredTimer],
         collector: Collector,
-        surroundings: Surroundings,
+        stage: StageContext,
         timers: TaskTimers | None,
         accept: Accept,
         push: Push,
@@ -107,9 +104,9 @@ class _ProcessNode(Node):
         super().__init__(accept, push)
         self._operator = operator
         self._task, self._context, self._on_timer = task, context, on_timer
-        self._collector, self._requests = collector, surroundings.requests
+        self._collector, self._requests = collector, stage.requests
         self._timers = timers
-        self._period_ms = surroundings.window_ms if _defines(task, "window") else -1
+        self._period_ms = stage.window_ms if _defines(task, "window") else -1
 
     def begin(self, batch: Batch) -> None:
         self._earliest = batch.earliest_output(self._operator)
@@ -152,7 +149,7 @@ class _ProcessNode(Node):
         self, name: str, timestamp_ms: int, method: Callable[[MessageCollector, TaskCoordinator], None]
     ) -> Firing:
         run = partial(_run, name, method, self._collector, self._requests)
-        # What a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
+        # State that a task keeps until the end is in no message: as a dead letter it would be lost, and the run closed.
         return Firing(None, timestamp_ms, name, run, f"`{name}`", must_succeed=name in _LAST_CALLS.values())
 
     def close(self) -> None:
@@ -160,18 +157,15 @@ class _ProcessNode(Node):
 
 
 def _run(name: str, method: Callable[..., object], *arguments: object) -> None:
-    """Call a method of the task. Raises TypeError unless it returns None."""
     if (result := method(*arguments)) is not None:
         raise unused(f"`{name}`", result)
 
 
 def _own(task: StreamTask) -> StreamTask:
-    """The application's task."""
     return task.task if isinstance(task, _WatchedTask) else task
 
 
 def _defines(task: StreamTask, method: str) -> bool:
-    """Whether the application's task has a method that a StreamTask need not have."""
     kind = type(_own(task))
     found = getattr(kind, method, None)
     return found is not None and found is not getattr(StreamTask, method, None)

@@ -1,4 +1,4 @@
-"""The timers of one task: what its context schedules, and what fires when."""
+"""The timers of one task: scheduled by its context, fired by its node."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Place
+from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.api.time.timers import LONGEST_MS, ExpiredTimer, TimeDomain, TimerFiring
 from penstock.batch.batch import Batch
@@ -21,8 +21,7 @@ AT_MOST = 100_000
 IN_A_ROW = 1_000
 """Timers that may schedule each other without time passing."""
 
-_Named: TypeAlias = tuple[TimeDomain, bytes]
-"""A timer's domain and place."""
+_TimerId: TypeAlias = tuple[TimeDomain, bytes]
 
 
 class TaskTimer(NamedTuple):
@@ -40,23 +39,21 @@ class TaskTimer(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Closing:
-    """The end of the stream, at which all timers fire. One that is scheduled meanwhile fires as well, but only once:
-    otherwise a periodic timer would never end."""
+class _StreamEnd:
+    """The end of the stream, at which all timers fire. A timer that is scheduled meanwhile fires as well, but only
+    once: otherwise a periodic timer would never end."""
 
-    armed: set[_Named] = field(default_factory=set)
-    """Scheduled since the end began."""
-    done: set[_Named] = field(default_factory=set)
-    """Those of them that have fired."""
+    armed: set[_TimerId] = field(default_factory=set)
+    done: set[_TimerId] = field(default_factory=set)
 
-    def admits(self, named: _Named) -> bool:
-        """Whether a timer may be scheduled; if so, it is."""
+    def admits(self, named: _TimerId) -> bool:
+        """Note that a timer is scheduled. Returns False if it must not be."""
         if named in self.done:
             return False
         self.armed.add(named)
         return True
 
-    def fires(self, named: _Named) -> None:
+    def fires(self, named: _TimerId) -> None:
         if named in self.armed:
             self.armed.remove(named)
             self.done.add(named)
@@ -69,7 +66,7 @@ class TaskTimers:
         self,
         operator: str,
         serde: Serde[Any],
-        place: Place,
+        place: SerdePlace,
         store: KeyValueStore[Any, Any],
         metrics: MetricsRegistry,
         discards: bool = False,
@@ -85,18 +82,17 @@ class TaskTimers:
         self.begin()
 
     def begin(self) -> None:
-        """An attempt begins."""
         self._now: tuple[int, int] | None = None
-        """The time of the timer in event time that fires, and how many have scheduled each other at that time."""
+        """The time of the event-time timer that fires, and the number of timers that have scheduled each other at that
+        time."""
         self._rows: dict[bytes, int] = {}
-        """For timers that were scheduled by another one without time passing, how many did so in a row."""
-        self._closing: _Closing | None = None
+        """For timers that were scheduled by another one without time passing: how many did so in a row."""
+        self._closing: _StreamEnd | None = None
         self._ended = False
 
-    # What the application calls.
+    # Called by the application.
 
     def schedule(self, key: Any, time_ms: int, name: str, domain: TimeDomain) -> None:
-        """See `TaskContext.schedule`."""
         place = self._place(key, name, domain)
         if type(time_ms) is not int:
             time_ms = self._integer(time_ms)
@@ -113,7 +109,6 @@ class TaskTimers:
         self._timers.set(domain, place, time_ms)
 
     def cancel(self, key: Any, name: str, domain: TimeDomain) -> None:
-        """See `TaskContext.cancel`."""
         self._timers.cancel(domain, self._place(key, name, domain))
 
     def _place(self, key: Any, name: str, domain: str) -> bytes:
@@ -153,10 +148,10 @@ class TaskTimers:
             )
         self._rows[place] = row + 1
 
-    # What fires. Each is taken out of the store before it fires: one that fails does not fire again.
+    # Firings. Each timer is taken out of the store before it fires: a timer that fails does not fire again.
 
     def before_messages(self, batch: Batch) -> Iterator[TaskTimer]:
-        """Timers of the batch time. Those that are scheduled meanwhile wait for the next batch."""
+        """Timers of the batch time. Timers that are scheduled meanwhile wait for the next batch."""
         for due in self._timers.due("processing", batch.time_ms, live=False, at_most=AT_MOST):
             yield self._taken("processing", due)
 
@@ -173,12 +168,8 @@ class TaskTimers:
             self._now = None
 
     def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
-        """
-        Args:
-            early: why those fire whose time has not come.
-        """
         reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
-        self._closing = _Closing()
+        self._closing = _StreamEnd()
         domains: tuple[TimeDomain, ...] = ("event", "processing")
         while any(self._timers.oldest(domain) is not None for domain in domains):
             for domain in domains:
@@ -192,7 +183,6 @@ class TaskTimers:
         self._closing = None
 
     def end(self) -> None:
-        """The last call of the task comes: no timer fires after it."""
         self._ended = True
 
     def _taken(self, domain: TimeDomain, due: DueTimer, firing: TimerFiring = "due") -> TaskTimer:
@@ -201,7 +191,7 @@ class TaskTimers:
         return TaskTimer(key, due.time_ms, name, domain, firing)
 
     def expired(self, timer: TaskTimer) -> ExpiredTimer:
-        """What the task gets. Raises SerdeError if the key cannot be read."""
+        """The timer as the task gets it. Raises SerdeError if the key cannot be read."""
         if timer.key is None:
             return ExpiredTimer(*timer)
         try:

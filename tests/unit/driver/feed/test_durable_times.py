@@ -15,7 +15,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.pace import Pace
 from penstock.batch.positions import TaskSsp
-from penstock.batch.ranges import Unread, plan_ranges, plan_with_unread
+from penstock.batch.ranges import UnreadMessages, plan_ranges, plan_with_unread
 from penstock.config.load import load_config
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import PenstockError
@@ -113,7 +113,7 @@ def test_inputs_wait_until_a_batch_reads_all_that_is_unread() -> None:
     ends = {source: PartitionOffsets(0, 1000)}
 
     def planned(end: int, left: int, pace: Pace) -> dict[SystemStream, int]:
-        unread = Unread.of({between: (0, end)}, left)
+        unread = UnreadMessages.of({between: (0, end)}, left)
         portions = plan_with_unread(lambda rest: plan_ranges({at: 0}, ends, rest, None), pace, unread)
         return {each.ssp.system_stream: portion.messages for each, portion in portions.items()}
 

@@ -13,7 +13,7 @@ import penstock as ps
 from penstock.graph.specs import FilterSpec, FlatMapSpec, FunctionSpec, MapSpec, PartitionBySpec
 from penstock.runtime.context import Page, Position, SspTable
 from penstock.runtime.messages.columns import NOWHERE, Columns, Target, one_by_one
-from penstock.runtime.operators.base import Node, Surroundings
+from penstock.runtime.operators.base import Node, StageContext
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.operators.tasks.application_code import Requests
 from penstock.testing import TestRunner
@@ -147,7 +147,7 @@ def test_each_message_of_a_column_counts_as_progress() -> None:
     position = Position(Page(SspTable(()), (), (), ()))
     seen: list[object] = []
     spec = MapSpec(id="m", upstream=(), key_serde=ps.Bytes(), value_serde=ps.Bytes(), function=_look(position, seen))
-    node = operator_of(spec).build(Surroundings("j", {}, 0, position, Requests(), {}, {}), NOWHERE)
+    node = operator_of(spec).build(StageContext("j", {}, 0, position, Requests(), {}, {}), NOWHERE)
     node.accept(Columns(None, [None] * 3, [1, 2, 3], range(3)))
     assert len(set(seen)) == 3
     assert position.elements is None
@@ -196,7 +196,7 @@ def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], val
                 function=function,
                 envelope=envelope,
             )
-            node = operator_of(op).build(Surroundings("j", {}, 0, position, Requests(), {}, {}), node)
+            node = operator_of(op).build(StageContext("j", {}, 0, position, Requests(), {}, {}), node)
         keys = [f"k{value}" for value in values]
         if form == "columns":
             node.accept(Columns(None, keys, values, rows))

@@ -8,7 +8,7 @@ import pytest
 
 import penstock as ps
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.outcome import Succeeded, decide_outcome
+from penstock.runtime.stage.outcome import SuccessfulBatch, decide_outcome
 from penstock.testing import TestRunner
 
 
@@ -29,7 +29,7 @@ def runner_of(*, dead_letter: str | None = None) -> TestRunner:
     return TestRunner(app, partitions=2, dead_letter=dead_letter)
 
 
-def outcome_of(runner: TestRunner) -> Succeeded:
+def outcome_of(runner: TestRunner) -> SuccessfulBatch:
     driver = runner._running()
     reports: list[Report] = []
     run = driver.runner.run
@@ -42,7 +42,7 @@ def outcome_of(runner: TestRunner) -> Succeeded:
         patch.setattr(driver.runner, "run", noted)
         runner.run()
     outcome = decide_outcome(reports, driver.job.topology, 2)
-    assert isinstance(outcome, Succeeded)
+    assert isinstance(outcome, SuccessfulBatch)
     return outcome
 
 

@@ -19,7 +19,7 @@ from penstock.graph.specs import OperatorSpec
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.columns import Columns, Target
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
-from penstock.runtime.operators.base import Firing, Node, Operator, Surroundings
+from penstock.runtime.operators.base import Firing, Node, Operator, StageContext
 from penstock.runtime.operators.table import OPERATORS
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -37,15 +37,15 @@ class TotalsSpec(OperatorSpec):
 class Totals(Operator[TotalsSpec]):
     """Sums in a store; they fire in the order of their keys, at the time that the key's name gives."""
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return _TotalsNode(self.spec, surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return _TotalsNode(self.spec, stage, downstream)
 
 
 class _TotalsNode(Node):
-    def __init__(self, spec: TotalsSpec, surroundings: Surroundings, downstream: Target) -> None:
-        one = Node.of_columns(self._add, surroundings.position)
+    def __init__(self, spec: TotalsSpec, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._add, stage.position)
         super().__init__(one.accept, one.push)
-        self._store = surroundings.stores[spec.stores[0]]
+        self._store = stage.stores[spec.stores[0]]
         self._downstream = downstream
 
     def _add(self, columns: Columns) -> None:
@@ -247,14 +247,14 @@ class SidesSpec(OperatorSpec):
 class Sides(Operator[SidesSpec]):
     """As a join does, it takes the messages of each stream separately."""
 
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
-        return _SidesNode(surroundings, downstream)
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        return _SidesNode(stage, downstream)
 
 
 class _SidesNode(Node):
-    def __init__(self, surroundings: Surroundings, downstream: Target) -> None:
+    def __init__(self, stage: StageContext, downstream: Target) -> None:
         super().__init__(downstream.accept, downstream.push)
-        self._position = surroundings.position
+        self._position = stage.position
         self._downstream = downstream
 
     def inlet(self, source: str) -> Target:
@@ -286,7 +286,7 @@ class BegunSpec(OperatorSpec):
 
 
 class Begun(Operator[BegunSpec]):
-    def build(self, surroundings: Surroundings, downstream: Target) -> Node:
+    def build(self, stage: StageContext, downstream: Target) -> Node:
         return _BegunNode(self.spec.id, downstream)
 
 

@@ -10,7 +10,13 @@ import penstock as ps
 from penstock.errors import FailedMessage
 from penstock.graph.topology import Topology, plan_topology
 from penstock.runtime.reports import Report
-from penstock.runtime.stage.outcome import Inconsistent, JobFailed, Succeeded, UserCodeFailed, decide_outcome
+from penstock.runtime.stage.outcome import (
+    InconsistentReports,
+    JobFailed,
+    SuccessfulBatch,
+    UserCodeFailed,
+    decide_outcome,
+)
 
 TASKS = 2
 FAILED = FailedMessage("m.i", 0, 7, "k", "map-1", "ValueError: x", "Traceback ...")
@@ -43,7 +49,7 @@ def test_success_names_the_tokens_of_the_container_stages() -> None:
     made[3, 1] = replace(made[3, 1], written={"m.o": 4})
     made[1, 1] = replace(made[1, 1], dead_letters=2, shutdown=True)
     outcome = decide(made)
-    assert outcome == Succeeded(
+    assert outcome == SuccessfulBatch(
         tokens={0: {1: "1-0", 2: "2-0"}, 1: {1: "1-1", 2: "2-1"}},
         messages_in=0 + 1,
         messages_out=8,
@@ -64,7 +70,7 @@ def test_a_missing_report_is_refused(place: tuple[int, int]) -> None:
     made = reports()
     del made[place]
     outcome = decide(made)
-    assert isinstance(outcome, Inconsistent)
+    assert isinstance(outcome, InconsistentReports)
     assert f"stage {place[0]} task {place[1]} did not report" in outcome.reason
 
 
@@ -72,7 +78,7 @@ def test_a_missing_report_is_refused(place: tuple[int, int]) -> None:
 def test_a_second_report_is_refused(place: tuple[int, int]) -> None:
     made = [*reports().values(), reports()[place]]
     outcome = decide_outcome(made, topology(), TASKS)
-    assert isinstance(outcome, Inconsistent)
+    assert isinstance(outcome, InconsistentReports)
     assert "reported twice" in outcome.reason
 
 
@@ -82,14 +88,14 @@ def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(stage: int) 
     made = reports()
     made[stage, 0] = replace(made[stage, 0], read={stage - 1: {0: "old", 1: f"{stage - 1}-1"}})
     outcome = decide(made)
-    assert isinstance(outcome, Inconsistent)
+    assert isinstance(outcome, InconsistentReports)
     assert f"read another attempt of stage {stage - 1} task 0" in outcome.reason
 
 
 def test_inconsistent_reports_hide_failures_which_may_belong_to_a_dead_attempt() -> None:
     made = reports()
     made[1, 0] = replace(made[1, 0], read={0: {0: "old", 1: "0-1"}}, failed=FAILED)
-    assert isinstance(decide(made), Inconsistent)
+    assert isinstance(decide(made), InconsistentReports)
 
 
 def test_the_first_failure_by_stage_is_the_cause() -> None:
@@ -105,21 +111,21 @@ def test_the_first_failure_by_stage_is_the_cause() -> None:
 def test_a_failure_upstream_that_nobody_reports_is_not_success() -> None:
     made = reports()
     made[2, 0] = replace(made[2, 0], upstream_failed=True)
-    assert isinstance(decide(made), Inconsistent)
+    assert isinstance(decide(made), InconsistentReports)
 
 
 @pytest.mark.parametrize("read", [{}, {1: {0: "1-0"}}])
 def test_a_report_that_did_not_read_every_source_is_refused(read: dict[int, dict[int, str]]) -> None:
     made = reports()
     made[2, 0] = replace(made[2, 0], read=read)
-    assert isinstance(decide(made), Inconsistent)
+    assert isinstance(decide(made), InconsistentReports)
 
 
 @pytest.mark.parametrize("read", [{9: {0: "9-0"}}, {1: {0: "1-0", 1: "1-1", 2: "1-2"}}])
 def test_a_report_that_read_what_does_not_exist_is_refused(read: dict[int, dict[int, str]]) -> None:
     made = reports()
     made[2, 0] = replace(made[2, 0], read=read)
-    assert isinstance(decide(made), Inconsistent)
+    assert isinstance(decide(made), InconsistentReports)
 
 
 def test_a_report_round_trips() -> None:
