@@ -1,4 +1,4 @@
-"""The admins of all backends of a job, and what its checkpoints mean to each of them."""
+"""The admins of all of a job's backends, and the meaning of its checkpoints to each of them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,11 @@ class BackendAdmins:
     ) -> None:
         """
         Args:
-            config: the configuration of the job.
-            paths: the keys of the job's objects.
-            objects: the object store of the job root.
-            tasks: how many tasks the job has.
+            tasks: the number of tasks of the job.
             stores: the stores whose backends the configuration names.
             systems: the open systems, by name.
-            uid: the job's.
-            restorable: the checkpoints that the job can restore now. They may name what it takes over.
-            others: by backend, stores that may have objects of it, whatever the configuration names.
-        """
+            restorable: the checkpoints that the job can restore now. They may name objects that it takes over.
+            others: by backend, stores that may have objects in it, whatever the configuration names."""
         self._config = config
         self._paths = paths
         self._roots = BackendRoots(config, objects)
@@ -122,7 +117,6 @@ class BackendAdmins:
         return found
 
     def close(self) -> None:
-        """Release what is open."""
         for admin in self._admins.values():
             admin.close()
         self._roots.close()

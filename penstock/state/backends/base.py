@@ -66,7 +66,7 @@ class BackendContext:
     through `objects` counts in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts that
     there itself."""
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
-    """For whatever the backend does by time."""
+    """The clock for everything that the backend does by time."""
     damaged: set[str] = field(default_factory=set, compare=False)
     """Keys of objects of this backend that a restore has found to be damaged. Managers of one epoch share it: what was
     restored another way must not be continued from such an object."""
@@ -75,7 +75,7 @@ class BackendContext:
     partitions: tuple[SystemStreamPartition, ...] = ()
     """The input partitions that the task reads (SEP-28's TaskModel); empty in a command."""
     uid: str = ""
-    """The job's, which no other job has, whatever its name; empty in a command."""
+    """The job's uid, unique to the job whatever its name; empty in a command."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task leaves the epoch."""
@@ -178,7 +178,7 @@ class TaskBackupManager(ABC):
         """
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
-        """Whether `upload` needs a copy of the whole store, and not only the changes. Called before each snapshot.
+        """True if `upload` needs a copy of the whole store, and not only the changes. Called before each snapshot.
 
         Args:
             store: the store.
@@ -189,9 +189,9 @@ class TaskBackupManager(ABC):
 
     @property
     def wants_commit(self) -> bool:
-        """Whether the backend has something to do by time, for which it needs a commit even if nothing changes. An idle
-        job then commits; it calls `wants_copy` with `last`. Any thread may ask, also while another call is under way.
-        """
+        """True if the backend has something to do by time, for which it needs a commit even if nothing changes. An
+        idle job then commits; it calls `wants_copy` with `last`. Any thread may ask, also while another call is
+        under way."""
         return False
 
     @abstractmethod
@@ -275,7 +275,7 @@ class TaskRestoreManager(ABC):
             progress: takes the progress, and tells the call to stop.
 
         Returns:
-            Whether the target is at `marker` now. If not, nothing leads from one to the other, and the target has not
+            True if the target is at `marker` now. If not, nothing leads from one to the other, and the target has not
             changed.
 
         Raises:
@@ -307,18 +307,18 @@ class Retention:
     retained: tuple[StoreMarker, ...]
     """This backend's markers of every retained checkpoint."""
     left: tuple[StoreMarker, ...]
-    """Its markers of checkpoints that are no longer retained."""
+    """This backend's markers of checkpoints that are no longer retained."""
     sweep: bool
-    """Whether to list everything that the backend holds, and also delete what dead epochs left."""
+    """List everything that the backend holds, and also delete what dead epochs left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What was deleted, or would be in a dry run."""
+    """The objects that were deleted, or would be in a dry run."""
 
     names: tuple[str, ...]
     size_bytes: int | None = None
-    """The size of all of them, if the backend knows it."""
+    """Their total size, if the backend knows it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class BlobBackup(TaskBackupManager):
                 self._bases.need(name, self._base(name, checkpoint_id))
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
-        """Also of one that has not changed, as long as there is no index of it that is known to be good."""
+        """True also for an unchanged store, as long as it has no index that is known to be good."""
         return changed or store in self._bases or not self._stores[store].is_current
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
@@ -64,7 +64,7 @@ class BlobBackup(TaskBackupManager):
         self._bases.cancel()
 
     def _base(self, name: str, checkpoint_id: CheckpointId) -> BaseBackup[None]:
-        """The files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
+        """Its files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
 
         def work(copy: StoreCopy, cancelled: threading.Event) -> None:
             self._stores[name].put_files(checkpoint_id, copy.directory, cancelled)

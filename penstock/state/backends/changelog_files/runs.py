@@ -1,4 +1,4 @@
-"""The versions that markers are made of, in runs."""
+"""Sets of versions, as runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker
 
 
 class Runs:
-    """The versions that markers are made of: (store, task, epoch) -> runs (first, last), in order and apart."""
+    """The versions that markers are made of: (store, task, epoch) -> runs (first, last), in order and disjoint."""
 
     def __init__(self, markers: Sequence[StoreMarker]) -> None:
         self.runs: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
