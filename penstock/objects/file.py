@@ -21,7 +21,7 @@ _LOCK = RESERVED_PREFIX + "lock"
 _TRIES = 16
 _LOCK_POLL_S = 0.005
 _PIECE_BYTES = 192 << 10
-"""So few that one buffer does, which stays in the processor's cache: fresh memory for whole objects can cost more than
+"""Small enough for one buffer that stays in the processor's cache: fresh memory for whole objects can cost more than
 reading, hashing and writing them."""
 
 
@@ -128,7 +128,7 @@ class FileObjectStore(ObjectStore):
                 path.unlink()
 
     def delete_durably(self, key: str) -> None:
-        """Remove the object and sync its folder, also where it is gone: its remover may not have synced it."""
+        """Remove the object and sync its folder, even if it is gone: its remover may not have synced it."""
         self.delete(key)
         path = self._path(key)
         with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
@@ -148,7 +148,7 @@ class FileObjectStore(ObjectStore):
 
     @contextmanager
     def _found(self, key: str) -> Iterator[None]:
-        """Turn the absence of a file into the absence of an object."""
+        """Turn a missing file into NotFoundError."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -178,9 +178,9 @@ class FileObjectStore(ObjectStore):
         raise RetryableError(f"could not write {target}: its folder was removed {_TRIES} times while writing")
 
     def _make_durable_folder(self, folder: Path) -> None:
-        """Make the folder and what is missing above it, and sync every folder on the way once per process.
+        """Make the folder and its missing parents, and sync every folder on the way once per process.
 
-        Also folders that exist: the process that made them a moment ago may not have synced them yet.
+        Existing folders, too: the process that made them a moment ago may not have synced them yet.
         """
         if folder in self._durable_folders:
             return
@@ -218,7 +218,7 @@ class FileObjectStore(ObjectStore):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the store's lock. Raises RetryableError when somebody keeps it for longer than the timeout."""
+        """Hold the store's lock. Raises RetryableError if another process keeps it for longer than the timeout."""
         path = self.root / _LOCK
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -275,7 +275,7 @@ def _temporary_file(folder: Path, data: bytes, *, is_for_others: bool) -> Iterat
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a temporary file that no living process has locked; leave it where that is unknown."""
+    """Remove a temporary file that no living process has locked; leave it if that is unknown."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:

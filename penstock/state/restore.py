@@ -1,4 +1,4 @@
-"""Restoring a store: from the first backend that has a marker for it and can."""
+"""Restores a store from the first backend that has a marker for it and works."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ class Restored:
     engine: Engine
     backend: str
     failed: tuple[Tried, ...]
-    """Those that have a marker, and failed."""
+    """The backends that have a marker, and failed."""
     without_marker: tuple[str, ...] = ()
-    """Those that the checkpoint has no marker from."""
+    """The backends that the checkpoint has no marker from."""
 
 
 def restore_order(store: str, wanted: Sequence[str], markers: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """The backends to restore a store from: the wanted ones, then every other one that has a marker. Pure.
+    """The backends to restore a store from: the wanted ones, then every other one that has a marker.
 
     A marker means that its backend alone can rebuild the store. A store is therefore restored from any backend that
     the checkpoint has a marker from, whatever the configuration prefers now.
@@ -72,10 +72,10 @@ def restore_store(
     """Fill the folder from the first of the wanted backends that has a marker (factory -> store -> marker) and works.
     `contexts` gives a backend's context, by its name.
 
-    A failure that may pass is tried again; one that does not is reported, and the next backend used.
+    A failure that may pass is retried. A permanent one is reported, and the next backend used.
 
     Raises:
-        CorruptError: no wanted backend has a marker, or none could restore it; says what was tried.
+        CorruptError: no wanted backend has a marker, or none could restore it; names those that were tried.
         RetryableError: it was cancelled, or a backend that may work later did not.
         ConfigError: a backend could not be reached because of its configuration or rights.
     """
@@ -170,12 +170,10 @@ class Once:
 
     @property
     def opened(self) -> Engine | None:
-        """The engine, if it is open."""
         with self._lock:
             return self._engine
 
     def close(self) -> None:
-        """Close the engine if it is open."""
         with self._lock:
             if self._engine is not None:
                 self._engine.close()

@@ -1,4 +1,4 @@
-"""Whether both orders of a store of timers name the same timers."""
+"""Compares the two orders of a store of timers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from penstock.state.stores.timer_entries import BY_KEY, BY_TIME, in_other_order
 
 
 def timer_problem(engine: Engine) -> str | None:
-    """What is wrong, or None. Reads everything."""
+    """The first inconsistency, or None. Reads everything."""
     by_key = by_time = 0
     for entry, value in engine.scan(None, None):
         if entry[:1] == BY_KEY:

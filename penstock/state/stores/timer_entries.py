@@ -9,9 +9,9 @@ BY_KEY = b"k"
 TIME = slice(2, 10)
 """The time in an entry by time."""
 NAMED = 10
-"""Where key and name begin in an entry by time."""
+"""The position of key and name in an entry by time."""
 
 
 def in_other_order(by_key: bytes, time: bytes) -> bytes:
-    """The entry by time of a timer that is known by key."""
+    """The entry by time of a timer, from its entry by key."""
     return BY_TIME + by_key[1:2] + time + by_key[2:]
