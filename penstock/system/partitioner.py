@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: Kafka's default partitioner, murmur2 over the key's bytes.
+"""The partition of a key: Kafka's default partitioner, murmur2 over the key's bytes.
 
 The scalar and the Arrow form give the same answers, and the same as Kafka's `Utils.murmur2` and
 `Utils.toPositive`, so a stream can move between systems without its keys changing partition.
