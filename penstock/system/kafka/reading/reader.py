@@ -21,29 +21,29 @@ from penstock.system.kafka.reading.place import Place
 from penstock.system.ranges import check_call, check_inside, missing
 
 _POLL_S = 0.5
-"""How long one wait for a message is. A signal is seen between two of them."""
+"""The longest single wait for a message. A signal is seen between two of them."""
 _POLL_AT_END_S = 0.05
-"""The same, where the end of the partition was met before the end of the range."""
+"""The same, if the end of the partition was met before the end of the range."""
 _KNOWN_S = 1.0
-"""For so long a topic is taken to have the partitions that it had. A wrong one is an error of the fetch as well."""
+"""A topic is assumed to keep its partitions for so long. If that is wrong, the fetch fails as well."""
 _FETCH_AGAIN_S = 5.0
-"""After so long without anything, the partition is assigned again."""
+"""After so long without any message, the partition is assigned again."""
 _CONSUMERS = 8
-"""How many consumers fetch the partitions of a reader. Each has a queue and some threads: with one for all partitions,
-what was fetched for others is in front of what is read, where there is much of it."""
+"""The number of consumers that fetch the partitions of a reader. Each has a queue and some threads: with one for all
+partitions, many messages fetched for others may be in front of those that are read."""
 _SHARED_MESSAGES = 500
-"""How many messages are taken at once at least, where they may be those of several partitions."""
+"""The least number of messages taken at once if they may be those of several partitions."""
 _MUCH = 8
-"""A partition is fetched on behind a range if there is more than this part of the range: else less is saved than spent
-on asking for each message as it comes."""
+"""A partition is fetched on behind a range if more than this part of the range is left: else it saves less than it
+costs to ask for each message as it comes."""
 
 
 class KafkaReader(SystemReader):
-    """Reads what is committed in offset ranges of topics. Used by one thread at a time; made by `KafkaSystem.reader`.
+    """Reads committed messages in offset ranges of topics. Used by one thread at a time; made by `KafkaSystem.reader`.
 
     It keeps a few consumers for all partitions, which fetch ahead while there is more to read. A range that continues
-    the last one of its partition is served from what was fetched. Once the ranges that it knows of have been read, it
-    stops to fetch, so that an idle reader costs nothing.
+    the last one of its partition is served from the fetched messages. Once all known ranges have been read, it stops
+    fetching, so that an idle reader costs nothing.
 
     A range has been read once a message at or behind its end came, or the client met the end of the partition there:
     offsets may be those of aborted messages, of messages that were compacted, or of the markers of transactions.
@@ -55,20 +55,20 @@ class KafkaReader(SystemReader):
         self._reported = ClientErrors()
         self._fetchers = [Fetcher(options, self._reported) for _ in range(_CONSUMERS)]
         self._expected: dict[SystemStreamPartition, OffsetRange] = {}
-        """What `expect` named since the last look."""
+        """The ranges named by `expect` since the last look."""
         self._cluster: Cluster | None = None
         self._counts: dict[str, tuple[int, float]] = {}
-        """The partitions of topics, and when they were counted: with hundreds of them, the count takes longer than what
-        is read of one."""
+        """The partition counts of topics, and when they were read: with hundreds of partitions, the count takes longer
+        than reading one."""
 
     def read(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """Every message of the range that is there and committed.
+        """Every existing and committed message of the range.
 
         Raises:
             NotFoundError: there is no such topic or partition, messages of the range were deleted before they were
-                read, or the range ends behind what is committed.
+                read, or the range ends behind the committed messages.
             ConfigError: the range ends before it starts, or a bound is not positive; or the brokers refuse.
             RetryableError: nothing came within `consumer.default.api.timeout.ms`.
         """
@@ -80,7 +80,6 @@ class KafkaReader(SystemReader):
         self._expected = {offsets.ssp: offsets for offsets in ranges}
 
     def close(self) -> None:
-        """Close the connections."""
         for fetcher in self._fetchers:
             fetcher.close()
         cluster, self._cluster = self._cluster, None
@@ -103,7 +102,7 @@ class KafkaReader(SystemReader):
                 yield chunk
 
     def _look_ahead(self) -> None:
-        """Fetch what is expected, all at once: one partition after the other, each would wait for the brokers."""
+        """Fetch all expected ranges at once: one partition after the other, each would wait for the brokers."""
         expected, self._expected = self._expected, {}
         if not expected:
             return
@@ -124,11 +123,11 @@ class KafkaReader(SystemReader):
             fetcher.assign(places)
 
     def _fetcher(self, ssp: SystemStreamPartition) -> Fetcher:
-        """The one that has the partition; the first one, if none has it."""
+        """The fetcher that has the partition; the first one, if none has it."""
         return next((each for each in self._fetchers if ssp in each.places), self._fetchers[0])
 
     def _move(self, fetcher: Fetcher, offsets: OffsetRange) -> Place:
-        """Be where the range begins: there already, further on in what was fetched, or by fetching from there."""
+        """Move to the beginning of the range: it may be the present offset, or a fetched one, or is fetched now."""
         place = fetcher.places.get(offsets.ssp)
         if place is not None and place.move(offsets.start):
             return place
@@ -143,7 +142,7 @@ class KafkaReader(SystemReader):
         return place
 
     def _is_known(self, ssp: SystemStreamPartition) -> bool:
-        """Whether the partition was there a moment ago."""
+        """True if the partition existed a moment ago."""
         count, counted_s = self._counts.get(ssp.stream, (0, 0.0))
         return 0 <= ssp.partition < count and time.monotonic() - counted_s < _KNOWN_S
 
@@ -175,7 +174,7 @@ class KafkaReader(SystemReader):
         return place.take(offsets.end, chunk_messages, chunk_bytes)
 
     def _fill(self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int) -> None:
-        """Wait until the client has messages or the end of the partition, and take what it has."""
+        """Wait until the client has messages or the end of the partition, and take them."""
         if not fetcher.fetches(place):
             fetcher.assign([place])
         fetcher.want(place)
@@ -211,7 +210,7 @@ class KafkaReader(SystemReader):
                 fetcher.assign([place])
 
     def _is_over(self, error: KafkaError, offsets: OffsetRange, known: int) -> bool:
-        """Whether the partition has to be assigned again after an error. Raises what ends the reading."""
+        """True if the partition has to be assigned again after an error. Raises errors that end the reading."""
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             check_inside(replace(offsets, start=known), self._ends(offsets.ssp, self._options.timeout_s))
             return True  # it is there after all
@@ -226,7 +225,7 @@ class KafkaReader(SystemReader):
         return False
 
     def _ends(self, ssp: SystemStreamPartition, within_s: float) -> PartitionOffsets:
-        """Where the partition begins, and what is committed ends."""
+        """The beginning of the partition, and the end of its committed messages."""
         if self._cluster is None:
             limit = replace(self._options, timeout_ms=max(1000, int(within_s * 1000)))
             self._cluster = Cluster(limit)
