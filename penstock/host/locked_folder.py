@@ -22,7 +22,6 @@ class LockedFolder:
     """A folder whose lock this object holds."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Called by `lock`."""
         self.path = path
         self._descriptor: int | None = descriptor
 
@@ -52,7 +51,6 @@ class LockedFolder:
 
     @property
     def damaged(self) -> bool:
-        """True if any user found the content damaged."""
         return _beside(self.path, "damaged").exists()
 
     def mark_damaged(self) -> None:

@@ -22,7 +22,6 @@ from penstock.job.paths import JobPaths
 FILE_BYTES = 10 << 20
 """A log is cut at this size: the part before goes to `<log>.1`, which is replaced then."""
 KEPT_LOGS = 20
-"""The number of logs kept in one folder for containers that have ended; older ones are deleted."""
 _CHECK_SECONDS = 1.0
 _ENDED = "penstock: exit status "
 """The beginning of the last line, which the shell around a container writes."""
@@ -34,7 +33,6 @@ _LINE_CHARACTERS = 300
 
 
 def log_directory(config: JobConfig, paths: JobPaths) -> Path:
-    """The folder of the logs of the job's containers on a host."""
     return Path(config.job.logged_store_base_dir) / "logs" / paths.root
 
 
@@ -168,7 +166,6 @@ def exit_status(log: Path, wait_s: float) -> int | None:
 
 
 def last_words(log: Path) -> list[str]:
-    """The last lines that the container wrote itself."""
     return [line[:_LINE_CHARACTERS] for line in _tail(log) if not line.startswith(_ENDED)][-_LAST_LINES:]
 
 
@@ -186,7 +183,6 @@ def _last_bytes(log: Path) -> bytes:
 
 
 def epitaph(pid: int, log: Path) -> Iterator[str]:
-    """The known facts about a process of this host that ended: how, and its last words."""
     status = exit_status(log, 0.0)
     yield f"process {pid} {'ended' if status is None else ending(status)}"
     if words := last_words(log):
@@ -194,7 +190,6 @@ def epitaph(pid: int, log: Path) -> Iterator[str]:
 
 
 def setup_logging() -> None:
-    """Log records of Python code, at INFO and above, to standard error."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s", stream=sys.stderr
     )

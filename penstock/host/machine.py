@@ -38,11 +38,9 @@ class ExecutorProcess:
     host: str | None
     """The host's name or address, as the executor reported it to the driver."""
     bind_address: str | None
-    """The address it listens on, if that is another one."""
 
 
 def own_executor() -> ExecutorProcess:
-    """The JVM of this Spark worker: the nearest ancestor process that is a Java."""
     for parent in psutil.Process().parents():
         if "java" in parent.name().lower():
             arguments = parent.cmdline()

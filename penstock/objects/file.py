@@ -148,7 +148,6 @@ class FileObjectStore(ObjectStore):
 
     @contextmanager
     def _found(self, key: str) -> Iterator[None]:
-        """Turn a missing file into NotFoundError."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -196,7 +195,6 @@ class FileObjectStore(ObjectStore):
         self._durable_folders.add(folder)
 
     def modes_of_others(self, prefix: str) -> str | None:
-        """The mode of a folder in the store, in octal digits, if other users can read it or write to it."""
         try:
             mode = (self.root / prefix).stat().st_mode & 0o777
         except OSError:
@@ -308,7 +306,6 @@ def _raise_unless_gone(error: OSError) -> None:
 
 @contextmanager
 def _explained(action: str, path: Path) -> Iterator[None]:
-    """Turn an operating system's error into one of ours that names the path and the remedy."""
     try:
         yield
     except OSError as error:

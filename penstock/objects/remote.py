@@ -112,7 +112,6 @@ class RemoteObjectStore(ObjectStore):
         return bytes(result.bytes()), _encode_tag(result.meta["e_tag"], result.meta["version"])
 
     def _listed(self, folder: str, after: str | None = None) -> dict[str, int]:
-        """Key -> size of every object below the folder."""
         pages = self._store.list(folder or None, offset=after, chunk_size=1000)
         return {entry["path"]: int(entry["size"]) for page in pages for entry in page}
 
@@ -128,7 +127,6 @@ class RemoteObjectStore(ObjectStore):
 
     @contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
-        """Turn obstore's errors into ours, chained, naming the key and the store."""
         try:
             yield
         except (obstore_errors.BaseError, OSError, NotImplementedError) as error:

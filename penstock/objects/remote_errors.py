@@ -47,7 +47,6 @@ class Cause(Enum):
 
     @property
     def may_pass(self) -> bool:
-        """True if a later retry may help."""
         return self is Cause.PASSING
 
 

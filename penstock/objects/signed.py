@@ -81,7 +81,6 @@ class SignedStore(ForwardingStore):
         return {key: max(0, size - _HEADER_BYTES) for key, size in self._inner.sizes(prefix).items()}
 
     def taking_unsigned(self) -> SignedStore:
-        """The same store, which reads objects without a signature too."""
         return SignedStore(self._inner, self._given, takes_unsigned=True)
 
     def sign_again(self, key: str) -> bool:

@@ -140,7 +140,6 @@ class BackendAdmins:
         return self._admins[name]
 
     def _by_backend(self, records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
-        """Every marker that any version of the checkpoints holds."""
         found: dict[str, dict[StoreMarker, None]] = {}
         for record in records:
             for task in record.tasks:

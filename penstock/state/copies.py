@@ -104,7 +104,6 @@ class LocalCopies:
                 _remove(path)
 
     def ids(self) -> list[CheckpointId]:
-        """The checkpoints that have a copy."""
         found = []
         for path in self._folder.glob("copy-*.json"):
             try:

@@ -21,7 +21,6 @@ class KnownFiles:
     """Remembers the hashes of the files that were used last. Thread-safe."""
 
     def __init__(self, most: int = _MOST) -> None:
-        """`most`: the number of files that are remembered."""
         self._most = most
         self._lock = threading.Lock()
         self._hashes: OrderedDict[_Identity, str] = OrderedDict()

@@ -31,7 +31,6 @@ _PLAUSIBLE = 100
 """Data that compresses better than this is counted before its claimed size is believed."""
 _COUNT_BYTES = 1 << 20
 _FOURS = pa.py_buffer(np.arange(0, 4 * (_ENCODE_AT_ONCE + 1), 4, dtype=np.int64))
-"""Offsets of elements of four bytes each."""
 
 
 @cache
@@ -41,12 +40,10 @@ def _nothing() -> pa.Scalar:
 
 
 def changes_bytes(changes: Changes) -> int:
-    """The size of all keys and values."""
     return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
 
 
 def deletes_in(changes: Changes) -> int:
-    """The number of changes that delete a key."""
     empty = len(changes) - len(list(filter(None, changes.values())))
     return countOf(changes.values(), None) if empty else 0
 

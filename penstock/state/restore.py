@@ -41,9 +41,7 @@ class Restored:
     engine: Engine
     backend: str
     failed: tuple[Tried, ...]
-    """The backends that have a marker, and failed."""
     without_marker: tuple[str, ...] = ()
-    """The backends that the checkpoint has no marker from."""
 
 
 def restore_order(store: str, wanted: Sequence[str], markers: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:

@@ -45,7 +45,6 @@ class _Partition:
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
-    """The last mark of each writer, by name."""
     compacted: Compacted = field(default_factory=Compacted)
     ended_at: int | None = None
     """The value of `upcoming` when the partition was declared ended."""
@@ -55,11 +54,9 @@ class _Partition:
         return PartitionOffsets(oldest, self.upcoming, self.ended_at == self.upcoming)
 
     def between(self, start: int, end: int) -> slice:
-        """The slice of the messages with start <= offset < end."""
         return slice(*(bisect_left(self.messages, offset, key=itemgetter(0)) for offset in (start, end)))
 
     def superseded(self, offsets: OffsetRange) -> set[int]:
-        """The offsets that a compaction of the range drops."""
         inside = [m for m in self.messages[self.between(offsets.start, offsets.end)] if m[2] is not None]
         newest = {message[2]: message for message in inside}
         keep = {message[0] for message in newest.values() if message[3] is not None}

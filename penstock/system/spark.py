@@ -22,7 +22,6 @@ from penstock.system.contract.reader import SystemReader
 from penstock.system.contract.writer import Progress, SystemWriter, WriterIdentity, WriterTransaction
 
 QUERY_SYSTEM = "spark"
-"""The name of the system in the names of such streams."""
 LAST_BATCH = 2**62
 """Greater than the id of any batch."""
 

@@ -97,7 +97,6 @@ class Bases(Generic[T]):
         self._bases: dict[str, BaseBackup[T]] = {}
 
     def need(self, store: str, base: BaseBackup[T]) -> None:
-        """Register a store that has no marker to continue from."""
         self._bases[store] = base
 
     def __contains__(self, store: str) -> bool:

@@ -13,7 +13,6 @@ class Gaps:
 
     def __init__(self) -> None:
         self._ends: SortedDict = SortedDict()
-        """Start -> end."""
         self.version = 0
         """Changes with every write to the map, because earlier findings of a scan may then be wrong."""
 
@@ -44,7 +43,6 @@ class Gaps:
         self._ends[start] = end
 
     def put(self, key: bytes) -> None:
-        """Note that the key has a value now, or may have one."""
         if not self._ends:
             return
         place = self._ends.bisect_right(key)

@@ -28,7 +28,6 @@ from penstock.state.engines.snapshot import Snapshot, released
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 ENTRIES = "entries.zst"
-"""The file that holds a MemoryEngine's copy."""
 _NAME = b"PSTMEM"
 _FORMAT = 2
 _MAGIC = _NAME + _FORMAT.to_bytes(2, "big")

@@ -79,7 +79,6 @@ class Overlay:
         self._scans: weakref.WeakSet[_Kept] = weakref.WeakSet()
 
     def before_write(self, key: bytes, *, gone: bool) -> None:
-        """Called before a key is written, or unwritten, in an overlay that was scanned."""
         old = self.changes.get(key, MISSING)
         if old is MISSING:
             self._unordered.append(key)
@@ -91,7 +90,6 @@ class Overlay:
             self._gaps.put(key)
 
     def unwrite(self, key: bytes) -> None:
-        """Forget that the key was ever written, if it was."""
         if self._order is not None and key in self.changes:
             self.before_write(key, gone=False)
         self.changes.pop(key, None)
@@ -163,9 +161,7 @@ class Overlay:
         changed = self._changed(start, end, kept)
         change, entry = next(changed, None), next(stored, None)
         last: bytes | None = None
-        """The last key with a value."""
         deleted = 0
-        """Deleted keys after `last`."""
         while change is not None:
             key, value = change
             if entry is not None and entry[0] < key:

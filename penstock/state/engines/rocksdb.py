@@ -30,7 +30,6 @@ _PROPERTIES = (
     "rocksdb.estimate-pending-compaction-bytes",
     "rocksdb.num-running-compactions",
 )
-"""The gauges in `statistics`, by the names of RocksDB's properties."""
 _STATISTICS = "rocksdb.options-statistics"
 """A text with a line for each number that RocksDB counts."""
 _COUNTERS = {
@@ -57,7 +56,6 @@ _ENTRIES = re.compile(r"# entries=(\d+)")
 _NEVER_WAIT = {"level0_slowdown_writes_trigger": "1000000", "level0_stop_writes_trigger": "1000000"}
 """By default RocksDB delays writes at 20 unmerged files, and stops them at 36."""
 _PLACE = "job.logged.store.base.dir"
-"""The key that configures the folder of the engines' files."""
 
 
 class RocksDbEngine(Engine):
@@ -89,7 +87,6 @@ class RocksDbEngine(Engine):
         except Exception as error:
             raise engine_error(error, f"RocksDB cannot open `{path}`") from error
         self._measured: dict[str, CounterValue | TimerValue] = {}
-        """The result of the last `measurements`."""
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
 
@@ -307,7 +304,6 @@ def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, p
 
 
 def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
-    """The metrics in RocksDB's statistics. A missing line gives none."""
     found = {name: (highest, count, total) for name, highest, count, total in _LINE.findall(statistics)}
     counters = {ours: CounterValue(int(found[name][1])) for ours, name in _COUNTERS.items() if name in found}
     timers = {

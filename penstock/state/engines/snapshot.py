@@ -26,5 +26,4 @@ class Snapshot(ABC):
 
 
 def released() -> EngineFailedError:
-    """The error of reading a released snapshot."""
     return EngineFailedError("the view that is read was released: the batch for which it was taken has ended")

@@ -47,7 +47,6 @@ class StoreVerdict:
 
     @property
     def agrees(self) -> bool:
-        """True if every backend was restored and all hold the same."""
         digests = {verdict.digest for verdict in self.backends}
         return len(digests) == 1 and None not in digests
 

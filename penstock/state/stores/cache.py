@@ -55,7 +55,6 @@ class ValueCache:
         self.young.update(changes)
 
     def forget(self, keys: Iterable[bytes] | None) -> None:
-        """Forget the values of these keys; of all if None."""
         if keys is None:
             self.young, self._old = {}, {}
             return

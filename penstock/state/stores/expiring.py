@@ -40,7 +40,6 @@ AT_MOST = 10_000
 """The number of expired entries that an attempt deletes, or as many as it wrote, so that deleting keeps up with
 writing."""
 _ADOPTED_BYTES = 16 << 20
-"""The limit for the bytes of the entries that one attempt gives headers to."""
 _TO_KEY = len(INDEX) + 8
 """The position of the entry's key in its place in the index."""
 _PARTS = 16

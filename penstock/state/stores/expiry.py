@@ -32,7 +32,6 @@ INDEX_END = META = RESERVED + b"\x02"
 MEMBER = RESERVED + b"\x03"
 MEMBERS_END = RESERVED + b"\x04"
 HEADER = 9
-"""The size of a header."""
 UNINDEXED = 255
 """The last byte of the header of an entry that has no place in the index. No such header is stored."""
 _SKIP = len(RESERVED)
@@ -54,12 +53,10 @@ class Source(Protocol):
 
 
 def engine_key(key: bytes) -> bytes:
-    """The engine's key of an entry."""
     return RESERVED + b"\x00" + key[_SKIP:] if RESERVED <= key < RESERVED_END else key
 
 
 def application_key(key: bytes) -> bytes:
-    """The entry's key, from its key in the engine."""
     return RESERVED + key[_SKIP + 1 :] if RESERVED <= key < RESERVED_END else key
 
 
@@ -88,7 +85,6 @@ def index_time(expires_ms: int, shift: int) -> int:
 
 
 def index_key(data: bytes, key: bytes) -> bytes:
-    """The index key of an entry with a header; `key`: its key in the engine."""
     return INDEX + time_bytes(index_time(int.from_bytes(data[:8], "big"), data[8])) + key
 
 
@@ -193,7 +189,6 @@ class LiveEntries:
         self._alive = alive_from(now_ms)
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of an entry, or None."""
         place = engine_key(key)
         data = self._source.get(place)
         if data is None:

@@ -48,7 +48,6 @@ class SerdeStore(TaskStore):
         self._puts_bytes = type(self).put is SerdeStore.put and all(
             type(serde).to_bytes is Bytes.to_bytes for serde in (spec.key_serde, spec.value_serde)
         )
-        """True if values are written as they are given."""
         self._failure: EngineFailedError | None = None
 
     def __repr__(self) -> str:
@@ -211,7 +210,6 @@ class SerdeStore(TaskStore):
         return self._place.unwritable("key", self._key_serde, key, error)
 
     def _unreadable(self, key_bytes: bytes, data: bytes) -> SerdeError:
-        """The error for an entry whose key or value does not decode."""
         try:
             key = self._decode_key(key_bytes)
         except Exception as error:

@@ -16,7 +16,6 @@ L = TypeVar("L", bound="StoreLayer")
 class Reads(NamedTuple):
     gets: int
     engine_gets: int
-    """The gets that the engine had to answer."""
     scans: int
 
 

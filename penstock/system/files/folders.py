@@ -48,7 +48,6 @@ class Folder:
             system.create_dir(path, recursive=True)
 
     def folders(self) -> list[str]:
-        """The names of the folders in it that hold data, ascending."""
         _, path = self._open()
         return sorted(info.base_name for info in self._infos(path, recursive=False) if _is_folder(info))
 
@@ -180,7 +179,6 @@ def _is_folder(info: fs.FileInfo) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Raise errors of Arrow's file systems as errors of Penstock that begin with `what`."""
     try:
         yield
     except FileNotFoundError as error:

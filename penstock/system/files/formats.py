@@ -22,7 +22,6 @@ from penstock.errors import ConfigError, CorruptError
 Format: TypeAlias = Literal["parquet", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "json", "csv")
 Columns: TypeAlias = Mapping[str, str | None]
-"""The partition columns of a file, and their values."""
 
 _ENDINGS: Mapping[str, Format] = {
     ".parquet": "parquet",
@@ -153,7 +152,6 @@ def _with(line: bytes, added: bytes) -> bytes:
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
-    """The rows, each as JSON with the partition columns."""
     arrays = [_without_ns(column) for column in batch.columns]
     rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist(maps_as_pydicts="lossy")
     dump: Callable[..., bytes] = orjson.dumps
@@ -171,7 +169,6 @@ def _without_ns(column: pa.Array) -> pa.Array:
 
 
 def _other(value: Any) -> Any:
-    """The form of values that JSON does not have."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes):

@@ -124,15 +124,12 @@ class Listing:
             self._next += 1
 
     def new(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """The files whose path is not listed, oldest first."""
         return sorted(self.unseen(found), key=lambda file: (file.modified_ms, file.path))
 
     def unseen(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """The files whose path is not listed, in their order."""
         return [file for file in found if file.path not in self._seen]
 
     def changed(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """The files that are listed with another size or time."""
         seen = self._seen
         return [file for file in found if seen.get(file.path, (at := (file.size_bytes, file.modified_ms))) != at]
 
@@ -161,7 +158,6 @@ class Listing:
         return -1, None
 
     def upcoming(self, partition: int) -> int:
-        """The offset behind the last file of a partition."""
         return len(self.files[partition]) << ROW_BITS
 
     @property

@@ -34,7 +34,6 @@ FORMAT = 1
 MANIFESTS = "_penstock"
 MOST_PARTITIONS = 100_000
 Partitions: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
-"""A partition count that a stored object may have."""
 
 
 class WrittenFile(Struct):
@@ -55,7 +54,6 @@ class Manifest(Struct, frozen=True):
     marks: dict[str, tuple[Count, Count]] = {}
     """The progress of each writer: slot and chunk."""
     files: Count = 0
-    """The number of files of the partition, with this one."""
     file: WrittenFile | None = None
     commit: tuple[str, Count] | None = None
     """The writer's name and the slot with which the file becomes visible; None: at once."""
@@ -75,7 +73,6 @@ class Commits:
         self._objects.put_if_absent(_commit(name, slot), msgspec.json.encode({"format": FORMAT, "name": name}))
 
     def has(self, manifest: Manifest) -> bool:
-        """True if the manifest's file is visible."""
         if manifest.commit is None:
             return True
         name, slot = manifest.commit
@@ -111,7 +108,6 @@ class PartitionLog:
         return self.last
 
     def behind(self, number: int) -> Iterator[tuple[int, Manifest]]:
-        """The manifests behind a number, in order."""
         while True:
             number += 1
             try:
@@ -202,7 +198,6 @@ def noted_partitions(objects: ObjectStore) -> int | None:
 
 
 def number_of(path: str) -> int:
-    """The number of the manifest that names a file."""
     with decoding(f"`{path}` is not the name of a file that Penstock has written"):
         return int(path.split("-")[2])
 

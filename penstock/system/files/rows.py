@@ -37,7 +37,6 @@ class RowForm:
         self._exact = [_needs_arrow(field.type) for field in self.schema]
 
     def problem(self, value: bytes | None) -> str | None:
-        """The reason why a value is not a row of the schema; None if it is one."""
         if value is None:
             return "it has no value, and a file has rows alone"
         try:
@@ -72,7 +71,6 @@ class RowForm:
 
 
 def _zone_advice(problem: str) -> str:
-    """Advice on the type for times that have a zone, or have none, against the schema."""
     if "with a timezone component" in problem:
         return ". Write the time with its zone, as 2024-01-01T00:00:00Z, or declare a time without one as TIMESTAMP_NTZ"
     if "with no timezone component" in problem:
@@ -101,7 +99,6 @@ class RowLimits(RecordLimits):
 
 
 def _python(kind: pa.DataType) -> Any:
-    """The Python type for decoding JSON."""
     if pa.types.is_nested(kind):
         return _python_of_nested(kind)
     if pa.types.is_integer(kind):
@@ -136,7 +133,6 @@ def _needs_arrow(kind: pa.DataType) -> bool:
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A decoded value in the form that Arrow accepts."""
     if value is None:
         return None
     if pa.types.is_timestamp(kind) and isinstance(value, int):

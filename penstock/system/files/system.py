@@ -80,7 +80,6 @@ class FilesSystem(System):
     lag_unit: ClassVar[str] = "file"
 
     def __init__(self, name: str, settings: _Settings) -> None:
-        """Called by `configured`."""
         self.name = name
         self.settings = settings
 
@@ -242,23 +241,19 @@ class FilesAdmin(SystemAdmin):
                 self._logs.get(ssp).append(writer, None, None, 0)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """By the marks of each partition's last manifest."""
         with self._lock:
             marks = {ssp: self._logs.get(ssp).read().marks.get(name) for ssp in ssps}
         return {ssp: Progress(*mark) for ssp, mark in marks.items() if mark is not None}
 
     def published(self, stream: str, name: str, slot: int) -> None:
-        """Shows the commit to readers, as a whole."""
         with self._lock:
             self._logs.commits(stream).complete(name, slot)
 
     def record_limits(self, stream: str) -> RecordLimits:
-        """Every value must be a row of the schema."""
         self.partition_count(stream)
         return RowLimits(schema=self._system.schema_of(stream))
 
     def _begun(self, stream: str) -> Listing:
-        """The listing, which is begun if the folder exists."""
         listing = self._listings.get(stream)
         if listing.exists:
             return listing
@@ -393,7 +388,6 @@ class _Cursor:
         self._rows = self._read(system, file, position & _ROW)
 
     def take(self, messages: int, size_bytes: int, end: int) -> list[RawMessage]:
-        """The next messages below an offset; none at the end of the file."""
         rows = islice(self._rows, min(messages, end - self.position))
         chunk = take_chunk(
             ((offset, self._time_ms, None, row) for offset, row in enumerate(rows, self.position)), size_bytes
@@ -420,7 +414,6 @@ class _Listings:
         self._known: dict[str, Listing] = {}
 
     def get(self, stream: str) -> Listing:
-        """The listing of a stream, which need not exist."""
         if stream not in self._known:
             check_stream_name(stream)
             folder = self._system.folder(stream).url

@@ -29,7 +29,6 @@ class Logs:
     """The manifests of partitions, by stream."""
 
     def __init__(self, url_of: Callable[[str], str]) -> None:
-        """`url_of` gives the URL of a stream's folder."""
         self._url_of = url_of
         self._stores: dict[str, ObjectStore] = {}
         self._logs: dict[SystemStreamPartition, PartitionLog] = {}
@@ -46,7 +45,6 @@ class Logs:
         return self._commits[stream]
 
     def folder(self, stream: str) -> ObjectStore:
-        """The folder of a stream, as a store of objects."""
         if stream not in self._stores:
             self._stores[stream] = open_store(self._url_of(stream), is_for_others=True)
         return self._stores[stream]

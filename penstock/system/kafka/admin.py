@@ -39,7 +39,6 @@ from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _said: set[tuple[str, str]] = set()
-"""The warnings that this process has logged, by system."""
 _REPLICAS = "replication.factor"
 _LOOK_MESSAGES = 1000
 
@@ -239,7 +238,6 @@ class KafkaAdmin(SystemAdmin):
         return fences.has_job_topic(self._options, name)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """Reads the topic of the writer's name."""
         if not self.keeps_progress_of(name):
             return {}
         with closing(fences.opened(self._options, name, committed=True)) as log:
@@ -247,7 +245,6 @@ class KafkaAdmin(SystemAdmin):
         return {ssp: marks[place] for ssp in ssps if (place := (ssp.stream, ssp.partition)) in marks}
 
     def progress_place(self, name: str) -> str:
-        """The topic of the writer's name."""
         return f"the topic `{job_topic(name)}` (1 partition, `cleanup.policy=compact`) at {self._options.servers}"
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:

@@ -72,7 +72,6 @@ class _Trying(threading.local):
     stream = ""
     began = 0.0
     limit_s = 0.0
-    """The time limit of the present try."""
 
 
 class Cluster:
@@ -170,7 +169,6 @@ class Cluster:
         )
 
     def settings(self, stream: str) -> dict[str, str]:
-        """The settings of a topic, including defaults."""
         resource = ConfigResource(ResourceType.TOPIC, stream)
 
         def ask() -> dict[str, str]:
@@ -180,7 +178,6 @@ class Cluster:
         return self._call(f"the settings of `{self._name(stream)}` could not be read", ask, stream, "DescribeConfigs")
 
     def set(self, stream: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a topic; the others stay as they are."""
         entries = [
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()
         ]

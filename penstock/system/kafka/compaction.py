@@ -32,7 +32,6 @@ def refused(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
 
 
 def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    """The other differences of an older topic."""
     for key, value in sorted(wanted.items()):
         if key not in (POLICY, LAG, DELETES) and found.get(key) != value:
             yield f"`{key}={found.get(key)}`; a new one would have {value}"

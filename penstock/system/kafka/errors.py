@@ -57,7 +57,6 @@ _RETRIABLE = _AWAY | {
     KafkaError.FETCH_SESSION_ID_NOT_FOUND,
     KafkaError.INVALID_FETCH_SESSION_EPOCH,
 }
-"""Failures that may pass."""
 _OLD_LEADER = frozenset(
     {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
 )
@@ -160,7 +159,6 @@ class ClientErrors:
 
 
 def kafka_error(error: BaseException) -> KafkaError | None:
-    """The KafkaError inside an exception of the client; None if it has none."""
     found = error.args[0] if isinstance(error, KafkaException) and error.args else None
     return found if isinstance(found, KafkaError) else None
 
@@ -172,7 +170,6 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def is_late(error: KafkaException) -> bool:
-    """True if no broker answered in time."""
     found = kafka_error(error)
     return found is not None and found.code() in _WAITED
 
@@ -184,7 +181,6 @@ def leader_is_old(error: KafkaException) -> bool:
 
 
 def is_not_found(error: KafkaError) -> bool:
-    """True if a topic or partition does not exist."""
     return error.code() in _NOT_FOUND
 
 
@@ -257,7 +253,6 @@ def explain(
 
 
 def is_away(error: KafkaError | None) -> bool:
-    """True if no broker answers."""
     return error is not None and error.code() in _AWAY
 
 

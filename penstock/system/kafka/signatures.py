@@ -18,9 +18,7 @@ from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
 HEADER = "penstock.signature"
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]] | None
-"""The headers of a record that was read."""
 SentHeaders: TypeAlias = list[tuple[str, str | bytes | None]]
-"""The headers of a record to be written."""
 
 
 class Signature(Enum):
@@ -55,13 +53,11 @@ class RecordSigner:
         return self._signer is not None
 
     def headers(self, topic: str, key: bytes, value: bytes | None) -> SentHeaders:
-        """The headers for writing a record."""
         if self._signer is None:
             return []
         return [(HEADER, self._signer.current + _mac(self._signer, self._signer.current, topic, key, value))]
 
     def signature(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Signature:
-        """Check the signature of a record that was read."""
         found = [each for name, each in headers or () if name == HEADER]
         if not found:
             return Signature.NONE
@@ -75,7 +71,6 @@ class RecordSigner:
         return Signature.GENUINE if hmac.compare_digest(signed[ID_BYTES:], expected) else Signature.WRONG
 
     def counts(self, signature: Signature) -> bool:
-        """True if a record with such a signature is one of this job."""
         if signature is Signature.NONE:
             return self._signer is None or self._takes_unsigned
         return signature is Signature.GENUINE

@@ -29,7 +29,6 @@ _MARKS = 1000
 _PIECE_MESSAGES = 10_000
 _PIECE_BYTES = 16 << 20
 _ROW_BYTES = 16
-"""The size of a message besides its key and value."""
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retention'"
 _CREATE = """
 CREATE TABLE IF NOT EXISTS retention (
@@ -70,7 +69,6 @@ def read_retention(connection: sqlite3.Connection, path: str) -> StreamRetention
 
 
 def write_retention(connection: sqlite3.Connection, retention: StreamRetention) -> None:
-    """Record the limits; in the caller's transaction."""
     if retention.is_limited:
         connection.execute(_CREATE)
         connection.execute("REPLACE INTO retention VALUES (0, ?, ?)", (retention.max_age_ms, retention.max_bytes))

@@ -26,7 +26,6 @@ T = TypeVar("T")
 _LEAST_FREE_BYTES = 64 << 10
 """A disk with less than this is full: SQLite lengthens a shared file by 32 KB."""
 _AT_ONCE = 4
-"""Files that are written at once."""
 _QUICK_SECONDS = 0.002
 """Steps that are quicker than this are taken one after the other: threads would only get in each other's way."""
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)

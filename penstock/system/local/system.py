@@ -51,7 +51,6 @@ class LocalSystem(System):
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> LocalSystem:
-        """The system with the streams in the folder `path`."""
         check_options(name, options, ["path"])
         return cls(name, options.get("path", ""))
 

@@ -24,7 +24,6 @@ from penstock.system.local.retention import Piece, live_bytes, mark_time, read_r
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
 
 _OPEN_FILES = 64
-"""The number of files that a writer keeps open between appends."""
 
 
 class LocalWriter(SystemWriter):

@@ -27,17 +27,14 @@ def index_name(epoch: int, checkpoint_id: CheckpointId) -> str:
 
 
 def is_index(name: str) -> bool:
-    """`name` may be a name or a key."""
     return name.endswith(_INDEX)
 
 
 def index_epoch(name: str) -> int | None:
-    """The epoch that wrote an index; None if this is not the name of one."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def epoch_of(key: str) -> int | None:
-    """The epoch that wrote a key; None if this is not a key of the blob backend."""
     place, _, name = key.rpartition("/")
     return index_epoch(name) if is_index(name) and place.endswith(f"/{FOLDER}") else content.epoch_of(key, FOLDER)

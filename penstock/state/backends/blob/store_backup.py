@@ -59,7 +59,6 @@ class StoreBackup:
 
     @property
     def is_current(self) -> bool:
-        """True if the last index is in memory."""
         return self._resumed is None and self._last is not None
 
     def upload(self, checkpoint_id: CheckpointId, directory: Path) -> StoredSnapshot:

@@ -43,7 +43,6 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._made: dict[str, tuple[Version, ...]] = {}
         """The snapshots that the markers of the commit under way may name."""
         self._due: set[str] = set()
-        """The stores to make a snapshot of, with the commit under way."""
         self._owed: set[str] = set()
         """The part of `_due` that the commit does not change, and for which the next start would replay deltas: at the
         last commit of a run, and where a snapshot is due by time."""
@@ -121,7 +120,6 @@ class ChangelogFilesBackup(TaskBackupManager):
         return keeper.pace.is_due_by_time and not keeper.is_busy and self._is_behind(store)
 
     def _is_behind(self, store: str) -> bool:
-        """True if a restore of the store would replay deltas."""
         return self._deltas and self._keepers[store].is_behind(self._markers[store])
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:

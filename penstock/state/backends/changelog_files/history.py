@@ -18,7 +18,6 @@ class Found:
 
     @classmethod
     def among(cls, keys: Iterable[str]) -> Found:
-        """The versions in the keys of a task's folder."""
         by_kind: dict[str, set[Version]] = {"delta": set(), "zip": set()}
         for key in keys:
             if (named := versioned_name(key)) is not None:
@@ -38,7 +37,6 @@ class Way:
         return self.marker.deltas(0 if self.snapshot is None else self.snapshot[0])
 
     def missing(self, found: Found) -> Version | None:
-        """The first delta of the way that does not exist."""
         return next((delta for delta in self.deltas() if delta not in found.deltas), None)
 
 

@@ -97,7 +97,6 @@ class SnapshotKeeper:
         self.pace.restart(sum(1 for _ in marker.deltas(newest.version[0] if newest else 0)))
 
     def committed(self, marker: ChangelogMarker, before: ChangelogMarker) -> None:
-        """Count a commit that continued from the marker `before`."""
         self.pace.deltas += marker.version - before.version
         self._show(marker)
 
@@ -107,7 +106,6 @@ class SnapshotKeeper:
 
     @property
     def is_busy(self) -> bool:
-        """True while a snapshot is being made."""
         return any(not future.done() for future in self._running)
 
     def is_behind(self, marker: ChangelogMarker) -> bool:

@@ -50,7 +50,6 @@ class ChangelogMarker:
         return cls(version, (), ((version, epoch),))
 
     def next(self, epoch: int) -> ChangelogMarker:
-        """The version after this one, made by a delta written in `epoch`."""
         version = self.version + 1
         if self.lineage and self.lineage[-1][0] == epoch:
             last = self.lineage[-1]
@@ -58,7 +57,6 @@ class ChangelogMarker:
         return replace(self, version=version, lineage=(*self.lineage, (epoch, version, version)))
 
     def has(self, version: Version) -> bool:
-        """True if a delta of this marker made the version."""
         return any(epoch == version[1] and first <= version[0] <= last for epoch, first, last in self.lineage)
 
     def with_snapshots(self, made: Iterable[Version]) -> ChangelogMarker:
@@ -74,7 +72,6 @@ class ChangelogMarker:
         return replace(self, lineage=tuple(runs), snapshots=kept)
 
     def deltas(self, after: int = 0) -> Iterator[Version]:
-        """Every delta after version `after`, oldest first."""
         for epoch, first, last in self.lineage:
             for version in range(max(first, after + 1), last + 1):
                 yield version, epoch

@@ -168,7 +168,6 @@ class ChangelogFilesRestore(TaskRestoreManager):
     def _beyond_repair(
         self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, errors: Sequence[PenstockError]
     ) -> PenstockError:
-        """The error for a delta that every remaining way needs."""
         first = way.snapshot[0] if way.snapshot else 0
         intact = f"versions {first} to {delta[0] - 1}" if delta[0] - 1 > first else f"version {first}"
         return type(errors[0])(

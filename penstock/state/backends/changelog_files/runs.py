@@ -26,7 +26,6 @@ class Runs:
             self.runs[place] = merged
 
     def uncovered(self, place: tuple[str, int, int], first: int, last: int) -> Iterator[int]:
-        """The versions from `first` to `last` that are in none of the runs."""
         for start, end in self.runs.get(place, ()):
             yield from range(first, min(last + 1, start))
             first = max(first, end + 1)

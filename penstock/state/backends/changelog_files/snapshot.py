@@ -40,7 +40,6 @@ class Snapshot:
     store: str
     task: int
     shared: DirIndex
-    """The files that lie in objects of their own."""
     small: Mapping[str, bytes]
     """The other files: path -> content."""
 

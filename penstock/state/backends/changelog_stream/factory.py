@@ -26,7 +26,6 @@ class ChangelogStreamFactory(StateBackendFactory):
         return "system"
 
     def marker_text(self, marker: str) -> str:
-        """The offsets of the generation."""
         try:
             own = ChangelogMarker.deserialize(marker)
         except (CorruptError, IncompatibleError):

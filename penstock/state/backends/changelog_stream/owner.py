@@ -22,12 +22,10 @@ def owner_of_intermediates(job: str, uid: str) -> str:
 
 
 def is_owned_by(owner: str, job: str, uid: str) -> bool:
-    """True if the owner is the job, or a store of it."""
     return owner.startswith(_job(job, uid))
 
 
 def owner_uid(owner: str) -> str | None:
-    """The uid of the owner's job; None if the text has another form."""
     match = _OWNER.fullmatch(owner)
     return match[1] if match else None
 

@@ -30,7 +30,6 @@ from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, Wri
 
 NAME = BACKEND
 GROUP = f"backend.{NAME}"
-"""The group of its metrics."""
 _APPEND_RECORDS = 50_000
 _APPEND_BYTES = 8 << 20
 """The most keys and values of one append: they are held in memory once more, and written in one transaction."""
@@ -54,7 +53,6 @@ class ChangelogMarker:
 
     @property
     def range(self) -> OffsetRange:
-        """The records the store is made of."""
         return OffsetRange(self.ssp, self.generation, self.generation if self.offset is None else self.offset + 1)
 
     def serialize(self) -> str:

@@ -96,7 +96,6 @@ class DirIndex(Struct, frozen=True):
 
     @property
     def depth(self) -> int:
-        """The number of levels of folders below this one."""
         return max((sub.depth + 1 for sub in self.sub_dirs), default=0)
 
 

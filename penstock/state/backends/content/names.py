@@ -35,18 +35,15 @@ class ContentNames:
 
 
 def file_name(epoch: int, checkpoint_id: CheckpointId, sha256: str) -> str:
-    """The name of content that a commit was the first to hold."""
     return f"{epoch}-{checkpoint_id}-{sha256}"
 
 
 def content_of(name: str) -> str | None:
-    """The SHA-256 of the content under a name; None if this is not the name of content."""
     match = _NAME.fullmatch(name)
     return match[2] if match else None
 
 
 def epoch_of(key: str, folder: str) -> int | None:
-    """The epoch that wrote a key; None if this is not the key of content in this folder."""
     place, _, name = key.rpartition("/")
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and place.endswith(f"/{folder}") else None

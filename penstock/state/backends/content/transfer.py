@@ -15,7 +15,6 @@ from penstock.errors import RetryableError
 T = TypeVar("T")
 
 _AT_ONCE = 8
-"""The number of jobs of one transfer that run at once."""
 
 
 class ByteBudget:

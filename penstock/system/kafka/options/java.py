@@ -93,7 +93,6 @@ REFUSED: Mapping[str, str] = {
 """Properties that a configuration may not hold, and why."""
 
 SECRETS = re.compile(r"password|secret|passphrase|jaas|\.pem|keystore\.key|oauthbearer\.config|certificate\.chain")
-"""The names of properties whose values are never shown."""
 
 _MODULE = re.compile(r"([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?", re.DOTALL)
 _ARGUMENT = re.compile(r"""(?<![\w.])([\w.]+)\s*=\s*("((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|[^\s;]+)""")

@@ -37,7 +37,6 @@ SHARED = frozenset(
     topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
     """.split()  # noqa: SIM905 - a table
 )
-"""For consumers, producers and admins."""
 
 CONSUMER = frozenset(
     """

@@ -31,9 +31,7 @@ class KafkaOptions:
     """For consumers, and in part for admins."""
     producer: Mapping[str, str] = field(repr=False)
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The settings of topics that Penstock creates."""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
-    """The time that a call waits for the brokers."""
     keys: RootKeys = field(default_factory=RootKeys)
     """The keys of `job.root`, which sign Penstock's own records."""
     takes_unsigned: bool = False
@@ -45,7 +43,6 @@ class KafkaOptions:
 
     @property
     def servers(self) -> str:
-        """The addresses of the brokers, for messages."""
         return self.consumer[_SERVERS]
 
     @property

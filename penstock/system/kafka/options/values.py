@@ -48,7 +48,6 @@ _RANGES = {
 RANGES: Mapping[str, tuple[int, int]] = {name: limits for limits, names in _RANGES.items() for name in names.split()}
 """Whole numbers, by the property's name: the least and the largest one."""
 FRACTIONS = frozenset({"linger.ms", "queue.buffering.max.ms"})
-"""Numbers that may have a fraction."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     name: tuple(values.split())
     for name, values in {
@@ -76,7 +75,6 @@ SWITCHES = frozenset(
     topic.metadata.refresh.sparse
     """.split()  # noqa: SIM905 - a table
 )
-"""Properties that are true or false."""
 _TRUE_OR_FALSE = ("true", "false")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
 _FRACTION = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")

@@ -130,7 +130,6 @@ def sign(options: KafkaOptions, writer: WriterIdentity) -> None:
 
 
 def opened(options: KafkaOptions, writer_name: str, *, committed: bool) -> job_log.JobLog:
-    """The log of the topic of a writer's name; see `TopicLog`."""
     return job_log.TopicLog(options, _state(options, writer_name), committed=committed)
 
 

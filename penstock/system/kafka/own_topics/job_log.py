@@ -247,7 +247,6 @@ def put(
 
 
 def _create(options: KafkaOptions, topic: str) -> None:
-    """Create the topic unless it exists."""
     replicas = options.topics.get("replication.factor", "-1")
     with closing(Cluster(options)) as cluster:
         cluster.create(topic, 1, _SETTINGS, int(replicas))

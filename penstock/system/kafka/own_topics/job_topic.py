@@ -75,7 +75,6 @@ def producer_record(transactional_id: str, epoch: int) -> tuple[bytes, bytes]:
 
 
 def fence_key(epoch: int) -> bytes:
-    """The key of a fence, for its tombstone."""
     return fence_record(epoch)[0]
 
 
@@ -174,7 +173,6 @@ class JobTopic:
 
     @property
     def is_empty(self) -> bool:
-        """True if no record counts."""
         return not (self.fences or self.producers or self.progress)
 
     def _add_fence(self, key: bytes | None, rest: bytes, value: bytes | None, what: str) -> None:
@@ -207,7 +205,6 @@ class JobTopic:
         return sorted(each for each, own in self.producers.items() if own < epoch)
 
     def older_fences(self, epoch: int) -> list[int]:
-        """The fences that one of this epoch makes superfluous."""
         return sorted(each for each in self.fences if each < epoch)
 
 

@@ -54,7 +54,6 @@ class OwnersTopic:
     """By the id of a topic and that of the claim, the first claim first."""
     foreign: Foreign = field(default_factory=Foreign)
     _signatures: dict[bytes, Signature] = field(default_factory=dict)
-    """The signatures of the signed claims, by the keys of their records."""
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Add the next record. Records of kinds that this version does not know are for others."""

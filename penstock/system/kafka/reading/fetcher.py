@@ -50,7 +50,6 @@ class Fetcher:
         return self._opened
 
     def fetches(self, place: Place) -> bool:
-        """True if the place's partition is assigned."""
         return _name(place) in self._assigned
 
     @property
@@ -69,7 +68,6 @@ class Fetcher:
             self._ever |= wanted.keys()
 
     def want(self, place: Place) -> None:
-        """Expect more reads of this place."""
         self._resting.discard(_name(place))
         self._held_bytes = sum(each.held_bytes for each in self.places.values())
 

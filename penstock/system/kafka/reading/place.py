@@ -15,7 +15,6 @@ from penstock.system.kafka.writing.timestamps import event_time
 from penstock.system.ranges import take_chunk
 
 _MESSAGE_BYTES = 200
-"""The memory of a message beside its key and value."""
 
 
 class Place:
@@ -39,7 +38,6 @@ class Place:
 
     @property
     def waits(self) -> bool:
-        """True if messages are in the buffer."""
         return bool(self._buffer)
 
     @property
@@ -57,7 +55,6 @@ class Place:
         return True
 
     def restart(self, start: int) -> None:
-        """Forget everything and begin at an offset."""
         self.next = self.known = start
         self._buffer, self._size, self.at_end = [], 0, False
 
@@ -80,7 +77,6 @@ class Place:
             self.known, self.at_end = last, False
 
     def ended(self, offset: int) -> None:
-        """Note that the partition ended at an offset."""
         if offset >= self.known:
             self.known, self.at_end = offset, True
 

@@ -142,7 +142,6 @@ class KafkaReader(SystemReader):
         return place
 
     def _is_known(self, ssp: SystemStreamPartition) -> bool:
-        """True if the partition existed a moment ago."""
         count, counted_s = self._counts.get(ssp.stream, (0, 0.0))
         return 0 <= ssp.partition < count and time.monotonic() - counted_s < _KNOWN_S
 
@@ -166,7 +165,6 @@ class KafkaReader(SystemReader):
     def _take(
         self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int
     ) -> list[RawMessage]:
-        """The next messages of the range; none if it has been read."""
         while not place.waits:
             if place.known >= offsets.end:
                 return []

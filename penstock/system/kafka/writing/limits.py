@@ -9,7 +9,6 @@ from penstock.system.contract.limits import RecordLimits
 CLIENT_BYTES = 100_000_000
 """The largest message that a producer takes; the brokers and topics have their own limits."""
 COMPRESSION = "lz4"
-"""The default compression of a producer."""
 
 
 def record_limits(topic: Mapping[str, str], producer: Mapping[str, str]) -> RecordLimits:

@@ -27,7 +27,6 @@ class Places:
         self._partitions: dict[str, int] = {}
         self._cluster: Cluster | None = None
         self._limits: dict[str, tuple[TimestampLimits, float]] = {}
-        """The limits of topics, and when they were read."""
         self._refused: dict[str, TimestampLimits] = {}
         """Limits that allowed a timestamp which the brokers refused."""
         self._replacing: set[str] = set()
@@ -94,7 +93,6 @@ class Places:
         return end
 
     def forget(self) -> None:
-        """Look at every topic again."""
         self._partitions.clear()
 
     def _read_limits(self, stream: str) -> TimestampLimits:

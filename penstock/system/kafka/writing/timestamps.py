@@ -74,7 +74,6 @@ def timestamp_limits(topic: Mapping[str, str]) -> TimestampLimits:
 
 
 def header_of(timestamp_ms: int) -> list[tuple[str, str | bytes | None]]:
-    """The headers of a message that is sent with another timestamp."""
     return [(HEADER, b"%d" % timestamp_ms)]
 
 

@@ -46,7 +46,6 @@ class _Run:
     every: bool
     """The offset of each message is reported, not only that of the first and the last one."""
     limits: TimestampLimits
-    """The limits under which its messages were sent."""
     messages: int = 0
     offsets: list[int] = field(default_factory=list)
     failed: bool = False
@@ -54,7 +53,6 @@ class _Run:
     """True if the brokers replaced a timestamp that is not in the header."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take a delivery report."""
         offset = message.offset()
         self.failed = self.failed or error is not None
         if not self.limits.replaced and message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
@@ -79,7 +77,6 @@ class KafkaTransaction(WriterTransaction):
         self._writer = writer
         self._system = writer.options.system
         self._producer: Producer | None = None
-        """None until something is sent."""
         self._runs: dict[SystemStreamPartition, list[_Run]] = {}
         self._marks: dict[SystemStreamPartition, Progress] = {}
         self._has_failed = False
@@ -299,7 +296,6 @@ class KafkaTransaction(WriterTransaction):
         return found
 
     def _failure(self, error: KafkaException, what: str) -> PenstockError:
-        """The error for the caller. Gives up a producer that cannot be used again."""
         reason: KafkaError = error.args[0]
         self._has_failed = True
         if reason.code() == KafkaError._STATE and self._producer is not None:
@@ -335,7 +331,6 @@ class KafkaTransaction(WriterTransaction):
             self._writer.places.refused_timestamp(stream, limits)
 
     def _alter(self, setting: str) -> str:
-        """Advice on changing a setting, with one of the topics of this transaction."""
         name = min((ssp.stream for ssp in self._runs), default="...")
         return f"To change the topic: `{alter_command(self._writer.options.servers, name, setting)}`"
 
@@ -344,7 +339,6 @@ class KafkaTransaction(WriterTransaction):
         return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
 
     def _refused(self, error: KafkaException, what: str) -> PenstockError:
-        """The error for the caller if the producer cannot be used again."""
         self._producer = None
         self._writer.lose_producer()
         reason: KafkaError = error.args[0]

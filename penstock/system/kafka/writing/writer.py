@@ -60,7 +60,6 @@ class KafkaWriter(SystemWriter):
         self._has_taken_over = False
         self._log: job_log.JobLog | None = None
         self._marks: dict[tuple[str, int], Progress] | None = None
-        """The last marks of this writer's name; None if they are not known."""
         self._exact: set[SystemStreamPartition] = set()
         """Partitions to which others append at the same time: the offset of every message is reported."""
 
@@ -134,13 +133,11 @@ class KafkaWriter(SystemWriter):
         return self._producer
 
     def take_over(self) -> None:
-        """Fence older epochs, once."""
         if self.identity is not None and not self._has_taken_over:
             fences.fence(self.options, self.identity)
             self._has_taken_over = True
 
     def check_fence(self) -> None:
-        """Raise FencedError if a larger epoch has taken over."""
         if self.identity is not None:
             fences.check(self.options, self.identity)
 
@@ -162,13 +159,11 @@ class KafkaWriter(SystemWriter):
         return SystemStreamPartition(ssp.system, topic, 0), record, self.options.signer.headers(topic, *record)
 
     def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
-        """Called after a transaction has committed."""
         self._refused = 0
         if self._marks is not None:
             self._marks.update({(ssp.stream, ssp.partition): mark for ssp, mark in marks.items()})
 
     def refused(self, what: str, reason: str) -> PenstockError:
-        """The error for a refused producer of the newest epoch."""
         self._refused += 1
         text = (
             f"{what}: the brokers have ended the transaction, which took longer than "
