@@ -7,7 +7,9 @@ BY_TIME = b"t"
 BY_KEY = b"k"
 """Domain, key and name: one for each timer, with the time as its value."""
 TIME = slice(2, 10)
+"""The time in an entry by time."""
 NAMED = 10
+"""The position of key and name in an entry by time."""
 
 
 def in_other_order(by_key: bytes, time: bytes) -> bytes:
