@@ -26,7 +26,7 @@ from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_whatever
-from penstock.state.restore import Restored, restore_order, restore_store
+from penstock.state.restore import RestoredStore, restore_order, restore_store
 from penstock.state.stores.expiry import Source, live_view
 from penstock.system.base import System
 from penstock.system.registry import open_systems
@@ -83,7 +83,7 @@ class StateReader:
     @contextmanager
     def restored(
         self, record: CheckpointRecord, store: str, task: int, backend: str | None = None
-    ) -> Iterator[Restored]:
+    ) -> Iterator[RestoredStore]:
         """One task's part of a store as of a checkpoint, from one backend (by default the first that can). Several may
         be open at once.
 

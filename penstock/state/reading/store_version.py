@@ -12,7 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.state.reading.reader import StateReader, check_store, seen_entries
-from penstock.state.restore import Restored
+from penstock.state.restore import RestoredStore
 from penstock.state.stores.expiry import Source
 from penstock.system.partitioner import partition_of
 
@@ -56,7 +56,7 @@ class StoreVersion:
         self._backend = backend
         self._told = restored
         self._stack = ExitStack()
-        self._open: dict[int, Restored] = {}
+        self._open: dict[int, RestoredStore] = {}
         self._seen: dict[int, Source] = {}
         self._check_backend()
 
