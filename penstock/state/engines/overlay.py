@@ -29,7 +29,7 @@ Entry = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
 
 
-class _Kept:
+class _ScanValues:
     """The values that keys had when a scan began, for keys written since (MISSING: no change before)."""
 
     __slots__ = ("__weakref__", "values")
@@ -38,7 +38,7 @@ class _Kept:
         self.values: dict[bytes, bytes | _Missing | None] = {}
 
 
-class _Watched(dict[bytes, bytes | None]):
+class _WatchedChanges(dict[bytes, bytes | None]):
     """The changes of an overlay once it was scanned: it reports every write."""
 
     __slots__ = ("_overlay",)
@@ -76,7 +76,7 @@ class Overlay:
         """The changed keys in order, once there was a scan. A key that was unwritten may still be in it."""
         self._unordered: list[bytes] = []
         """Keys added since the last scan."""
-        self._scans: weakref.WeakSet[_Kept] = weakref.WeakSet()
+        self._scans: weakref.WeakSet[_ScanValues] = weakref.WeakSet()
 
     def before_write(self, key: bytes, *, gone: bool) -> None:
         old = self.changes.get(key, MISSING)
@@ -126,20 +126,20 @@ class Overlay:
             order = self._ordered()
             if next(order.irange(begin, end, inclusive=(True, False)), None) is None:
                 return stored
-            kept = _Kept()
+            kept = _ScanValues()
             self._scans.add(kept)
             return self._merged(begin, end, stored, kept, self._gaps.version)
 
     def _ordered(self) -> SortedSet:
         if self._order is None:
-            self.changes = _Watched(self.changes, self)
+            self.changes = _WatchedChanges(self.changes, self)
             self._order = SortedSet(self.changes)
         elif self._unordered:
             self._order.update(self._unordered)
         self._unordered = []
         return self._order
 
-    def _changed(self, start: bytes | None, end: bytes | None, kept: _Kept) -> Iterator[Change]:
+    def _changed(self, start: bytes | None, end: bytes | None, kept: _ScanValues) -> Iterator[Change]:
         """The changes in order, as they were when the scan began."""
         old, size, include = kept.values, _FIRST, True
         while True:
@@ -154,7 +154,7 @@ class Overlay:
             start, include, size = keys[-1], False, min(2 * size, _MOST)
 
     def _merged(
-        self, start: bytes | None, end: bytes | None, stored: Iterator[Entry], kept: _Kept, version: int
+        self, start: bytes | None, end: bytes | None, stored: Iterator[Entry], kept: _ScanValues, version: int
     ) -> Iterator[Entry]:
         """Both in order; a changed entry replaces the stored one of its key. Deleted keys are passed once, and then
         remembered as a gap."""

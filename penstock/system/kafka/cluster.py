@@ -65,7 +65,7 @@ _LIST_S = 5.0
 """The time limit of one request for all topics, which nothing can end earlier."""
 
 
-class _Trying(threading.local):
+class _CurrentQuestion(threading.local):
     """The question of this thread."""
 
     doing = ""
@@ -80,7 +80,7 @@ class Cluster:
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
-        self._trying = _Trying()
+        self._trying = _CurrentQuestion()
         self._has_said = False
         """True if the present question was logged, since the last answer."""
         self._reported = ClientErrors()

@@ -40,7 +40,7 @@ DELETE FROM peak WHERE timestamp < (SELECT MAX(timestamp) FROM peak) AND NOT EXI
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class CompactionPlan:
     """The records that a compaction would drop, and those that stay in and before its range."""
 
     superseded: int
@@ -57,7 +57,7 @@ def read_compacted_state(connection: sqlite3.Connection) -> Compacted:
     return Compacted(*(stored_integer(value, path, "what was compacted") for value in row))
 
 
-def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> Found:
+def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> CompactionPlan:
     """Find the records that a compaction of the range drops, and keep them with the connection for `drop_superseded`.
 
     It takes no lock that an append would wait for. The records of the range exist already and never change, so
@@ -66,7 +66,7 @@ def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> Fou
     connection.execute(_FIND, {"start": offsets.start, "end": offsets.end})
     superseded = connection.execute("SELECT COUNT(*) FROM temp.superseded").fetchone()[0]
     total = connection.execute("SELECT COUNT(*) FROM message WHERE offset < ?", (offsets.end,)).fetchone()[0]
-    return Found(superseded, total - superseded)
+    return CompactionPlan(superseded, total - superseded)
 
 
 def drop_superseded(connection: sqlite3.Connection, offsets: OffsetRange, kept: int) -> None:

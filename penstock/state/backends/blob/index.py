@@ -33,7 +33,7 @@ class SnapshotIndex:
 
     def serialize(self) -> bytes:
         """Equal values give equal bytes."""
-        written = _Written(
+        written = _IndexFields(
             FORMAT,
             str(self.checkpoint_id),
             self.creation_time_ms,
@@ -52,7 +52,7 @@ class SnapshotIndex:
         """Raises CorruptError naming the key, IncompatibleError for a newer format."""
         what = f"index `{key}` is damaged"
         with decoding(what):
-            own = decode_format(_Written, data, what, f"index `{key}`", FORMAT)
+            own = decode_format(_IndexFields, data, what, f"index `{key}`", FORMAT)
             return cls(
                 CheckpointId.parse(own.checkpoint_id),
                 own.creation_time_millis,
@@ -66,7 +66,7 @@ class SnapshotIndex:
             )
 
 
-class _Written(Struct, rename="kebab"):
+class _IndexFields(Struct, rename="kebab"):
     """The fields of an index, as they are written."""
 
     format: Positive

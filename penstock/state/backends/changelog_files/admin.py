@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.errors import CorruptError
 from penstock.job.paths import versioned_name
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
-from penstock.state.backends.changelog_files.history import Found
+from penstock.state.backends.changelog_files.history import StoredVersions
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.runs import Runs
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot, shared_names
@@ -49,7 +49,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
             by_folder.setdefault(key.rpartition("/")[0], []).append(key)
         for own in retained:
             marker = ChangelogMarker.deserialize(own.marker)
-            found = Found.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
+            found = StoredVersions.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
             later = {each for each in found.snapshots if marker.has(each)} - set(marker.snapshots)
             named = sorted({*marker.snapshots, *(each for each in later if self._is_whole(own, each))}, reverse=True)
             yield replace(own, marker=replace(marker, snapshots=tuple(named)).serialize())

@@ -14,7 +14,7 @@ from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
-from penstock.state.backends.changelog_files.history import Found, ways
+from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
@@ -61,7 +61,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         may have restored the store, and a version that continued from such a marker could never be restored."""
         context = self._context
         keys = frozenset(context.objects.list(context.paths.state_folder(store, context.task)))
-        found = Found.among(keys)
+        found = StoredVersions.among(keys)
         whole: list[Snapshot] = []
         missing: list[str] = []
         for way in ways(marker, found):

@@ -10,14 +10,14 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker, Vers
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredVersions:
     """The versions that have a delta, and those that have a snapshot, whatever epoch wrote them."""
 
     deltas: frozenset[Version]
     snapshots: frozenset[Version]
 
     @classmethod
-    def among(cls, keys: Iterable[str]) -> Found:
+    def among(cls, keys: Iterable[str]) -> StoredVersions:
         by_kind: dict[str, set[Version]] = {"delta": set(), "zip": set()}
         for key in keys:
             if (named := versioned_name(key)) is not None:
@@ -36,11 +36,11 @@ class Way:
         """The deltas after the snapshot, oldest first. Lazy, because a damaged marker may claim any number of them."""
         return self.marker.deltas(0 if self.snapshot is None else self.snapshot[0])
 
-    def missing(self, found: Found) -> Version | None:
+    def missing(self, found: StoredVersions) -> Version | None:
         return next((delta for delta in self.deltas() if delta not in found.deltas), None)
 
 
-def ways(marker: ChangelogMarker, found: Found) -> list[Way]:
+def ways(marker: ChangelogMarker, found: StoredVersions) -> list[Way]:
     """Every way to the version, the one with the fewest deltas first.
 
     A snapshot that was made after the marker, of a version on its lineage, serves as well as one it names.

@@ -38,7 +38,7 @@ class Limits:
 
 
 @dataclass(slots=True)
-class Pace:
+class SnapshotPace:
     """Decides when the next snapshot is due: after so many deltas, or so long after the last one. Both vary at random
     by up to a quarter, so that tasks do not make theirs all at once."""
 
@@ -87,7 +87,7 @@ class SnapshotKeeper:
         self._running: list[Future[None]] = []
         self._made: list[Version] = []
         self._newest: Version | None = None
-        self.pace = Pace(context.config.state, context.clock)
+        self.pace = SnapshotPace(context.config.state, context.clock)
 
     def resume(self, marker: ChangelogMarker, newest: Snapshot | None) -> None:
         """Continue from a marker. `newest`: its newest snapshot that is whole."""

@@ -100,7 +100,7 @@ class ChangelogMarker:
     def deserialize(cls, text: str) -> ChangelogMarker:
         """Raises CorruptError if the text is not a marker, or does not lead to its version."""
         what = f"`{text}` is not a marker of the {NAME} backend"
-        written = decode_format(_Written, text, what, f"marker `{text}`", _FORMAT)
+        written = decode_format(_MarkerFields, text, what, f"marker `{text}`", _FORMAT)
         marker = cls(written.version, written.lineage, written.snapshots)
         marker._check(text)
         return marker
@@ -120,7 +120,7 @@ class ChangelogMarker:
             raise CorruptError(f"the snapshots of marker `{text}` are not in order")
 
 
-class _Written(Struct):
+class _MarkerFields(Struct):
     """The fields of a marker, as they are written. Its epoch follows from them."""
 
     version: Count

@@ -9,7 +9,7 @@ from contextlib import closing
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.changelog_files.delta import decode_delta
-from penstock.state.backends.changelog_files.history import Found, Way, ways
+from penstock.state.backends.changelog_files.history import StoredVersions, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
@@ -34,7 +34,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
         wanted = ChangelogMarker.deserialize(marker)
         folder = self._context.paths.state_folder(store, self._context.task)
         # A snapshot that is not listed yet costs deltas; those it would save are there as long as it is named.
-        known = ways(wanted, Found.among(self._context.objects.list(folder)))
+        known = ways(wanted, StoredVersions.among(self._context.objects.list(folder)))
         broken: list[PenstockError] = []
         for way in known:
             self._check(progress, store)

@@ -45,7 +45,7 @@ class Snapshot:
 
     def encode(self) -> bytes:
         """Equal values give equal bytes."""
-        written = _Written(FORMAT, *self.version, self.store, self.task, self.shared)
+        written = _SnapshotFields(FORMAT, *self.version, self.store, self.task, self.shared)
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(_info(_INDEX), msgspec.json.encode(written))
@@ -62,7 +62,7 @@ class Snapshot:
             raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")
         what = f"snapshot `{key}` is damaged"
         with decoding(what), opened_archive(data, f"snapshot `{key}`") as archive:
-            own = decode_format(_Written, archive.read(_INDEX), what, f"snapshot `{key}`", FORMAT)
+            own = decode_format(_SnapshotFields, archive.read(_INDEX), what, f"snapshot `{key}`", FORMAT)
             names = [name for name in archive.namelist() if name.startswith(_SMALL)]
             if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
                 raise ValueError("a file leads out of its folder")
@@ -70,7 +70,7 @@ class Snapshot:
             return cls((own.version, own.epoch), own.store, own.task, own.shared, small)
 
 
-class _Written(Struct):
+class _SnapshotFields(Struct):
     """The fields of `snapshot.json`."""
 
     format: Positive

@@ -8,7 +8,7 @@ _LONGEST = 300
 
 
 @dataclass(slots=True)
-class Foreign:
+class ForeignRecords:
     """Their number, and the fault of the last one: a flood of them is one message, and no memory."""
 
     count: int = 0

@@ -19,7 +19,7 @@ from penstock.system.kafka.client import open_consumer, open_producer
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_group
 from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.foreign import ForeignRecords
 from penstock.system.kafka.own_topics.job_topic import JobTopic
 from penstock.system.kafka.signatures import Headers
 
@@ -43,7 +43,7 @@ class TopicState(Protocol):
     """The state of a topic, built from its records in their order."""
 
     topic: str
-    foreign: Foreign
+    foreign: ForeignRecords
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
         """Add the next record."""

@@ -29,7 +29,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, Versioned, decode_format, decoding, number
 from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
-from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.foreign import ForeignRecords
 from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
 
 FORMAT = 1
@@ -104,7 +104,7 @@ class JobTopic:
     """By stream and partition."""
     doubtful: dict[tuple[str, int], Signature] = field(default_factory=dict)
     """By stream and partition: no progress is known, and a record that does not count may have replaced it."""
-    foreign: Foreign = field(default_factory=Foreign)
+    foreign: ForeignRecords = field(default_factory=ForeignRecords)
     _has_genuine: bool = False
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
@@ -123,7 +123,7 @@ class JobTopic:
             self._leave_out(kind, key, rest, signature)
             return
         if not self._has_genuine:  # what is before it was written before there was a key, and is signed behind it
-            self._has_genuine, self.foreign = True, Foreign()
+            self._has_genuine, self.foreign = True, ForeignRecords()
         what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
         with decoding(what):
             if kind == _FENCE:

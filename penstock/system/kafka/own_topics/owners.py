@@ -29,7 +29,7 @@ from penstock.documents import Versioned, decode_format, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import job_log
-from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.foreign import ForeignRecords
 from penstock.system.kafka.own_topics.job_topic import PREFIX
 from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
 
@@ -52,7 +52,7 @@ class OwnersTopic:
     signer: RecordSigner = field(default_factory=RecordSigner)
     claims: dict[str, dict[str, _Claim]] = field(default_factory=dict)
     """By the id of a topic and that of the claim, the first claim first."""
-    foreign: Foreign = field(default_factory=Foreign)
+    foreign: ForeignRecords = field(default_factory=ForeignRecords)
     _signatures: dict[bytes, Signature] = field(default_factory=dict)
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:

@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.reading.place import Place
+from penstock.system.kafka.reading.partition import FetchedPartition
 
 _AHEAD_BYTES = 16 << 20
 """The approximate limit for the buffers of partitions that are not being read."""
@@ -32,9 +32,9 @@ class Fetcher:
         self._options = options
         self._reported = reported
         self._opened: Consumer | None = None
-        self.places: dict[SystemStreamPartition, Place] = {}
+        self.places: dict[SystemStreamPartition, FetchedPartition] = {}
         """The partitions of this consumer, assigned or not."""
-        self._assigned: dict[_Name, Place] = {}
+        self._assigned: dict[_Name, FetchedPartition] = {}
         self._resting: set[_Name] = set()
         """The assigned partitions of which no messages are wanted now."""
         self._ever: set[_Name] = set()
@@ -49,14 +49,14 @@ class Fetcher:
             self._opened = open_consumer(self._options, self._reported)
         return self._opened
 
-    def fetches(self, place: Place) -> bool:
+    def fetches(self, place: FetchedPartition) -> bool:
         return _name(place) in self._assigned
 
     @property
     def others(self) -> bool:
         return len(self._assigned) > 1
 
-    def assign(self, places: Iterable[Place]) -> None:
+    def assign(self, places: Iterable[FetchedPartition]) -> None:
         """Fetch them from their known offsets on, even if they are assigned already."""
         wanted = {_name(place): place for place in places}
         self._unassign([name for name in wanted if name in self._assigned])
@@ -67,11 +67,11 @@ class Fetcher:
             self._assigned |= wanted
             self._ever |= wanted.keys()
 
-    def want(self, place: Place) -> None:
+    def want(self, place: FetchedPartition) -> None:
         self._resting.discard(_name(place))
         self._held_bytes = sum(each.held_bytes for each in self.places.values())
 
-    def unassign(self, places: Iterable[Place]) -> None:
+    def unassign(self, places: Iterable[FetchedPartition]) -> None:
         """Stop fetching them. Their buffers stay."""
         self._unassign([name for name in map(_name, places) if name in self._assigned])
 
@@ -82,7 +82,7 @@ class Fetcher:
         for place in left:
             del self.places[place.ssp]
 
-    def rest(self, place: Place) -> None:
+    def rest(self, place: FetchedPartition) -> None:
         """Expect no reads of this place for now. Once that is so for all assigned places, nothing is fetched any more:
         brokers would be asked again and again. Until then it costs less to leave it."""
         if self.fetches(place):
@@ -90,7 +90,7 @@ class Fetcher:
         if len(self._resting) == len(self._assigned):
             self._unassign(list(self._assigned))
 
-    def behind(self, place: Place, offset: int) -> int:
+    def behind(self, place: FetchedPartition, offset: int) -> int:
         """The number of offsets behind this one that are known to exist."""
         if place.at_end or not self.fetches(place):
             return place.known - offset
@@ -98,7 +98,7 @@ class Fetcher:
         found = self.client.get_watermark_offsets(at, cached=True)
         return max(place.known, -1 if found is None else found[1]) - offset
 
-    def poll(self, place: Place, most: int, wait_s: float) -> list[KafkaError]:
+    def poll(self, place: FetchedPartition, most: int, wait_s: float) -> list[KafkaError]:
         """Take messages that the client has, at most so many, or wait for one, and put them into their places.
 
         Returns:
@@ -125,7 +125,7 @@ class Fetcher:
         if consumer is not None:
             consumer.close()
 
-    def _sort(self, reading: Place, messages: list[Message]) -> Iterator[KafkaError]:
+    def _sort(self, reading: FetchedPartition, messages: list[Message]) -> Iterator[KafkaError]:
         """Put messages into their places, in order: the end of a partition counts only for a place that has the
         messages before it. Yields the errors of the place that is read."""
         begin = 0
@@ -142,7 +142,9 @@ class Fetcher:
             elif place is not None:
                 self._unassign([name])
 
-    def _errors(self, reading: Place, place: Place | None, messages: Iterable[Message]) -> Iterator[KafkaError]:
+    def _errors(
+        self, reading: FetchedPartition, place: FetchedPartition | None, messages: Iterable[Message]
+    ) -> Iterator[KafkaError]:
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is None:
@@ -155,7 +157,7 @@ class Fetcher:
             elif place is not None:
                 self.unassign([place])
 
-    def _has_room(self, place: Place) -> bool:
+    def _has_room(self, place: FetchedPartition) -> bool:
         return self._held_bytes < _AHEAD_BYTES and place.held_bytes < _AHEAD_BYTES // len(self._assigned)
 
     def _unassign(self, names: list[_Name]) -> None:
@@ -166,7 +168,7 @@ class Fetcher:
             self._resting.difference_update(names)
 
 
-def _name(place: Place) -> _Name:
+def _name(place: FetchedPartition) -> _Name:
     return place.ssp.stream, place.ssp.partition
 
 

@@ -17,7 +17,7 @@ from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.errors import ClientErrors, explain, is_away, is_not_found, is_of_group
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.reading.fetcher import Fetcher
-from penstock.system.kafka.reading.place import Place
+from penstock.system.kafka.reading.partition import FetchedPartition
 from penstock.system.ranges import check_call, check_inside, missing
 
 _POLL_S = 0.5
@@ -108,12 +108,12 @@ class KafkaReader(SystemReader):
             return
         for fetcher in self._fetchers:
             fetcher.keep(expected)
-        wanted: dict[Fetcher, list[Place]] = {}
+        wanted: dict[Fetcher, list[FetchedPartition]] = {}
         for ssp, offsets in expected.items():
             fetcher = self._fetcher(ssp)
             if ssp not in fetcher.places:
                 fetcher = min(self._fetchers, key=lambda each: len(each.places))
-            place = fetcher.places.setdefault(ssp, Place(ssp, offsets.start))
+            place = fetcher.places.setdefault(ssp, FetchedPartition(ssp, offsets.start))
             if not place.move(offsets.start):
                 fetcher.unassign([place])
                 place.restart(offsets.start)
@@ -126,7 +126,7 @@ class KafkaReader(SystemReader):
         """The fetcher that has the partition; the first one, if none has it."""
         return next((each for each in self._fetchers if ssp in each.places), self._fetchers[0])
 
-    def _move(self, fetcher: Fetcher, offsets: OffsetRange) -> Place:
+    def _move(self, fetcher: Fetcher, offsets: OffsetRange) -> FetchedPartition:
         """Move to the beginning of the range: it may be the present offset, or a fetched one, or is fetched now."""
         place = fetcher.places.get(offsets.ssp)
         if place is not None and place.move(offsets.start):
@@ -136,7 +136,7 @@ class KafkaReader(SystemReader):
         if offsets.start < 0:
             raise missing(offsets, offsets.start, "offsets are not negative")
         if place is None:
-            place = fetcher.places[offsets.ssp] = Place(offsets.ssp, offsets.start)
+            place = fetcher.places[offsets.ssp] = FetchedPartition(offsets.ssp, offsets.start)
         place.restart(offsets.start)
         fetcher.assign([place])
         return place
@@ -163,7 +163,7 @@ class KafkaReader(SystemReader):
             check_partition(ssp, len(found.partitions))
 
     def _take(
-        self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int
+        self, fetcher: Fetcher, place: FetchedPartition, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int
     ) -> list[RawMessage]:
         while not place.waits:
             if place.known >= offsets.end:
@@ -171,7 +171,7 @@ class KafkaReader(SystemReader):
             self._fill(fetcher, place, offsets, chunk_messages)
         return place.take(offsets.end, chunk_messages, chunk_bytes)
 
-    def _fill(self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int) -> None:
+    def _fill(self, fetcher: Fetcher, place: FetchedPartition, offsets: OffsetRange, chunk_messages: int) -> None:
         """Wait until the client has messages or the end of the partition, and take them."""
         if not fetcher.fetches(place):
             fetcher.assign([place])
@@ -193,7 +193,7 @@ class KafkaReader(SystemReader):
                 fetcher.assign([place])
                 fetching = now
 
-    def _poll(self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int) -> None:
+    def _poll(self, fetcher: Fetcher, place: FetchedPartition, offsets: OffsetRange, chunk_messages: int) -> None:
         most = min(chunk_messages, offsets.end - place.known)
         if fetcher.others:
             most = max(chunk_messages, _SHARED_MESSAGES)
@@ -232,7 +232,7 @@ class KafkaReader(SystemReader):
         )
         return PartitionOffsets(oldest[ssp.partition], stable[ssp.partition])
 
-    def _late(self, place: Place, offsets: OffsetRange) -> RetryableError:
+    def _late(self, place: FetchedPartition, offsets: OffsetRange) -> RetryableError:
         last = self._reported.last
         why = "" if last is None else f"; the client reported: {last.str()}"
         kind = SystemAwayError if is_away(last) else RetryableError

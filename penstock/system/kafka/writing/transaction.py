@@ -40,7 +40,7 @@ _ABORT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class _Run:
+class _SentRecords:
     """The messages of one call, and the offsets that they got."""
 
     every: bool
@@ -77,7 +77,7 @@ class KafkaTransaction(WriterTransaction):
         self._writer = writer
         self._system = writer.options.system
         self._producer: Producer | None = None
-        self._runs: dict[SystemStreamPartition, list[_Run]] = {}
+        self._runs: dict[SystemStreamPartition, list[_SentRecords]] = {}
         self._marks: dict[SystemStreamPartition, Progress] = {}
         self._has_failed = False
         """True if a message was not delivered. The client may then number later messages other than the brokers
@@ -98,7 +98,7 @@ class KafkaTransaction(WriterTransaction):
             return
         limits = self._writer.places.timestamps(ssp.stream)
         first, last = limits.taken(SYSTEM_CLOCK.now_ms())
-        run = _Run(self._writer.reports_every_offset(ssp), limits)
+        run = _SentRecords(self._writer.reports_every_offset(ssp), limits)
         runs.append(run)
         produce = self._begun().produce
         name, partition, sent = ssp.stream, ssp.partition, 0

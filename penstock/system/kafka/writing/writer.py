@@ -27,7 +27,7 @@ from penstock.system.kafka.own_topics.job_topic import (
     progress_record,
 )
 from penstock.system.kafka.signatures import SentHeaders
-from penstock.system.kafka.writing.places import Places
+from penstock.system.kafka.writing.topics import WriterTopics
 from penstock.system.kafka.writing.transaction import KafkaTransaction
 
 _CLOSE_SECONDS = 2.0
@@ -46,7 +46,7 @@ class KafkaWriter(SystemWriter):
     def __init__(self, options: KafkaOptions, identity: WriterIdentity | None) -> None:
         self.options = options
         self.identity = identity
-        self.places = Places(options)
+        self.places = WriterTopics(options)
         self.reported = ClientErrors()
         self._topic = None if identity is None else job_topic(identity.name)
         self._id = ""

@@ -17,7 +17,7 @@ from penstock.system.ranges import take_chunk
 _MESSAGE_BYTES = 200
 
 
-class Place:
+class FetchedPartition:
     """The part of a partition that a reader knows: offsets, and the messages between the first two.
 
     `next` is the offset that the reader gives next, and every message below `known` was given or is in the buffer. So a

@@ -19,7 +19,7 @@ _KNOWN_S = 60.0
 """A topic is assumed to keep its settings for so long, unless the brokers refuse a timestamp."""
 
 
-class Places:
+class WriterTopics:
     """The topics that a writer has seen. Appending to one that does not exist would create it on some clusters."""
 
     def __init__(self, options: KafkaOptions) -> None:
