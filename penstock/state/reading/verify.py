@@ -16,7 +16,7 @@ from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engines.engine import Engine
 from penstock.state.reading.expiry_check import expiry_problem
 from penstock.state.reading.reader import StateReader
-from penstock.state.reading.timer_check import timer_problem
+from penstock.state.stores.timer_entries import timer_problem
 
 
 @dataclass(frozen=True, slots=True)

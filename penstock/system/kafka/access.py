@@ -1,4 +1,4 @@
-"""The rights that a client needs, and the commands that grant them. Pure."""
+"""The rights that a client needs, and the commands of Kafka's own scripts that grant them or change a topic. Pure."""
 
 from __future__ import annotations
 
@@ -56,3 +56,11 @@ TRANSACTIONS = Right("Write", (PREFIX,), "transactional-id")
 """All transactional ids of Penstock begin with the prefix."""
 IDEMPOTENT = Right("IdempotentWrite", kind="cluster")
 """Required of producers by brokers before 2.8."""
+
+
+def alter_command(servers: str, topic: str, setting: str) -> str:
+    """The command that changes a setting of a topic, `key=value`. `servers`: the addresses of some brokers."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {setting}"
+    )

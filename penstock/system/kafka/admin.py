@@ -25,6 +25,7 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.kafka import compaction
+from penstock.system.kafka.access import alter_command
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.options.options import KafkaOptions, weaknesses
 from penstock.system.kafka.own_topics import fences
@@ -33,7 +34,6 @@ from penstock.system.kafka.own_topics.owners import TOPIC as OWNERS
 from penstock.system.kafka.own_topics.owners import Owners
 from penstock.system.kafka.reading.reader import KafkaReader
 from penstock.system.kafka.reading.uncommitted import first_timestamps
-from penstock.system.kafka.scripts import alter_command
 from penstock.system.kafka.writing import limits
 from penstock.wording import counted
 

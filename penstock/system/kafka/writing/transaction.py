@@ -23,10 +23,9 @@ from penstock.errors import (
 )
 from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
-from penstock.system.kafka.access import Right, topic
+from penstock.system.kafka.access import Right, alter_command, topic
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.own_topics import job_log
-from penstock.system.kafka.scripts import alter_command
 from penstock.system.kafka.signatures import SentHeaders
 from penstock.system.kafka.writing.timestamps import ANY_MS, TimestampLimits, header_of
 from penstock.wording import listed
