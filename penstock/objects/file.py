@@ -36,8 +36,8 @@ class FileObjectStore(ObjectStore):
 
     The root is made by the first put, not by opening the store.
 
-    Only its user can read what is in a store, unless it is for others: then the user's umask decides. The root itself
-    is always made with that umask, because jobs of several users may have folders in it.
+    Only its user can read the objects of a store, unless it is for others: then the user's umask decides. The root
+    itself is always made with that umask, because jobs of several users may have folders in it.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class FileObjectStore(ObjectStore):
                     self._make_durable_folder(target.parent)
                     with _temporary_file(target.parent, data, is_for_others=self._is_for_others) as temporary:
                         done = step(temporary, target)
-                    # Also when the name was taken: its owner may have died, or failed, before syncing the folder.
+                    # Needed even if the name was taken: its owner may have died, or failed, before syncing the folder.
                     _sync_folder(target.parent)
                 except FileNotFoundError:
                     # Somebody removed the folder, or took our file for a leftover before it was locked.

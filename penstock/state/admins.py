@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class BackendAdmins:
-    """Makes what backends need before containers open, and deletes what no retained checkpoint needs."""
+    """Makes the resources of backends before containers open, and deletes objects that no retained checkpoint needs."""
 
     def __init__(
         self,
@@ -81,14 +81,15 @@ class BackendAdmins:
         sweep: bool,
         dry_run: bool = False,
     ) -> dict[str, Garbage]:
-        """Delete what only checkpoints that left the list need; with `sweep`, what dead epochs left behind, too.
+        """Delete objects that only checkpoints that left the list need; with `sweep`, also the leftovers of dead
+        epochs.
 
         A backend that is not configured any more, but has markers in these checkpoints, is asked as well. If one fails
         the others are asked all the same, and then its error is raised.
 
         Raises:
             NotFoundError, CorruptError: a retained marker cannot be read, so that its backend deleted nothing. The
-                caller looks whether another driver has the job now, which may have deleted what the marker names.
+                caller checks if another driver has the job now, which may have deleted the marker's objects.
         """
         kept, gone = self._by_backend(retained), self._by_backend(left)
         found: dict[str, Garbage] = {}

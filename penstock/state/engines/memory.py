@@ -5,8 +5,8 @@
     records     zstd      as in `penstock.state.records`
     checksum    32 bytes  SHA-256 of everything before
 
-Format 1 has neither magic nor checksum. It is read without a check of its bytes: what zstd and the records cannot
-notice is taken as it is, until the next copy is made.
+Format 1 has neither magic nor checksum. It is read without a check of its bytes: damage that zstd and the records
+cannot notice is not found until the next copy is made.
 """
 
 from __future__ import annotations

@@ -61,8 +61,8 @@ _PLACE = "job.logged.store.base.dir"
 class RocksDbEngine(Engine):
     """RocksDB, opened for as long as the task stays in its container.
 
-    The write-ahead log is off: what makes state durable is the commit's backup, and a directory whose process died
-    is thrown away, never reopened.
+    The write-ahead log is off: state becomes durable by the commit's backup, and a directory whose process died is
+    thrown away, never reopened.
     """
 
     def __init__(

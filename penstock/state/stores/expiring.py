@@ -234,7 +234,7 @@ class ExpiringStore(SerdeStore):
     def _entries(self, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
         return live_entries(self._overlay, self._adoption, self._alive, start, end)
 
-    # What has expired.
+    # The expired part.
 
     def reclaim(self) -> None:
         limit = max(AT_MOST, len(self._changes))
@@ -253,7 +253,7 @@ class ExpiringStore(SerdeStore):
             return
         end = INDEX + alive_from(self._now_ms)
         if self._reclaimed < end:
-            # What this attempt has put there is due later, so the engine knows everything that is due.
+            # Entries that this attempt put there are due later, so the engine knows everything that is due.
             changes = self._changes
             due = (place for place, _ in self._engine.scan(self._reclaimed, end) if place not in changes)
             for count, place in enumerate(due):

@@ -139,7 +139,7 @@ class SystemAdmin(ABC):
         return RecordLimits()
 
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
-        """Change when the stream deletes its oldest messages, and delete those that are to go now.
+        """Change when the stream deletes its oldest messages, and delete the ones that are due now.
 
         A reader that has not read a deleted message gets an error that names its offset and the oldest one. If it
         raises half-way, some partitions have the new limits; calling it again completes it.
@@ -248,11 +248,11 @@ class SystemAdmin(ABC):
         raise IncompatibleError("this system does not say how far a writer has published")
 
     def published(self, stream: str, name: str, slot: int) -> None:  # noqa: B027
-        """All that a record had for the stream has been published, in every partition.
+        """Note that all messages of a record for the stream have been published, in every partition.
 
         The driver calls it behind the last transaction, and after a crash there again: it is idempotent. A system whose
         transactions are seen at once has nothing to do, as here. One that shows a commit as a whole shows it from now
-        on, and what the job published of earlier records as well.
+        on, together with the published messages of earlier records.
 
         Args:
             stream: its name in this system.

@@ -18,8 +18,8 @@ class BlobBackup(TaskBackupManager):
     """Uploads, at each commit, the files of every changed store that its last index does not have.
 
     The base of a store with content is an upload of all its files in the background, from the copy of one commit; the
-    commit that finds it done uploads what its own copy has beyond that, and the index. A store with a marker that
-    another backend restored has other files than its index: its first change uploads them all, within the commit.
+    commit that finds it done uploads the rest of its own copy, and the index. A store with a marker that another
+    backend restored has other files than its index: its first change uploads them all, within the commit.
     """
 
     def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:

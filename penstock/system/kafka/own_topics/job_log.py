@@ -31,7 +31,7 @@ _PAUSE_SECONDS = 0.05
 _MESSAGES_AT_ONCE = 1000
 _SETTINGS = {
     "cleanup.policy": "compact",
-    # What is written often is compacted soon: a start reads the whole topic.
+    # Written often, compacted soon: a start reads the whole topic.
     "segment.ms": "600000",
     "segment.bytes": str(8 << 20),
     "min.cleanable.dirty.ratio": "0.1",

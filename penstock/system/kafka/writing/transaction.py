@@ -84,7 +84,7 @@ class KafkaTransaction(WriterTransaction):
         self._appended: Appended = {}
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
-        """Send the records. Those that the brokers do not have yet are in memory, within the client's limits.
+        """Send the records. Records that the brokers do not have yet are in memory, within the client's limits.
 
         Raises:
             NotFoundError, ConfigError, FencedError, RetryableError, PenstockTimeoutError: as for `KafkaWriter.append`.
@@ -215,7 +215,7 @@ class KafkaTransaction(WriterTransaction):
                 return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers)
             except BufferError:
                 check_interrupt(f"a message could not be appended to `{ssp}`")
-                # What the brokers do not take fails within the transaction's time, and makes room as well.
+                # A message that the brokers do not take fails within the transaction's time, and makes room as well.
                 if producer.poll(job_log.STEP_SECONDS) == 0 and len(producer) == 0:
                     raise ConfigError(
                         f"a message for `{ssp}` of {len(key or b'') + len(value or b'')} bytes is larger than what the "

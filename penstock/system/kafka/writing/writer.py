@@ -117,7 +117,7 @@ class KafkaWriter(SystemWriter):
                 job_log.put(self.options, self._topic, [(producer_key(self._id), None)], within_s=_CLOSE_SECONDS)
         self._id = ""
 
-    # What transactions use.
+    # For transactions.
 
     def producer(self) -> Producer:
         """The producer, made if there is none. Raises FencedError if a larger epoch has taken over."""
