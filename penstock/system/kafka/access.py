@@ -28,7 +28,7 @@ class Right:
             >>> options = KafkaOptions("kafka", {"bootstrap.servers": "b:9092", "sasl.username": "shop"}, {})
             >>> Right("Read", ("flights",)).missing(options)
             'The user `User:shop` has no right to Read on topic `flights`. Grant it: `kafka-acls.sh --bootstrap-server \
-        b:9092 --add --allow-principal User:shop --operation Read --topic flights`'
+b:9092 --add --allow-principal User:shop --operation Read --topic flights`'
         """
         login = options.consumer.get("sasl.username", "")
         user = f"User:{login}" if _LOGIN.fullmatch(login) else "User:NAME"
