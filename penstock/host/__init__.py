@@ -1,1 +1,1 @@
-"""The host of a process: which machine it is, folders that go with a process, logs, sockets."""
+"""The host of a process: the machine, folders that go with a process, logs, sockets."""

@@ -1,4 +1,4 @@
-"""The containers of a job that run on this host, as its processes show them."""
+"""Finds the containers of a job that run on this host, among its processes."""
 
 from __future__ import annotations
 

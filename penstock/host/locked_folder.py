@@ -1,10 +1,10 @@
 """A folder that one process at a time uses, for as long as it lives.
 
-<name>/           what is in it
+<name>/           the content
 <name>.lock       locked while somebody uses it
 <name>.load       a sorted file that RocksDB was about to take over when its process died
-<name>.damaged    there once its content turned out to be damaged
-<name>.leaving/   what was in it, while it is removed
+<name>.damaged    exists once the content turned out to be damaged
+<name>.leaving/   the old content, while it is removed
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ class LockedFolder:
     """A folder whose lock this object holds."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        """Made by `lock`."""
         self.path = path
         self._descriptor: int | None = descriptor
 
@@ -52,11 +51,10 @@ class LockedFolder:
 
     @property
     def damaged(self) -> bool:
-        """Whether the content was found to be damaged, by whoever used it."""
         return _beside(self.path, "damaged").exists()
 
     def mark_damaged(self) -> None:
-        """Let nobody use the content again. Any thread may call it."""
+        """Keep everybody from using the content again. Any thread may call it."""
         try:
             _beside(self.path, "damaged").touch()
         except OSError:
@@ -77,7 +75,7 @@ class LockedFolder:
         shutil.rmtree(leaving, ignore_errors=True)
 
     def remove(self) -> None:
-        """Remove the folder and let go of it. What cannot be removed stays until the next time."""
+        """Remove the folder and let go of it. Files that cannot be removed stay until the next time."""
         if self._descriptor is None:
             return
         try:

@@ -1,4 +1,5 @@
-"""The log of a container: what it and the application write, bounded in size and number, and how its process ended."""
+"""The log of a container: its own output and the application's, bounded in size and number, and the end of its
+process."""
 
 from __future__ import annotations
 
@@ -19,26 +20,23 @@ from penstock.host.machine import ending
 from penstock.job.paths import JobPaths
 
 FILE_BYTES = 10 << 20
-"""A log is cut when it has this size: the part before goes to `<log>.1`, which is replaced then."""
+"""A log is cut at this size: the part before goes to `<log>.1`, which is replaced then."""
 KEPT_LOGS = 20
-"""Logs of containers that have ended, in one folder; older ones are deleted."""
 _CHECK_SECONDS = 1.0
 _ENDED = "penstock: exit status "
-"""How the last line begins, which the shell around a container writes."""
+"""The beginning of the last line, which the shell around a container writes."""
 _SIGNALLED = 128
-"""A shell gives 128 and the number of the signal."""
+"""A shell reports 128 plus the number of the signal."""
 _TAIL_BYTES = 8 << 10
 _LAST_LINES = 4
 _LINE_CHARACTERS = 300
 
 
 def log_directory(config: JobConfig, paths: JobPaths) -> Path:
-    """Where the job's containers log on a host."""
     return Path(config.job.logged_store_base_dir) / "logs" / paths.root
 
 
 def log_path(directory: str, name: str, incarnation: str) -> Path:
-    """Where a container logs."""
     return Path(directory) / f"container-{name}-{incarnation}.log"
 
 
@@ -46,8 +44,8 @@ def log_path(directory: str, name: str, incarnation: str) -> Path:
 
 
 def wrapped(command: str, log: Path) -> str:
-    """A shell script that runs the command and writes down its exit status, which nobody else would learn: the Spark
-    worker that starts a container does not live as long."""
+    """A shell script that runs the command and logs its exit status, which nobody else would learn: the Spark worker
+    that starts a container does not live as long."""
     quoted = "'" + str(log).replace("'", "'\\''") + "'"
     # Its own words about that ("Killed") go nowhere. The command replaces a second shell, because some shells have a
     # command's standard error while they wait for the command.
@@ -70,7 +68,7 @@ def _append(path: Path) -> int:
 
 
 def prune(directory: Path, keep: int = KEPT_LOGS) -> None:
-    """Delete the oldest logs of containers that have ended, but for the newest `keep`."""
+    """Delete the oldest logs of containers that have ended, except for the newest `keep`."""
     ended = [path for path in directory.glob("container-*.log") if not _is_held(path)]
     with suppress(OSError):
         for path in sorted(ended, key=lambda p: p.stat().st_mtime, reverse=True)[keep:]:
@@ -91,7 +89,7 @@ def _is_held(path: Path) -> bool:
 
 
 def log_to(path: Path) -> None:
-    """From here on, standard output and error, the application's prints among them, go to the log."""
+    """Redirect standard output and error, including the application's prints, to the log."""
     log = _Log(path)
     sys.stdout = sys.stderr = io.TextIOWrapper(
         _Stream(log), encoding="utf-8", errors="backslashreplace", line_buffering=True
@@ -124,14 +122,14 @@ class _Log:
                     self._open()
 
     def watch(self) -> None:
-        """What libraries write past Python is seen here."""
+        """Cut the log even if libraries write past Python."""
         while True:
             time.sleep(_CHECK_SECONDS)
             self.cut()
 
 
 class _Stream(io.RawIOBase):
-    """What Python writes, with a look at the size after each piece."""
+    """Python's output stream, which checks the size after each piece."""
 
     def __init__(self, log: _Log) -> None:
         self._log = log
@@ -155,7 +153,7 @@ class _Stream(io.RawIOBase):
 
 
 def exit_status(log: Path, wait_s: float) -> int | None:
-    """What the container's process ended with, a signal as a negative number; None if that is not known in time."""
+    """The exit status of the container's process, a signal as a negative number; None if it is not known in time."""
     deadline = time.monotonic() + wait_s
     while True:
         for line in reversed(_tail(log)):
@@ -168,7 +166,6 @@ def exit_status(log: Path, wait_s: float) -> int | None:
 
 
 def last_words(log: Path) -> list[str]:
-    """The last lines that it wrote itself."""
     return [line[:_LINE_CHARACTERS] for line in _tail(log) if not line.startswith(_ENDED)][-_LAST_LINES:]
 
 
@@ -186,7 +183,6 @@ def _last_bytes(log: Path) -> bytes:
 
 
 def epitaph(pid: int, log: Path) -> Iterator[str]:
-    """What is known of a process of this host that ended: how, and its last words."""
     status = exit_status(log, 0.0)
     yield f"process {pid} {'ended' if status is None else ending(status)}"
     if words := last_words(log):
@@ -194,7 +190,6 @@ def epitaph(pid: int, log: Path) -> Iterator[str]:
 
 
 def setup_logging() -> None:
-    """What Python code logs, at INFO and above, goes to the log."""
     logging.basicConfig(
         level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s", stream=sys.stderr
     )

@@ -1,4 +1,4 @@
-"""Which machine this is, and watching another process on it."""
+"""Identifies this machine, and watches other processes on it."""
 
 from __future__ import annotations
 
@@ -38,11 +38,9 @@ class ExecutorProcess:
     host: str | None
     """The host's name or address, as the executor reported it to the driver."""
     bind_address: str | None
-    """The address it listens on, where that is another one."""
 
 
 def own_executor() -> ExecutorProcess:
-    """The JVM that this Spark worker belongs to: the nearest ancestor process that is a Java."""
     for parent in psutil.Process().parents():
         if "java" in parent.name().lower():
             arguments = parent.cmdline()

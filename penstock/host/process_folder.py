@@ -1,4 +1,4 @@
-"""Temporary folders that go with the process that made them, however it ends."""
+"""Temporary folders that are removed with the process that made them, however it ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE
 
 _REMOVE = 'trap "" HUP INT TERM; read -r _; rm -rf -- "$0"'
-"""A shell waits until its standard input ends, which it does with the process that holds the other end."""
+"""A shell waits until its standard input ends, together with the process that holds the other end."""
 
 
 @contextmanager

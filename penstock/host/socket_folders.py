@@ -1,5 +1,5 @@
-"""The folders of sockets, of containers and of Spark's Python workers, which nobody else can enter. A process that is
-killed leaves its folder; a container that starts later removes it."""
+"""The folders for the sockets of containers and of Spark's Python workers, which nobody else can enter. A process that
+is killed leaves its folder; a container that starts later removes it."""
 
 from __future__ import annotations
 
@@ -13,21 +13,18 @@ from pathlib import Path
 
 _PREFIX = "pstk."
 _MOST_AT_ONCE = 100
-"""What one container removes takes milliseconds."""
+"""A limit for one container: these removals take milliseconds."""
 _LONGEST = 107 - len("/pstk.xxxxxxxx/")
 """A socket's path has at most 107 bytes."""
 _OWN_NAME = len("123456789")
-"""Beside the container's own socket there are those of its gate."""
+"""Room for the sockets of the container's gate, beside its own."""
 SPARK_NAME = len(".00000000-0000-0000-0000-000000000000.sock")
-"""How Spark calls its sockets."""
+"""The form of Spark's socket names."""
 
 
 def make_socket_folder(longest_name: int = _OWN_NAME) -> Path:
-    """A new folder of this process, which holds a lock on it until it ends, however it ends.
-
-    Args:
-        longest_name: how many bytes the name of a socket may have.
-    """
+    """A new folder of this process, which holds a lock on it until it ends, however it ends. `longest_name`: the most
+    bytes that the name of a socket may have."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base(longest_name)))
         try:
@@ -42,7 +39,7 @@ def make_socket_folder(longest_name: int = _OWN_NAME) -> Path:
 
 
 def remove_dead_folders() -> int:
-    """Remove folders of processes that have ended, at most 100 of them in a place. Returns how many."""
+    """Remove folders of processes that have ended, at most 100 of them in a place. Returns their number."""
     return sum(_remove_dead(base) for base in {_base(_OWN_NAME), _base(SPARK_NAME)})
 
 
@@ -63,7 +60,8 @@ def _remove_dead(base: str) -> int:
 
 
 def _base(longest_name: int) -> str:
-    """Where the folders are: where temporary files are, unless the path of a socket there would be too long."""
+    """The parent of the folders: the directory for temporary files, unless the path of a socket there would be too
+    long."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) + longest_name <= _LONGEST else "/tmp"  # noqa: S108 - mkdtemp makes it safe
 

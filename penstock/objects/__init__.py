@@ -1,1 +1,1 @@
-"""Object stores: local files, services in the cloud, memory; signed and counted where that is asked for."""
+"""Object stores: local files, services in the cloud, memory; signed and counted on request."""

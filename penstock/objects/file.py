@@ -21,7 +21,7 @@ _LOCK = RESERVED_PREFIX + "lock"
 _TRIES = 16
 _LOCK_POLL_S = 0.005
 _PIECE_BYTES = 192 << 10
-"""So few that one buffer does, which stays in the processor's cache: fresh memory for whole objects can cost more than
+"""Small enough for one buffer that stays in the processor's cache: fresh memory for whole objects can cost more than
 reading, hashing and writing them."""
 
 
@@ -36,8 +36,8 @@ class FileObjectStore(ObjectStore):
 
     The root is made by the first put, not by opening the store.
 
-    Only its user can read what is in a store, unless it is for others: then the user's umask decides. The root itself
-    is always made with that umask, because jobs of several users may have folders in it.
+    Only its user can read the objects of a store, unless it is for others: then the user's umask decides. The root
+    itself is always made with that umask, because jobs of several users may have folders in it.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class FileObjectStore(ObjectStore):
                 path.unlink()
 
     def delete_durably(self, key: str) -> None:
-        """Remove the object and sync its folder, also where it is gone: its remover may not have synced it."""
+        """Remove the object and sync its folder, even if it is gone: its remover may not have synced it."""
         self.delete(key)
         path = self._path(key)
         with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
@@ -148,7 +148,6 @@ class FileObjectStore(ObjectStore):
 
     @contextmanager
     def _found(self, key: str) -> Iterator[None]:
-        """Turn the absence of a file into the absence of an object."""
         try:
             yield
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
@@ -168,7 +167,7 @@ class FileObjectStore(ObjectStore):
                     self._make_durable_folder(target.parent)
                     with _temporary_file(target.parent, data, is_for_others=self._is_for_others) as temporary:
                         done = step(temporary, target)
-                    # Also when the name was taken: its owner may have died, or failed, before syncing the folder.
+                    # Needed even if the name was taken: its owner may have died, or failed, before syncing the folder.
                     _sync_folder(target.parent)
                 except FileNotFoundError:
                     # Somebody removed the folder, or took our file for a leftover before it was locked.
@@ -178,9 +177,9 @@ class FileObjectStore(ObjectStore):
         raise RetryableError(f"could not write {target}: its folder was removed {_TRIES} times while writing")
 
     def _make_durable_folder(self, folder: Path) -> None:
-        """Make the folder and what is missing above it, and sync every folder on the way once per process.
+        """Make the folder and its missing parents, and sync every folder on the way once per process.
 
-        Also folders that exist: the process that made them a moment ago may not have synced them yet.
+        Existing folders, too: the process that made them a moment ago may not have synced them yet.
         """
         if folder in self._durable_folders:
             return
@@ -196,7 +195,6 @@ class FileObjectStore(ObjectStore):
         self._durable_folders.add(folder)
 
     def modes_of_others(self, prefix: str) -> str | None:
-        """The mode of a folder in the store, in octal digits, if other users can read it or write to it."""
         try:
             mode = (self.root / prefix).stat().st_mode & 0o777
         except OSError:
@@ -218,7 +216,7 @@ class FileObjectStore(ObjectStore):
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the store's lock. Raises RetryableError when somebody keeps it for longer than the timeout."""
+        """Hold the store's lock. Raises RetryableError if another process keeps it for longer than the timeout."""
         path = self.root / _LOCK
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -275,7 +273,7 @@ def _temporary_file(folder: Path, data: bytes, *, is_for_others: bool) -> Iterat
 
 
 def _remove_if_abandoned(path: Path) -> None:
-    """Remove a temporary file that no living process has locked; leave it where that is unknown."""
+    """Remove a temporary file that no living process has locked; leave it if that is unknown."""
     with suppress(OSError):
         descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -308,7 +306,6 @@ def _raise_unless_gone(error: OSError) -> None:
 
 @contextmanager
 def _explained(action: str, path: Path) -> Iterator[None]:
-    """Turn an operating system's error into one of ours that names the path and the remedy."""
     try:
         yield
     except OSError as error:

@@ -10,11 +10,11 @@ from penstock.objects.store import ObjectStore
 
 
 class MeteredObjectStore(ForwardingStore):
-    """Another object store, with the bytes of whole objects that were written and read counted."""
+    """Another object store that counts the bytes of whole objects written and read."""
 
     def __init__(self, inner: ObjectStore, metrics: MetricsRegistry, group: str) -> None:
-        """They are `bytes-uploaded` and `bytes-downloaded` of the group. An object that was there already counts as
-        written: its bytes were sent."""
+        """Counts `bytes-uploaded` and `bytes-downloaded` of the group. An object that existed already counts as
+        written, because its bytes were sent."""
         super().__init__(inner)
         self._written = metrics.new_counter(group, "bytes-uploaded")
         self._read = metrics.new_counter(group, "bytes-downloaded")
@@ -45,4 +45,4 @@ class MeteredObjectStore(ForwardingStore):
         return put
 
     def close(self) -> None:
-        """Nothing: the inner store is whose it was."""
+        """Does nothing: the inner store belongs to its opener."""

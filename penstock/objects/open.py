@@ -1,4 +1,4 @@
-"""From `job.root`, one URL, to the object store behind it."""
+"""Opens the object store behind a URL, such as `job.root`."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def open_store(url: str, *, is_for_others: bool = False) -> ObjectStore:
 
     Args:
         url: the store.
-        is_for_others: whether other users are to read what is written into a folder. Otherwise only its user can.
+        is_for_others: let other users read the files in a folder. Otherwise only its user can.
 
     Raises:
-        ConfigError: the scheme is unknown, the URL is malformed, or the environment lacks what the store needs.
+        ConfigError: the scheme is unknown, the URL is malformed, or the environment lacks a setting of the store.
     """
     if "://" not in url:
         if not url:
@@ -55,7 +55,7 @@ def open_root(url: str, keys: RootKeys) -> ObjectStore:
 
     Args:
         url: the store, as for `open_store`.
-        keys: those of the root, in the configuration of a job `job.root_keys`.
+        keys: the keys of the root, in the configuration of a job `job.root_keys`.
 
     Raises:
         ConfigError: as `open_store`; from the calls of the store, if an object is signed with another key, is not
@@ -66,7 +66,6 @@ def open_root(url: str, keys: RootKeys) -> ObjectStore:
 
 
 def open_job_root(job: JobSettings) -> ObjectStore:
-    """The object store of a job's root; see `open_root`."""
     return open_root(job.root, job.root_keys)
 
 

@@ -32,8 +32,8 @@ class RemoteObjectStore(ObjectStore):
     store's own (If-None-Match, If-Match, generation): a service that ignores them cannot be distinguished from one
     that has them by looking at one reply, so it must not be used.
 
-    What may pass is tried again for `RETRY_SECONDS` before a call fails. So a write whose reply was lost is done twice:
-    the second time it finds its own object, and says False.
+    A failure that may pass is retried for `RETRY_SECONDS` before a call fails. So a write whose reply was lost is done
+    twice: the second time it finds its own object, and returns False.
     """
 
     def __init__(self, url: str, *, store: Obstore | None = None) -> None:
@@ -105,14 +105,13 @@ class RemoteObjectStore(ObjectStore):
                 _refuse_without_bucket(error)
 
     def close(self) -> None:
-        """Nothing to do: obstore closes its connections when the store is collected."""
+        """Does nothing: obstore closes its connections when the store is collected."""
 
     def _read(self, key: str) -> tuple[bytes, str]:
         result = self._store.get(key)
         return bytes(result.bytes()), _encode_tag(result.meta["e_tag"], result.meta["version"])
 
     def _listed(self, folder: str, after: str | None = None) -> dict[str, int]:
-        """Every key below the folder, and the size of its object."""
         pages = self._store.list(folder or None, offset=after, chunk_size=1000)
         return {entry["path"]: int(entry["size"]) for page in pages for entry in page}
 
@@ -128,7 +127,6 @@ class RemoteObjectStore(ObjectStore):
 
     @contextmanager
     def _explained(self, action: str, key: str) -> Iterator[None]:
-        """Turn obstore's errors into ours, chained, naming the key and the store."""
         try:
             yield
         except (obstore_errors.BaseError, OSError, NotImplementedError) as error:
@@ -139,8 +137,8 @@ class RemoteObjectStore(ObjectStore):
 
 
 def _again(call: Callable[[], T]) -> T:
-    """What the call returns. obstore tries most again by itself, but gives up at once when a connection ends within
-    what it reads of a listing or of an error; every call of a store may be made twice."""
+    """The result of the call. obstore retries most failures by itself, but gives up at once when a connection ends in
+    the middle of a listing or an error; every call of a store may be made twice."""
     return retry(call, _AGAIN, passes=_broke_off)
 
 
@@ -149,7 +147,7 @@ def _broke_off(error: Exception) -> bool:
 
 
 def _refuse_without_bucket(error: Exception) -> None:
-    """Raise the error if it is the bucket that is missing: that is no store without objects."""
+    """Raise the error if the bucket is missing: that is not the same as an empty store."""
     if cause_of(error) is Cause.NO_BUCKET:
         raise error
 
@@ -159,7 +157,7 @@ def _encode_tag(e_tag: str | None, version: str | None) -> str:
 
 
 def _decode_tag(tag: str) -> UpdateVersion:
-    """What obstore compares: S3 and Azure need the e-tag, Google the version; obstore refuses an explicit None."""
+    """The tag in obstore's form: S3 and Azure need the e-tag, Google the version; obstore refuses an explicit None."""
     e_tag, version = decode(tuple[str | None, str | None], tag, f"{tag!r} is not the tag of an object")
     mode: UpdateVersion = {}
     if e_tag is not None:

@@ -1,4 +1,4 @@
-"""How obstore talks to a service: what it tries again, how long it waits, and what the environment says."""
+"""Clients of cloud services: the retries, timeouts and environment of obstore."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Obstore
 
 RETRY_SECONDS = 10.0
-"""For how long one call is tried again after what may pass: no connection, a cut one, 5xx, too many requests."""
+"""The time for which a call is retried after a passing failure: no connection, a cut one, 5xx, too many requests."""
 
 LARGE_BYTES = 1 << 20
-"""What is larger is written by a client that gives the body time to go out."""
+"""Larger objects are written by a client that gives the body time to go out."""
 
 _TIMEOUT = "300s"
-"""For one request with all of its body: 32 MB may go at 110 kB/s."""
+"""The limit for one request with all of its body: 32 MB may go at 110 kB/s."""
 
 _SILENCE = "20s"
-"""A service that says nothing for so long has hung. The time in which a request's body goes out counts, too."""
+"""A service that is silent for so long has hung. The time in which a request's body goes out counts, too."""
 
 _PREFIXES = {"s3": "AWS", "gs": "GOOGLE", "az": "AZURE"}
 
@@ -79,12 +79,12 @@ def open_clients(url: str, environ: Mapping[str, str] | None = None) -> RemoteCl
 
 
 def _open(url: str, options: Mapping[str, str]) -> Obstore:
-    """obstore reads options as text, too, as it does from the environment."""
+    """obstore accepts options as text, too, as it does from the environment."""
     return from_url(url, client_options=cast("ClientConfig", dict(options)), retry_config=_retries())
 
 
 def _retries() -> RetryConfig:
-    """Time ends it, not a number of tries; pauses stay short, so that a service that is back is noticed soon."""
+    """Limited by time, not by a number of tries. Pauses stay short, so that a service that is back is noticed soon."""
     pauses = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=2), "base": 2}
     return cast(
         "RetryConfig",

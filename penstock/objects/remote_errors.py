@@ -1,4 +1,4 @@
-"""What obstore's errors mean: for whom to wait, what to correct, and what the service said in words."""
+"""The meaning of obstore's errors: retry or give up, the remedy, and the service's own words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DETAILS = "\n\nDebug source:"
 
 
 class Cause(Enum):
-    """Why a call failed, with what to do about it."""
+    """The cause of a failed call, with the remedy."""
 
     NO_BUCKET = "The bucket does not exist: create it, or correct `job.root`"
     NO_CREDENTIALS = (
@@ -47,12 +47,11 @@ class Cause(Enum):
 
     @property
     def may_pass(self) -> bool:
-        """Whether trying again later may help."""
         return self is Cause.PASSING
 
 
 def cause_of(error: Exception) -> Cause:
-    """Tell an error of obstore apart. What is not known may pass."""
+    """Classify an error of obstore. An unknown one may pass."""
     text = str(error)
     if _NO_BUCKET.search(text):
         return Cause.NO_BUCKET
@@ -69,7 +68,7 @@ def cause_of(error: Exception) -> Cause:
 
 
 def reason(error: Exception) -> str:
-    """The error in one line: obstore's own first one, and what the service or the system said."""
+    """The error in one line: obstore's own first one, and the words of the service or the system."""
     told, _, details = str(error).partition(_DETAILS)
     first = told.partition("\n")[0].partition("<?xml")[0].rstrip(" :.")
     said = _SAID.search(told)

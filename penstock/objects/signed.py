@@ -16,7 +16,7 @@ _HEADER_BYTES = len(_MAGIC) + ID_BYTES + MAC_BYTES
 
 
 class UntrustedError(ConfigError):
-    """An object is there, but has another signature than the configuration asks for, or none."""
+    """An object exists, but has another signature than the configuration asks for, or none."""
 
 
 class SignedStore(ForwardingStore):
@@ -40,7 +40,7 @@ class SignedStore(ForwardingStore):
         Args:
             inner: the store that holds the signed objects.
             keys: the first one signs; each of them verifies. There is at least one.
-            takes_unsigned: whether objects without a signature are read too.
+            takes_unsigned: read objects without a signature, too.
         """
         super().__init__(inner)
         self._given = keys
@@ -61,8 +61,8 @@ class SignedStore(ForwardingStore):
         return self._verified(key, data), tag
 
     def pieces(self, key: str) -> Iterator[bytes | memoryview]:
-        """See `ObjectStore`. The signature is verified behind the last piece, so the caller must not use any before
-        that."""
+        """As in `ObjectStore`, but the signature is verified behind the last piece, so the caller must not use any
+        before that."""
         if self._takes_unsigned:
             yield self.get(key)
             return
@@ -81,11 +81,10 @@ class SignedStore(ForwardingStore):
         return {key: max(0, size - _HEADER_BYTES) for key, size in self._inner.sizes(prefix).items()}
 
     def taking_unsigned(self) -> SignedStore:
-        """The same store, which reads objects without a signature too."""
         return SignedStore(self._inner, self._given, takes_unsigned=True)
 
     def sign_again(self, key: str) -> bool:
-        """Sign an object with the current key, if it is not; whether the object was written. Idempotent.
+        """Sign an object with the current key, if it is not; True if the object was written. Idempotent.
 
         Raises:
             NotFoundError: the key has no object.
@@ -114,7 +113,7 @@ class SignedStore(ForwardingStore):
         return data[_HEADER_BYTES:]
 
     def _mac_of(self, key: str, header: bytes) -> hmac.HMAC:
-        """For the bytes behind the header. Raises UntrustedError if the header names no key that is known."""
+        """The MAC for the bytes behind the header. Raises UntrustedError if the header names an unknown key."""
         if not is_signed(header):
             raise UntrustedError(
                 f"object `{key}` has no signature, but the configuration has a `job.root.key`. If the key is new for "
@@ -150,7 +149,6 @@ class UnsignedStore(ForwardingStore):
 
 
 def is_signed(data: bytes) -> bool:
-    """Whether the bytes of an object begin as those of a signed one."""
     return len(data) >= _HEADER_BYTES and data.startswith(_MAGIC)
 
 

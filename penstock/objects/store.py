@@ -50,7 +50,7 @@ class ObjectStore(ABC):
             data: the whole object.
 
         Returns:
-            Whether the object was created; False if the key had an object.
+            True if the object was created; False if the key had an object.
         """
 
     @abstractmethod
@@ -98,10 +98,10 @@ class ObjectStore(ABC):
         Args:
             key: the key.
             data: the whole new object.
-            tag: that of the version to replace; None to create the object.
+            tag: the tag of the version to replace; None to create the object.
 
         Returns:
-            Whether the object was replaced; False if it has another version or does not exist. False may also mean
+            True if the object was replaced; False if it has another version or does not exist. False may also mean
             that this call wrote the object, lost the reply and tried again.
         """
 

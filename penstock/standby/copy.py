@@ -16,7 +16,7 @@ from penstock.state.backends.base import BackendContext, RestoreProgress, Restor
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.folders import make_empty
-from penstock.state.restore import Once
+from penstock.state.restore import LazyEngine
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class StandbyCopy:
         self._backend = backend
         self._marker = wanted.markers[backend]
         self._directory = directory
-        self._opener = Once(lambda: open_engine(directory))
+        self._opener = LazyEngine(lambda: open_engine(directory))
         self._checkpoint_id = wanted.checkpoint_id
         self._is_exact = True
         """False after a step that was cut short: then there may be a part of a later checkpoint in it, and only that

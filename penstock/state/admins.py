@@ -1,4 +1,4 @@
-"""The admins of all backends of a job, and what its checkpoints mean to each of them."""
+"""The admins of all of a job's backends, and the meaning of its checkpoints to each of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class BackendAdmins:
-    """Makes what backends need before containers open, and deletes what no retained checkpoint needs."""
+    """Makes the resources of backends before containers open, and deletes objects that no retained checkpoint needs."""
 
     def __init__(
         self,
@@ -37,16 +37,11 @@ class BackendAdmins:
     ) -> None:
         """
         Args:
-            config: the configuration of the job.
-            paths: the keys of the job's objects.
-            objects: the object store of the job root.
-            tasks: how many tasks the job has.
+            tasks: the number of tasks of the job.
             stores: the stores whose backends the configuration names.
             systems: the open systems, by name.
-            uid: the job's.
-            restorable: the checkpoints that the job can restore now. They may name what it takes over.
-            others: by backend, stores that may have objects of it, whatever the configuration names.
-        """
+            restorable: the checkpoints that the job can restore now. They may name objects that it takes over.
+            others: by backend, stores that may have objects in it, whatever the configuration names."""
         self._config = config
         self._paths = paths
         self._roots = BackendRoots(config, objects)
@@ -86,14 +81,15 @@ class BackendAdmins:
         sweep: bool,
         dry_run: bool = False,
     ) -> dict[str, Garbage]:
-        """Delete what only checkpoints that left the list need; with `sweep`, what dead epochs left behind, too.
+        """Delete objects that only checkpoints that left the list need; with `sweep`, also the leftovers of dead
+        epochs.
 
         A backend that is not configured any more, but has markers in these checkpoints, is asked as well. If one fails
         the others are asked all the same, and then its error is raised.
 
         Raises:
             NotFoundError, CorruptError: a retained marker cannot be read, so that its backend deleted nothing. The
-                caller looks whether another driver has the job now, which may have deleted what the marker names.
+                caller checks if another driver has the job now, which may have deleted the marker's objects.
         """
         kept, gone = self._by_backend(retained), self._by_backend(left)
         found: dict[str, Garbage] = {}
@@ -122,7 +118,6 @@ class BackendAdmins:
         return found
 
     def close(self) -> None:
-        """Release what is open."""
         for admin in self._admins.values():
             admin.close()
         self._roots.close()
@@ -146,7 +141,6 @@ class BackendAdmins:
         return self._admins[name]
 
     def _by_backend(self, records: Sequence[CheckpointRecord]) -> dict[str, tuple[StoreMarker, ...]]:
-        """Every marker that any version of the checkpoints holds."""
         found: dict[str, dict[StoreMarker, None]] = {}
         for record in records:
             for task in record.tasks:

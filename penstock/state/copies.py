@@ -2,11 +2,11 @@
 
     copy-<checkpoint id>/       the engine's files, immutable
     copy-<checkpoint id>.json   the markers of the store, and every file with its size and SHA-256; written last, so
-                                that a copy without it is none
+                                a folder without it is not a copy
 
 A copy is used only for exactly the checkpoint it was made at, and after all of it was verified. The id alone does not
-say which checkpoint that is: a driver that was replaced publishes copies before it finds that it cannot write its
-record, and its successor's record may have the same id. A marker of a backend means one content. What this process has
+identify that checkpoint: a driver that was replaced publishes copies before it finds that it cannot write its record,
+and its successor's record may have the same id. A marker of a backend means one content. A file that this process has
 hashed before is not hashed again (`penstock.state.known_files`).
 """
 
@@ -29,24 +29,24 @@ _FORMAT = 2
 
 
 def tasks_with_copies(base: Path) -> tuple[int, ...]:
-    """The tasks of which there are copies of any store below the folder of a job's stores, or side stores that are
-    filled there."""
+    """The tasks that have copies of any store below the folder of a job's stores, or side stores that are filled
+    there."""
     tasks = {path.parent.name for path in base.glob("*/*/copy-*.json")}
     tasks |= {path.parent.name.removeprefix("side-") for path in base.glob("*/side-*/CURRENT")}
     return tuple(sorted(int(task) for task in tasks if task.isdecimal()))
 
 
 class LocalCopies:
-    """The copies of one store of one task, in the folder its working copies lie in too."""
+    """The copies of one store of one task, in the folder of its working copies."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._hashes: dict[tuple[int, int, int], str] = {}
-        """(inode, size, mtime) of a file of the last copy, which is durable -> its hash: copies share their files by
+        """(inode, size, mtime) of a file of the last copy, which is durable -> its hash. Copies share their files by
         hard links."""
 
     def publish(self, checkpoint_id: CheckpointId, markers: Mapping[str, str], files: Path) -> None:
-        """Make the folder `files` the copy of a checkpoint, with the store's marker of each backend. It is moved;
+        """Make the folder `files` the copy of a checkpoint, with the store's marker of each backend. It is moved, and
         durable when this returns."""
         target = self._folder / f"copy-{checkpoint_id}"
         shutil.rmtree(target, ignore_errors=True)
@@ -99,13 +99,11 @@ class LocalCopies:
         return True
 
     def keep_only(self, kept: CheckpointId | None) -> None:
-        """Remove every copy but that of one checkpoint."""
         for path in self._folder.glob("copy-*"):
             if kept is None or path.name not in {f"copy-{kept}", f"copy-{kept}.json"}:
                 _remove(path)
 
     def ids(self) -> list[CheckpointId]:
-        """The checkpoints there are copies of."""
         found = []
         for path in self._folder.glob("copy-*.json"):
             try:
@@ -119,17 +117,14 @@ class LocalCopies:
 
 
 class Description(Struct):
-    """What a copy is of: the store's marker of each backend, and each file's size and hash."""
+    """The description of a copy: the store's marker of each backend, and each file's size and hash."""
 
     markers: dict[str, str]
     files: dict[str, tuple[Count, str]]
 
 
 def read_description(data: bytes, path: str) -> Description | None:
-    """The description of a copy; None if it is of another format.
-
-    Raises CorruptError naming the description's path.
-    """
+    """None if the description is of another format. Raises CorruptError naming the path."""
     what = f"the description of the local copy `{path}` is damaged"
     with decoding(what):
         if decode(Versioned, data, what).format != _FORMAT:

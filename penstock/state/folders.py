@@ -11,7 +11,7 @@ def make_empty(directory: Path) -> None:
     """Make an empty folder, in the place of whatever was there.
 
     Raises:
-        OSError: what is there cannot be removed. Nothing may be restored over it.
+        OSError: the old folder cannot be removed. Nothing may be restored over it.
     """
     with suppress(FileNotFoundError):
         shutil.rmtree(directory)

@@ -1,7 +1,7 @@
-"""The hashes of files that this process has made or verified, so that it does not read them again to know them.
+"""The hashes of files that this process has made or verified, so that it does not read them again.
 
-A file is known by its inode, size and time of change. It is one that nobody changes: a table of RocksDB, or a file of a
-copy. If it was written again all the same, its time differs and it is hashed.
+A file is known by its inode, size and time of change. Only immutable files are listed: RocksDB tables and files of
+copies. If one was written again all the same, its time differs and it is hashed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ _MOST = 65_536
 
 
 class KnownFiles:
-    """Remembers the hashes of files, of those that were asked for last. Thread-safe."""
+    """Remembers the hashes of the files that were used last. Thread-safe."""
 
     def __init__(self, most: int = _MOST) -> None:
-        """`most`: how many files are remembered."""
         self._most = most
         self._lock = threading.Lock()
         self._hashes: OrderedDict[_Identity, str] = OrderedDict()
@@ -38,7 +37,7 @@ class KnownFiles:
         return found
 
     def note(self, path: Path, sha256: str) -> None:
-        """The file was written or verified just now, and has this hash."""
+        """Note the hash of a file that was written or verified just now."""
         self._note(_identity(path), sha256)
 
     def _note(self, identity: _Identity, sha256: str) -> None:
@@ -51,7 +50,6 @@ class KnownFiles:
 
 @cache
 def known_files() -> KnownFiles:
-    """Those of this process."""
     return KnownFiles()
 
 

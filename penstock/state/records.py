@@ -21,38 +21,34 @@ import pyarrow.compute as pc
 from penstock.errors import CorruptError
 
 Changes: TypeAlias = Mapping[bytes, bytes | None]
-"""Net changes of a store: key to new value, None for a deleted key."""
+"""Key to new value, None for a deleted key."""
 
 _LENGTH = struct.Struct(">i")
 _END = _LENGTH.pack(-1)
 _LONGEST = 2**31 - 1
 _ENCODE_AT_ONCE = 1024
 _PLAUSIBLE = 100
-"""What compresses better than this is counted before it is believed."""
+"""Data that compresses better than this is counted before its claimed size is believed."""
 _COUNT_BYTES = 1 << 20
 _FOURS = pa.py_buffer(np.arange(0, 4 * (_ENCODE_AT_ONCE + 1), 4, dtype=np.int64))
-"""Where elements of four bytes each begin."""
 
 
 @cache
 def _nothing() -> pa.Scalar:
-    """An empty element. Made when first needed: making it has pyarrow look for pandas."""
+    """An empty element. Made when first needed, because making it has pyarrow look for pandas."""
     return pa.scalar(b"", pa.large_binary())
 
 
 def changes_bytes(changes: Changes) -> int:
-    """Bytes of all keys and values."""
     return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
 
 
 def deletes_in(changes: Changes) -> int:
-    """How many of the changes delete a key."""
     empty = len(changes) - len(list(filter(None, changes.values())))
     return countOf(changes.values(), None) if empty else 0
 
 
 def encode_records(changes: Changes) -> bytes:
-    """The records, ended by -1."""
     # Joined by Arrow, a thousand at a time: six tenths of what it costs to join the pieces of each record in Python.
     chunks: list[bytes | pa.Buffer] = []
     remaining, values = iter(changes), iter(changes.values())
@@ -88,13 +84,12 @@ def decode_records(data: bytes, name: str) -> dict[bytes, bytes | None]:
 
 
 def compress(data: bytes) -> bytes:
-    """As zstd."""
     compressed: bytes = pa.Codec("zstd", compression_level=1).compress(data, asbytes=True)
     return compressed
 
 
 def decompress(data: bytes, size: int, what: str) -> bytes:
-    """The `size` bytes that `compress` was given. Memory for them is taken once it is plausible that there are so many.
+    """The `size` bytes that `compress` was given. Memory for them is allocated once the size is plausible.
 
     Raises CorruptError, which begins with `what`.
     """
@@ -116,7 +111,7 @@ def _decompressed_size(data: bytes) -> int:
 
 
 def _lengths(column: pa.LargeBinaryArray) -> pa.LargeBinaryArray:
-    """The length of each element, packed; -1 where there is none."""
+    """The length of each element, packed; -1 for a missing one."""
     lengths = pc.fill_null(pc.binary_length(column), -1).to_numpy()
     if lengths.max() > _LONGEST:
         raise ValueError(f"a key or value of {lengths.max()} bytes is too long to be kept; at most {_LONGEST} bytes")

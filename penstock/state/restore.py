@@ -1,4 +1,4 @@
-"""Restoring a store: from the first backend that has a marker for it and can."""
+"""Restores a store from the first backend that has a marker for it and works."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESTORE = Retry(pause_s=0.5, tries=3)
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class FailedRestore:
     """A backend that could not restore a store, and why."""
 
     store: str
@@ -35,19 +35,17 @@ class Tried:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredStore:
     """An open store, the backend it came from, and the preferred ones that could not serve."""
 
     engine: Engine
     backend: str
-    failed: tuple[Tried, ...]
-    """Those that have a marker, and failed."""
+    failed: tuple[FailedRestore, ...]
     without_marker: tuple[str, ...] = ()
-    """Those that the checkpoint has no marker from."""
 
 
 def restore_order(store: str, wanted: Sequence[str], markers: Mapping[str, Mapping[str, str]]) -> tuple[str, ...]:
-    """The backends to restore a store from: the wanted ones, then every other one that has a marker. Pure.
+    """The backends to restore a store from: the wanted ones, then every other one that has a marker.
 
     A marker means that its backend alone can rebuild the store. A store is therefore restored from any backend that
     the checkpoint has a marker from, whatever the configuration prefers now.
@@ -68,14 +66,14 @@ def restore_store(
     directory: Path,
     open_engine: Callable[[Path], Engine],
     progress: RestoreProgress,
-) -> Restored:
+) -> RestoredStore:
     """Fill the folder from the first of the wanted backends that has a marker (factory -> store -> marker) and works.
     `contexts` gives a backend's context, by its name.
 
-    A failure that may pass is tried again; one that does not is reported, and the next backend used.
+    A failure that may pass is retried. A permanent one is reported, and the next backend used.
 
     Raises:
-        CorruptError: no wanted backend has a marker, or none could restore it; says what was tried.
+        CorruptError: no wanted backend has a marker, or none could restore it; names those that were tried.
         RetryableError: it was cancelled, or a backend that may work later did not.
         ConfigError: a backend could not be reached because of its configuration or rights.
     """
@@ -86,7 +84,7 @@ def restore_store(
             f"the checkpoint has no marker for store `{store}` of task {task} from {', '.join(wanted)}; "
             f"it has one from: {has}. Set stores.{store}.restore.factories to one that has"
         )
-    failed: list[Tried] = []
+    failed: list[FailedRestore] = []
     refused: PenstockError | None = None
     away: SystemAwayError | None = None
     for name in named:
@@ -96,13 +94,13 @@ def restore_store(
             if progress.cancelled.is_set():
                 raise
             away = error if isinstance(error, SystemAwayError) else away
-            failed.append(Tried(store, task, name, str(error), isinstance(error, RetryableError)))
+            failed.append(FailedRestore(store, task, name, str(error), isinstance(error, RetryableError)))
             if isinstance(error, ConfigError):
                 refused = error
             logger.warning("%s", failed[-1])
         else:
             before = wanted[: wanted.index(name)]
-            return Restored(engine, name, tuple(failed), tuple(each for each in before if each not in named))
+            return RestoredStore(engine, name, tuple(failed), tuple(each for each in before if each not in named))
     tried = "; ".join(f"{each.backend}: {each.reason}" for each in failed)
     if any(each.may_pass for each in failed):
         kind = RetryableError if away is None else SystemAwayError
@@ -135,7 +133,7 @@ def _restore(
     counted = replace(progress, report=report)
 
     def once() -> Engine:
-        opener = Once(lambda: open_engine(directory))
+        opener = LazyEngine(lambda: open_engine(directory))
         manager = backend_factory(name).restore_manager(context)
         try:
             with explained(f"`{directory}` could not be filled", "job.logged.store.base.dir"), restore_ns.time():
@@ -154,7 +152,7 @@ def _restore(
     return retry(once, _RESTORE, interrupt=progress.cancelled, on_failure=tell)
 
 
-class Once:
+class LazyEngine:
     """Opens an engine at the first call. Thread-safe."""
 
     def __init__(self, open_engine: Callable[[], Engine]) -> None:
@@ -170,12 +168,10 @@ class Once:
 
     @property
     def opened(self) -> Engine | None:
-        """The engine, if it is open."""
         with self._lock:
             return self._engine
 
     def close(self) -> None:
-        """Close the engine if it is open."""
         with self._lock:
             if self._engine is not None:
                 self._engine.close()

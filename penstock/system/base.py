@@ -1,8 +1,8 @@
-"""What Penstock needs of a system that holds streams: an admin, a reader of offset ranges, a writer.
+"""The contract of a system that holds streams: an admin, a reader of offset ranges, a writer.
 
 Offsets are non-negative integers that grow within a partition. A position is always the *next* offset to read;
 ranges are half-open, `[start, end)`. A system of your own is a subclass of `System` and imports everything from here;
-`penstock.system.ranges` has what most systems do alike, and `penstock.testing.system_contract` the tests to pass.
+`penstock.system.ranges` has the code that most systems share, and `penstock.testing.system_contract` the tests to pass.
 """
 
 from penstock.system.contract.admin import SystemAdmin

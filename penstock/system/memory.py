@@ -45,21 +45,18 @@ class _Partition:
     messages: list[RawMessage] = field(default_factory=list)
     fences: dict[str, int] = field(default_factory=dict)
     progress: dict[str, Progress] = field(default_factory=dict)
-    """By writer name, its last mark."""
     compacted: Compacted = field(default_factory=Compacted)
     ended_at: int | None = None
-    """`upcoming` when somebody said that the partition has ended."""
+    """The value of `upcoming` when the partition was declared ended."""
 
     def ends(self) -> PartitionOffsets:
         oldest = self.messages[0][0] if self.messages else self.upcoming
         return PartitionOffsets(oldest, self.upcoming, self.ended_at == self.upcoming)
 
     def between(self, start: int, end: int) -> slice:
-        """Where the messages with start <= offset < end are."""
         return slice(*(bisect_left(self.messages, offset, key=itemgetter(0)) for offset in (start, end)))
 
     def superseded(self, offsets: OffsetRange) -> set[int]:
-        """What a compaction of the range drops."""
         inside = [m for m in self.messages[self.between(offsets.start, offsets.end)] if m[2] is not None]
         newest = {message[2]: message for message in inside}
         keep = {message[0] for message in newest.values() if message[3] is not None}
@@ -68,7 +65,7 @@ class _Partition:
 
 
 class MemorySystem(System):
-    """Streams that live as long as this object. Thread-safe; what one writer appended every reader sees at once.
+    """Streams that live as long as this object. Thread-safe; every reader sees appended messages at once.
 
     It cannot be pickled: a copy in another process would silently be another system.
     """
@@ -91,12 +88,12 @@ class MemorySystem(System):
         self.owners: dict[str, str] = {}
         """Stream -> its owner; under `lock`."""
         self.identities: dict[str, str] = {}
-        """Stream -> what distinguishes it from others of its name; under `lock`."""
+        """Stream -> its identity among others of its name; under `lock`."""
         self._streams: dict[str, list[_Partition]] = {}
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> MemorySystem:
-        """An empty system. It needs no `path`, which may be given for it all the same."""
+        """An empty system. It needs no `path`, but accepts one."""
         check_options(name, options, ["path"])
         return cls(name)
 
@@ -104,15 +101,12 @@ class MemorySystem(System):
         raise ConfigError(f"the memory system `{self.name}` lives in one process; use a local system across processes")
 
     def admin(self) -> MemoryAdmin:
-        """An admin of these streams."""
         return MemoryAdmin(self)
 
     def reader(self) -> MemoryReader:
-        """A reader of these streams."""
         return MemoryReader(self)
 
     def writer(self, identity: WriterIdentity | None) -> MemoryWriter:
-        """A writer; without an identity it appends unfenced."""
         return MemoryWriter(self, identity)
 
     def truncate(self, ssp: SystemStreamPartition, before: int) -> None:
@@ -122,13 +116,13 @@ class MemorySystem(System):
             del partition.messages[partition.between(0, before)]
 
     def end(self, ssp: SystemStreamPartition) -> None:
-        """Say that no message will follow in a partition. A job that has read it to the end no longer waits for it."""
+        """Declare that no message will follow in a partition. A job that has read it to the end no longer waits for
+        it."""
         with self.lock:
             partition = self.partition(ssp)
             partition.ended_at = partition.upcoming
 
     def create(self, stream: str, partitions: int) -> bool:
-        """See `SystemAdmin.create_stream`."""
         check_stream_name(stream)
         if partitions < 1:
             raise ConfigError(f"a stream has at least one partition; {partitions} were asked for")
@@ -147,12 +141,10 @@ class MemorySystem(System):
             return False
 
     def streams(self) -> list[str]:
-        """See `SystemAdmin.streams`."""
         with self.lock:
             return sorted(self._streams)
 
     def delete(self, stream: str) -> None:
-        """See `SystemAdmin.delete_stream`."""
         with self.lock:
             self.partitions(stream)
             del self._streams[stream]
@@ -160,7 +152,7 @@ class MemorySystem(System):
             self.identities.pop(stream, None)
 
     def partitions(self, stream: str) -> list[_Partition]:
-        """The partitions of a stream; the caller holds `lock`."""
+        """The caller holds `lock`."""
         check_stream_name(stream)
         found = self._streams.get(stream)
         if found is None:
@@ -172,7 +164,7 @@ class MemorySystem(System):
         return found
 
     def partition(self, ssp: SystemStreamPartition) -> _Partition:
-        """One partition; the caller holds `lock`."""
+        """The caller holds `lock`."""
         if ssp.system != self.name:
             raise ConfigError(f"`{ssp}` is not a partition of the system `{self.name}`")
         partitions = self.partitions(ssp.stream)
@@ -190,23 +182,20 @@ class MemoryAdmin(SystemAdmin):
         self._system = system
 
     def partition_count(self, stream: str) -> int:
-        """The number of partitions. Raises NotFoundError if there is no such stream."""
         with self._system.lock:
             return len(self._system.partitions(stream))
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
-        """The ends of every partition. Raises NotFoundError if there is no such stream."""
         with self._system.lock:
             return {number: partition.ends() for number, partition in enumerate(self._system.partitions(stream))}
 
     def stream_identity(self, stream: str) -> str | None:
-        """Minted when the stream is created."""
         with self._system.lock:
             self._system.partitions(stream)
             return self._system.identities[stream]
 
     def complete_from(self, stream: str) -> dict[int, int]:
-        """Where the last compaction ended, or what `truncate` left begins."""
+        """The end of the last compaction, or the start that `truncate` left."""
         with self._system.lock:
             return {
                 number: max(partition.compacted.end, partition.ends().oldest)
@@ -214,22 +203,18 @@ class MemoryAdmin(SystemAdmin):
             }
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
-        """Create the stream; idempotent. Raises IncompatibleError if it has another partition count, and ConfigError if
-        it is to delete old messages."""
+        """Raises ConfigError if the stream is to delete old messages."""
         if retention is not None and retention.is_limited:
             raise ConfigError(f"the system `{self._system.name}` is in memory and cannot delete old messages")
         return self._system.create(stream, partitions)
 
     def streams(self) -> list[str]:
-        """The names of all streams, ascending."""
         return self._system.streams()
 
     def delete_stream(self, stream: str) -> None:
-        """Delete the stream. Raises NotFoundError if there is none."""
         self._system.delete(stream)
 
     def end_stream(self, stream: str) -> None:
-        """Say that no message will follow in the stream. Raises ConfigError if it has an owner."""
         with self._system.lock:
             partitions = self._system.partitions(stream)
             if (owner := self._system.owners.get(stream)) is not None:
@@ -240,32 +225,27 @@ class MemoryAdmin(SystemAdmin):
                 partition.ended_at = partition.upcoming
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last marks."""
         with self._system.lock:
             partitions = {ssp: self._system.partition(ssp) for ssp in ssps}
             return {ssp: own.progress[name] for ssp, own in partitions.items() if name in own.progress}
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        """The smallest offset with a timestamp at or after `timestamp_ms`; upcoming if none has."""
         with self._system.lock:
             partition = self._system.partition(ssp)
             found = (message[0] for message in partition.messages if message[1] >= timestamp_ms)
             return next(found, partition.ends().upcoming)
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        """Refuse older epochs of the writer's name. Raises FencedError if a larger one was seen."""
         with self._system.lock:
             for number, partition in enumerate(self._system.partitions(stream)):
                 _raise_fence(partition, SystemStreamPartition(self._system.name, stream, number), writer)
 
     def own(self, stream: str, owner: str) -> str:
-        """See `SystemAdmin.own`."""
         with self._system.lock:
             self._system.partitions(stream)
             return self._system.owners.setdefault(stream, owner)
 
     def owner(self, stream: str) -> str | None:
-        """The owner on record."""
         with self._system.lock:
             self._system.partitions(stream)
             return self._system.owners.get(stream)
@@ -273,7 +253,6 @@ class MemoryAdmin(SystemAdmin):
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
     ) -> int:
-        """See `SystemAdmin.compact`."""
         with self._system.lock:
             partition = self._system.partition(offsets.ssp)
             done = partition.compacted
@@ -289,7 +268,7 @@ class MemoryAdmin(SystemAdmin):
             return len(superseded)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
 
 class MemoryReader(SystemReader):
@@ -301,19 +280,18 @@ class MemoryReader(SystemReader):
     def read(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """Every message of the range. Raises NotFoundError if one is missing, ConfigError for a call without sense."""
+        """Raises NotFoundError if a message is missing, ConfigError for an invalid range or bound."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks(offsets, chunk_messages, chunk_bytes)
 
     def read_compacted(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """The messages of the range that compaction has kept; see `SystemReader.read_compacted`."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
     def _chunks_left(self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int) -> Iterator[list[RawMessage]]:
         start, done = offsets.start, None
@@ -359,15 +337,13 @@ class MemoryWriter(SystemWriter):
         self._identity = identity
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
-        """Append all records at once. Raises FencedError if a larger epoch of this writer's name was seen."""
         return self._append_to_all({ssp: records}, {})[ssp][0]
 
     def begin(self) -> WriterTransaction:
-        """Begin to append to several partitions. Its commit is one step for all of them."""
         return MarkedAtCommit(self._identity, self._append_and_report)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last marks. Raises FencedError if a larger epoch of this writer's name was seen."""
+        """Raises FencedError if a larger epoch of this writer's name was seen."""
         writer = check_may_mark(self._identity)
         with self._system.lock:
             partitions = {ssp: self._system.partition(ssp) for ssp in ssps}
@@ -376,7 +352,7 @@ class MemoryWriter(SystemWriter):
             return {ssp: own.progress[writer.name] for ssp, own in partitions.items() if writer.name in own.progress}
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: no resources are held."""
 
     def _append_and_report(
         self,
@@ -391,7 +367,7 @@ class MemoryWriter(SystemWriter):
         records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
         marks: Mapping[SystemStreamPartition, Progress],
     ) -> dict[SystemStreamPartition, tuple[int, int]]:
-        """By partition, the offset of its first record, and the one behind its last."""
+        """The offset of the first record, and the one behind the last, by partition."""
         taken = {ssp: list(own) for ssp, own in records.items()}
         for record in chain.from_iterable(taken.values()):
             _check_record(record)

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to: Kafka's default partitioner, murmur2 over the key's bytes.
+"""The partition of a key: Kafka's default partitioner, murmur2 over the key's bytes.
 
 The scalar and the Arrow form give the same answers, and the same as Kafka's `Utils.murmur2` and
 `Utils.toPositive`, so a stream can move between systems without its keys changing partition.
@@ -81,7 +81,6 @@ def partitions_of(keys: pa.Array, partitions: int) -> npt.NDArray[np.int64]:
 
 
 def _by_length(lengths: Integers) -> list[npt.NDArray[np.intp]]:
-    """The positions of each length that occurs."""
     if len(lengths) == 0:
         return []
     if int(lengths.max()) < 1 << 16:
@@ -117,7 +116,6 @@ def _partitions(rows: npt.NDArray[np.uint8], partitions: int) -> npt.NDArray[np.
 
 
 def _hashes(rows: npt.NDArray[np.uint8]) -> Words:
-    """Murmur2, unsigned, of each row of a contiguous matrix of bytes."""
     count, length = rows.shape
     m = np.uint32(_M)
     h = np.full(count, (_SEED ^ length) & _WORD, np.uint32)

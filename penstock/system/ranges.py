@@ -1,4 +1,4 @@
-"""What systems share, those of your own too: which ranges can be read, and what they say about one that cannot."""
+"""Rules that systems share, including your own: the ranges that can be read, and the errors for others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ __all__ = ["Compacted", "check_call", "check_inside", "missing", "take_chunk"]
 
 
 def check_call(offsets: OffsetRange, chunk_messages: int = 1, chunk_bytes: int = 1) -> None:
-    """Raises:
-    ConfigError: the range ends before it starts, or a bound is not positive.
+    """Check a call of a reader.
+
+    Raises:
+        ConfigError: the range ends before it starts, or a bound is not positive.
     """
     if offsets.end < offsets.start or min(chunk_messages, chunk_bytes) < 1:
         raise ConfigError(f"cannot read {offsets} in chunks of {chunk_messages} messages and {chunk_bytes} bytes")
@@ -22,7 +24,7 @@ def check_call(offsets: OffsetRange, chunk_messages: int = 1, chunk_bytes: int =
 
 def take_chunk(messages: Iterable[RawMessage], chunk_bytes: int, chunk_messages: int | None = None) -> list[RawMessage]:
     """The first messages, up to the one with which their keys and values reach `chunk_bytes`, and at most
-    `chunk_messages`. Of an iterator it takes no more than these."""
+    `chunk_messages`. No more than these are taken from an iterator."""
     chunk: list[RawMessage] = []
     size, add = 0, chunk.append
     for message in islice(messages, chunk_messages):
@@ -38,8 +40,10 @@ def take_chunk(messages: Iterable[RawMessage], chunk_bytes: int, chunk_messages:
 
 
 def check_inside(offsets: OffsetRange, ends: PartitionOffsets) -> None:
-    """Raises:
-    NotFoundError: a message of the range no longer exists or does not exist yet.
+    """Check that a partition holds a range.
+
+    Raises:
+        NotFoundError: a message of the range no longer exists or does not exist yet.
     """
     if offsets.start == offsets.end:
         return
@@ -50,7 +54,7 @@ def check_inside(offsets: OffsetRange, ends: PartitionOffsets) -> None:
 
 
 def missing(offsets: OffsetRange, expected: int, found: str) -> NotFoundError:
-    """The error for a message of a range that is not there; `found` says what is."""
+    """The error for a missing message of a range; `found` describes what is there instead."""
     return NotFoundError(
         f"{_partition(offsets)}: expected offset {expected} of the range [{offsets.start}, {offsets.end}), "
         f"but {found}. Choose an offset that the partition holds"
@@ -59,31 +63,35 @@ def missing(offsets: OffsetRange, expected: int, found: str) -> NotFoundError:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """What compactions made of a partition: it begins at `start`, and below `end` every key has one record at most."""
+    """The state of compaction of a partition: it begins at `start`, and below `end` every key has one record at
+    most."""
 
     start: int = 0
     end: int = 0
     kept: int = 0
-    """How many records the last compaction left below `end`."""
+    """The number of records that the last compaction left below `end`."""
 
     def with_range(self, offsets: OffsetRange, kept: int) -> Compacted:
-        """After the compaction of another range. Neither end ever goes back."""
+        """The state after the compaction of another range. Neither end ever goes back."""
         return Compacted(max(self.start, offsets.start), max(self.end, offsets.end), kept)
 
     def with_start(self, start: int) -> Compacted:
-        """After all records before `start` were dropped. `kept` then counts some that are gone, if fewer were dropped
-        than were compacted."""
+        """The state after all records before `start` were dropped. `kept` is then too large if some of the dropped
+        records were compacted ones."""
         return Compacted(max(self.start, start), max(self.end, start), self.kept if start < self.end else 0)
 
     def is_due(self, offsets: OffsetRange, min_dirty_ratio: float) -> bool:
-        """Whether to compact the range: it drops what is before it, or enough in it came since the last time."""
+        """True if the range is worth a compaction: it drops records before it, or enough in it came since the last
+        time."""
         dirty = offsets.end - self.end
         return offsets.start > self.start or (dirty > 0 and dirty >= min_dirty_ratio * (self.kept + dirty))
 
     def check_compact(self, offsets: OffsetRange, upcoming: int) -> None:
-        """Raises:
-        ConfigError: the range ends before it starts.
-        NotFoundError: it ends beyond upcoming or begins before `start`.
+        """Check that a range can be compacted.
+
+        Raises:
+            ConfigError: the range ends before it starts.
+            NotFoundError: it ends beyond upcoming or begins before `start`.
         """
         check_call(offsets)
         if offsets.end > upcoming or offsets.start < self.start:
@@ -93,8 +101,10 @@ class Compacted:
             )
 
     def check_read(self, offsets: OffsetRange, upcoming: int) -> None:
-        """Raises:
-        NotFoundError: what is left of the range does not tell what it held.
+        """Check that the records left of a range can stand for it.
+
+        Raises:
+            NotFoundError: they cannot.
         """
         if offsets.start == offsets.end:
             return

@@ -20,7 +20,7 @@ def open_system(settings: SystemSettings) -> System:
     """The system that `systems.<name>.*` describes.
 
     Raises:
-        ConfigError: its class cannot be imported or is no `System`, or the class refuses an option.
+        ConfigError: its class cannot be imported or is not a `System`, or the class refuses an option.
     """
     where = f"`systems.{settings.name}.samza.factory` = `{settings.factory}`"
     found = _SYSTEMS.get(settings.factory) or named_class(

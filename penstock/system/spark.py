@@ -22,26 +22,21 @@ from penstock.system.contract.reader import SystemReader
 from penstock.system.contract.writer import Progress, SystemWriter, WriterIdentity, WriterTransaction
 
 QUERY_SYSTEM = "spark"
-"""The name of the system in the names of such streams."""
 LAST_BATCH = 2**62
-"""No batch has this id."""
+"""Greater than the id of any batch."""
 
 
 def queries_of(identities: Mapping[SystemStream, str]) -> set[str]:
-    """The ids of the queries that a job runs inside.
-
-    Args:
-        identities: those of the streams in a checkpoint.
-    """
+    """The ids of the queries that a job runs inside. `identities`: those of the streams in a checkpoint."""
     return {query for stream, query in identities.items() if stream.system == QUERY_SYSTEM}
 
 
 class QueryWatermark:
-    """The policy of an input whose watermark is that of Spark's plan: its rows alone do not tell it, because Spark may
-    have dropped some before, or may take the lowest of several sources."""
+    """The policy of an input with the watermark of Spark's plan. Its rows alone do not tell it, because Spark may have
+    dropped some before, or may take the lowest of several sources."""
 
     def watermark(self, highest_event_time_ms: int) -> int:
-        """Nothing, if Spark is not asked."""
+        """Always none: only Spark knows it."""
         return NO_WATERMARK
 
 
@@ -61,8 +56,7 @@ class QuerySystem(System):
         Args:
             query: the query's id, which Spark's checkpoint location keeps.
             partitions: one for each task.
-            first_batch: what a job without a checkpoint begins with.
-        """
+            first_batch: the first batch of a job without a checkpoint."""
         self.name = QUERY_SYSTEM
         self.query = query
         self.partitions = partitions
@@ -70,20 +64,19 @@ class QuerySystem(System):
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> QuerySystem:
-        """See `System.configured`. The query itself is known once Spark hands over its first batch."""
+        """The query itself is known once Spark hands over its first batch."""
         check_options(name, options, ())
         return cls("", 1, 0)
 
     def admin(self) -> SystemAdmin:
-        """See `System.admin`."""
         return _Admin(self)
 
     def reader(self) -> SystemReader:
-        """Nobody reads: the engine feeds the rows."""
+        """Refuses: the engine feeds the rows."""
         return _refuse("read")
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        """See `System.writer`. What is published to it is published already."""
+        """The writer does nothing, because the outputs are published already."""
         return _Writer()
 
 
@@ -108,14 +101,14 @@ class _Admin(SystemAdmin):
         raise ConfigError(f"`{ssp}` is a DataFrame of a query: Spark knows its offsets, and no time leads to one")
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        """Nothing to do: only what a record names is output, and the log refuses the records of older epochs."""
+        """Does nothing: only rows that a record names are output, and the log refuses the records of older epochs."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resources are held."""
 
 
 class _Writer(SystemWriter):
-    """Publishes nothing: a record that names the rows is all it takes."""
+    """Publishes nothing: the record that names the rows is enough."""
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         return _refuse("written")
@@ -127,21 +120,21 @@ class _Writer(SystemWriter):
         return {}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no resources are held."""
 
 
 class _Transaction(WriterTransaction):
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
-        """Leave them where they are."""
+        """Does nothing."""
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def commit(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def abort(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 def _refuse(how: str) -> NoReturn:

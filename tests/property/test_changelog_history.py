@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from penstock.state.backends.changelog_files.history import Found, ways
+from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 
 
@@ -90,7 +90,7 @@ class History(RuleBasedStateMachine):
         start = data.draw(st.sampled_from(self.log))
         self.epoch += 1
         self.made = set()
-        known = ways(start.marker, Found(frozenset(), frozenset(self.stored)))
+        known = ways(start.marker, StoredVersions(frozenset(), frozenset(self.stored)))
         reachable = {way.snapshot for way in known if way.snapshot is not None}
         lost = data.draw(st.sampled_from(sorted(reachable))) if len(reachable) > 1 else None
         whole = sorted(reachable - {lost}, reverse=True)[:2]
@@ -124,7 +124,7 @@ class History(RuleBasedStateMachine):
     def every_way_leads_to_the_version(self) -> None:
         """The newest first; each begins with a snapshot of its own history and has every delta after it."""
         for known in (self.now, self.log[len(self.log) // 2]):
-            found = ways(known.marker, Found(frozenset(), frozenset(self.stored)))
+            found = ways(known.marker, StoredVersions(frozenset(), frozenset(self.stored)))
             begins = [way.snapshot[0] if way.snapshot else 0 for way in found]
             assert begins == sorted(set(begins), reverse=True)
             assert found
@@ -145,7 +145,7 @@ def test_a_way_says_which_deltas_are_missing(data: st.DataObject) -> None:
     everything = list(marker.deltas())
     snapshots = data.draw(st.sets(st.sampled_from(everything)))
     there = data.draw(st.sets(st.sampled_from(everything)))
-    for way in ways(marker, Found(frozenset(there), frozenset(snapshots))):
+    for way in ways(marker, StoredVersions(frozenset(there), frozenset(snapshots))):
         begin = way.snapshot[0] if way.snapshot else 0
         missing = [delta for delta in everything if delta[0] > begin and delta not in there]
-        assert way.missing(Found(frozenset(there), frozenset())) == (missing[0] if missing else None)
+        assert way.missing(StoredVersions(frozenset(there), frozenset())) == (missing[0] if missing else None)

@@ -51,7 +51,7 @@ from penstock.start.startpoints.serde import decode_fan_out, decode_startpoint
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.changelog_files.delta import DeltaHeader, decode_delta
-from penstock.state.backends.changelog_files.history import Found, ways
+from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.state.backends.changelog_stream import partition
@@ -126,8 +126,8 @@ def with_checksum(data: bytes) -> bytes:
 def used_marker(data: bytes) -> ChangelogMarker:
     """A marker, after the questions that a restore asks of it."""
     marker = ChangelogMarker.deserialize(data.decode())
-    for way in ways(marker, Found(frozenset({(8, 1)}), frozenset())):
-        way.missing(Found(frozenset(), frozenset()))
+    for way in ways(marker, StoredVersions(frozenset({(8, 1)}), frozenset())):
+        way.missing(StoredVersions(frozenset(), frozenset()))
     return marker
 
 

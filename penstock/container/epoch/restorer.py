@@ -26,7 +26,7 @@ from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.engines.write_behind import WriteBehindEngine
-from penstock.state.restore import Restored, Tried, restore_order, restore_store
+from penstock.state.restore import FailedRestore, RestoredStore, restore_order, restore_store
 from penstock.wire.protocol import OpenEpoch
 
 logger = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Restorer:
 
     def _open_store(
         self, task: int, store: str, markers: Mapping[str, Mapping[str, str]], progress: RestoreProgress
-    ) -> tuple[Engine, tuple[Tried, ...]]:
+    ) -> tuple[Engine, tuple[FailedRestore, ...]]:
         live = self._folders.live(store, task)
         shutil.rmtree(live, ignore_errors=True)
         if store not in self._request.covered or self._checkpoint_id is None:
@@ -230,7 +230,7 @@ class Restorer:
         return opened
 
 
-def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: Restored) -> list[str]:
+def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: RestoredStore) -> list[str]:
     """Why a store was not restored from the backend that is preferred."""
     notes = [f"{tried}; {restored.backend} was used instead" for tried in restored.failed]
     if restored.without_marker:

@@ -62,20 +62,20 @@ class BackendContext:
     leaving: threading.Event = field(default_factory=threading.Event, compare=False)
     """Set when the task leaves the epoch. An upload checks it now and then, and stops."""
     metrics: MetricsRegistry = field(default_factory=lambda: MetricsRegistry("none"), compare=False)
-    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: what passes
-    through `objects` counts in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts that
+    """The task's metrics, for the backend's own (SEP-28). Penstock's are in the group `backend.<name>`: bytes that pass
+    through `objects` count in its `bytes-uploaded` and `bytes-downloaded`. A backend that writes elsewhere counts
     there itself."""
     clock: Clock = field(default=SYSTEM_CLOCK, compare=False)
-    """For whatever the backend does by time."""
+    """The clock for everything that the backend does by time."""
     damaged: set[str] = field(default_factory=set, compare=False)
-    """Keys of objects of this backend that a restore has found to be damaged. Managers of one epoch share it: what was
-    restored another way must not be continued from such an object."""
+    """Keys of objects of this backend that a restore has found to be damaged. Managers of one epoch share it: a store
+    that was restored another way must not be continued from such an object."""
     container: str = ""
     """The id of the container that the task runs in (SEP-28's ContainerModel); empty in a command."""
     partitions: tuple[SystemStreamPartition, ...] = ()
     """The input partitions that the task reads (SEP-28's TaskModel); empty in a command."""
     uid: str = ""
-    """The job's, which no other job has, whatever its name; empty in a command."""
+    """The job's uid, unique to the job whatever its name; empty in a command."""
 
     def check_leaving(self) -> None:
         """Raise RetryableError if the task leaves the epoch."""
@@ -178,7 +178,7 @@ class TaskBackupManager(ABC):
         """
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
-        """Whether `upload` needs a copy of the whole store, and not only the changes. Called before each snapshot.
+        """True if `upload` needs a copy of the whole store, and not only the changes. Called before each snapshot.
 
         Args:
             store: the store.
@@ -189,9 +189,9 @@ class TaskBackupManager(ABC):
 
     @property
     def wants_commit(self) -> bool:
-        """Whether the backend has something to do by time, for which it needs a commit even if nothing changes. An idle
-        job then commits; it calls `wants_copy` with `last`. Any thread may ask, also while another call is under way.
-        """
+        """True if the backend has something to do by time, for which it needs a commit even if nothing changes. An
+        idle job then commits; it calls `wants_copy` with `last`. Any thread may ask, also while another call is
+        under way."""
         return False
 
     @abstractmethod
@@ -220,9 +220,9 @@ class TaskBackupManager(ABC):
         """
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, str]) -> None:  # noqa: B027 - most have none
-        """Release what was kept in case the commit failed: the checkpoint is in the log now. Idempotent.
+        """Release everything kept in case the commit failed: the checkpoint is in the log now. Idempotent.
 
-        Also called after `init`. The admin deletes what only older checkpoints need.
+        Also called after `init`. The admin deletes objects that only older checkpoints need.
 
         Args:
             checkpoint_id: the checkpoint.
@@ -239,7 +239,7 @@ class TaskBackupManager(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop and join background work, and close what is open. No call follows."""
+        """Stop and join background work, and close all resources. No call follows."""
 
 
 class TaskRestoreManager(ABC):
@@ -275,7 +275,7 @@ class TaskRestoreManager(ABC):
             progress: takes the progress, and tells the call to stop.
 
         Returns:
-            Whether the target is at `marker` now. If not, nothing leads from one to the other, and the target has not
+            True if the target is at `marker` now. If not, nothing leads from one to the other, and the target has not
             changed.
 
         Raises:
@@ -286,7 +286,7 @@ class TaskRestoreManager(ABC):
         return False
 
     def close(self) -> None:  # noqa: B027 - most have nothing open
-        """Close what is open. No call follows."""
+        """Close all resources. No call follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,25 +300,25 @@ class StoreMarker:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """The state that must remain restorable. What a backend deletes follows from this and its listing alone."""
+    """The state that must remain restorable. A backend decides by this and its listing alone what to delete."""
 
     epoch: int
     """The epoch of the caller, which owns the log. No one writes objects of older epochs any more."""
     retained: tuple[StoreMarker, ...]
     """This backend's markers of every retained checkpoint."""
     left: tuple[StoreMarker, ...]
-    """Its markers of checkpoints that are no longer retained."""
+    """This backend's markers of checkpoints that are no longer retained."""
     sweep: bool
-    """Whether to list everything that the backend holds, and also delete what dead epochs left."""
+    """List everything that the backend holds, and also delete what dead epochs left."""
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """What was deleted, or would be in a dry run."""
+    """The objects that were deleted, or would be in a dry run."""
 
     names: tuple[str, ...]
     size_bytes: int | None = None
-    """The size of all of them, if the backend knows it."""
+    """Their total size, if the backend knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +340,7 @@ class AdminContext:
 
 
 class StateBackendAdmin(ABC):
-    """Manages what a backend keeps for a job, as SEP-28's StateBackendAdmin.
+    """Manages a job's objects in a backend, as SEP-28's StateBackendAdmin.
 
     The driver uses it, or a command while the job is stopped.
     """
@@ -361,7 +361,7 @@ class StateBackendAdmin(ABC):
 
     @abstractmethod
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
-        """Delete what no retained marker needs.
+        """Delete objects that no retained marker needs.
 
         Only objects of markers that left, and in a sweep those of epochs before `retention.epoch` that no marker names,
         may be deleted: an upload of this epoch may be under way. Idempotent, oldest first; it may be interrupted at any
@@ -373,11 +373,11 @@ class StateBackendAdmin(ABC):
             dry_run: delete nothing; the result is a preview.
 
         Raises:
-            NotFoundError, CorruptError: the objects of a retained marker cannot be found out. Nothing was deleted.
+            NotFoundError, CorruptError: the objects of a retained marker cannot be determined. Nothing was deleted.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Close what is open. No call follows."""
+        """Close all resources. No call follows."""
 
 
 class StateBackendFactory(ABC):
@@ -424,8 +424,8 @@ class StateBackendFactory(ABC):
 
     @property
     def kept_in(self) -> KeptIn:
-        """The place of what the markers name: the folder of the job that made them, from which no other job restores; a
-        system, where any job finds it; or unknown, the default."""
+        """The place of the objects that markers name: the folder of the job that made them, from which no other job
+        restores; a system, where any job finds them; or unknown, the default."""
         return "unknown"
 
     def marker_text(self, marker: str) -> str:

@@ -1,8 +1,8 @@
-"""A base: everything a store holds, backed up in the background while commits go on.
+"""A base: a backup of everything a store holds, made in the background while commits go on.
 
 A backend that comes to a store with content (it was added, or another one restored the store) cannot give a marker
-before its base is complete. The base is made from a copy of the store at one boundary; what changes after that boundary
-is gathered here, and follows the base as one change when it is done.
+before its base is complete. The base is made from a copy of the store at one boundary. Changes after that boundary are
+gathered here, and follow the base as one change when it is done.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from penstock.state.records import Changes
 T = TypeVar("T")
 
 SMALL_BASE_SECONDS = 1.0
-"""How long the upload that begins a base waits for it, so that a small one is in the same commit."""
+"""The upload that begins a base waits this long for it, so that a small one is in the same commit."""
 
 
 class BaseBackup(Generic[T]):
     """The base of one store. Used by one thread; the work runs on the maintenance pool.
 
-    `work(copy, cancelled)` backs up the copy and returns what follows continue from; it should look at `cancelled` now
-    and then and raise RetryableError when it is set.
+    `work(copy, cancelled)` backs up the copy and returns the point that the following deltas continue from. It should
+    look at `cancelled` now and then and raise RetryableError when it is set.
     """
 
     def __init__(self, work: Callable[[StoreCopy, threading.Event], T], maintenance: Executor) -> None:
@@ -39,11 +39,11 @@ class BaseBackup(Generic[T]):
 
     @property
     def needs_copy(self) -> bool:
-        """Whether it has not begun: it needs a copy to begin with."""
+        """True if the base has not begun, and needs a copy to begin with."""
         return self._made is None
 
     def begin(self, copy: StoreCopy) -> None:
-        """Start to back up the copy. What the store held before its boundary is in it, what comes later is not."""
+        """Start to back up the copy. Later changes are not part of it; pass them to `add`."""
 
         def run() -> T:
             try:
@@ -60,18 +60,16 @@ class BaseBackup(Generic[T]):
         release_if_cancelled(self._made, copy)
 
     def add(self, changes: Changes) -> None:
-        """Changes made after the boundary."""
         self._since.update(changes)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the work has ended or the time is over."""
         if self._made is not None:
             settle(self._made, timeout_s)
 
     def poll(self) -> tuple[T, Changes] | None:
-        """Once complete: what `work` returned, and what changed since the boundary; None before.
+        """The result of `work` and the changes since the boundary, once the base is complete; None before.
 
-        Raises what the work raised; a RetryableError only once, and the base then begins again with the next copy.
+        Raises the error of the work. After a RetryableError, raised once, the base begins again with the next copy.
         """
         if self._made is None or not self._made.done():
             return None
@@ -99,25 +97,23 @@ class Bases(Generic[T]):
         self._bases: dict[str, BaseBackup[T]] = {}
 
     def need(self, store: str, base: BaseBackup[T]) -> None:
-        """The store has no marker to continue from."""
         self._bases[store] = base
 
     def __contains__(self, store: str) -> bool:
         return store in self._bases
 
     def needs_copy(self, store: str) -> bool:
-        """Whether the store's base has not begun."""
         return store in self._bases and self._bases[store].needs_copy
 
     def add(self, changes: Mapping[str, Changes]) -> None:
-        """The changes of a snapshot: those of stores whose base has begun come behind it."""
+        """Gather the changes of a snapshot for the stores whose base has begun."""
         for store, base in self._bases.items():
             if not base.needs_copy:
                 base.add(changes.get(store, {}))
 
     def advance(self, copies: Mapping[str, StoreCopy]) -> Iterator[tuple[str, T, Changes]]:
-        """Begin what can begin now. Yields (store, what its work returned, what changed since) for each that is
-        complete, and forgets it. Raises what `BaseBackup.poll` raises."""
+        """Begin the bases that have a copy now. Yields (store, result of its work, changes since) for each base that is
+        complete, and forgets it. Raises the errors of `BaseBackup.poll`."""
         for store, base in self._bases.items():
             if base.needs_copy and store in copies:
                 base.begin(copies[store])
@@ -128,6 +124,5 @@ class Bases(Generic[T]):
                 yield store, *done
 
     def cancel(self) -> None:
-        """Stop and join all of them."""
         for base in self._bases.values():
             base.cancel()

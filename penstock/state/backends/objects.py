@@ -1,4 +1,4 @@
-"""What the admins of backends that keep objects under the job root share: deciding what is garbage, and deleting it."""
+"""The common part of the admins of backends that keep objects under the job root: finding garbage and deleting it."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class ObjectBackendAdmin(StateBackendAdmin):
 
     @abstractmethod
     def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
-        """The keys of every object the markers need. Raises NotFoundError or CorruptError if that cannot be found
-        out."""
+        """The keys of every object the markers need. Raises NotFoundError or CorruptError if that cannot be
+        determined."""
 
     @abstractmethod
     def epoch_of(self, key: str) -> int | None:
-        """The epoch in a key that a sweep may find dead; None for any other."""
+        """The epoch in a key that a sweep may find dead; None for any other key."""
 
     def order(self, key: str) -> tuple[int, ...]:
-        """What is smaller is deleted first."""
+        """Smaller keys are deleted first."""
         return (self.epoch_of(key) or 0, len(key))
 
     def plan(self, retention: Retention) -> set[str]:
-        """The keys to delete. They stay garbage, so they may be deleted at any later time, even if another
-        driver has taken the job over since: see "One retention for all" in ARCHITECTURE.md. That holds only if every
-        retained marker could be read.
+        """The keys to delete. They stay garbage, so they may be deleted at any later time, even if another driver has
+        taken the job over since: see "One retention for all" in ARCHITECTURE.md. That holds only if every retained
+        marker could be read.
 
         Raises NotFoundError or CorruptError if one could not.
         """
@@ -51,8 +51,8 @@ class ObjectBackendAdmin(StateBackendAdmin):
         return Garbage(names)
 
     def _reach_of_left(self, markers: Sequence[StoreMarker]) -> set[str]:
-        """As `reach`, without markers that cannot be read. An interrupted collection may have deleted what they name;
-        a sweep by a later epoch finds the rest."""
+        """As `reach`, without markers that cannot be read: an interrupted collection may have deleted their objects. A
+        sweep by a later epoch finds the rest."""
         found: set[str] = set()
         for own in markers:
             with suppress(NotFoundError, CorruptError):
@@ -65,7 +65,7 @@ class ObjectBackendAdmin(StateBackendAdmin):
 
 
 def put_once(objects: ObjectStore, key: str, data: bytes, epoch: int) -> None:
-    """Create an object of this epoch; a second try finds its own. Raises PenstockError if the key has other content."""
+    """Create an object of this epoch; a retry finds its own. Raises PenstockError if the key has other content."""
     if not objects.put_if_absent(key, data) and objects.get(key) != data:
         raise PenstockError(
             f"`{key}` exists with other content: two containers write as epoch {epoch}. Nothing was overwritten; stop "

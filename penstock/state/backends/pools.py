@@ -1,8 +1,8 @@
-"""The threads of a container's backends: one pool for work in the background, one for transfers, whatever the number of
+"""The threads of a container's backends: one pool for background work and one for transfers, whatever the number of
 tasks and stores.
 
-No thread of a pool waits for work of the same pool: commits and restores, which have pools of their own, wait for both;
-what runs in the background waits for transfers; a transfer waits for nobody.
+No thread of a pool waits for work of the same pool. Commits and restores, which have pools of their own, wait for both;
+background work waits for transfers; a transfer waits for nobody.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _TRANSFERS_PER_TASK, _MOST_TRANSFERS = 8, 32
 
 @dataclass(frozen=True, slots=True)
 class BackendPools:
-    """What a backend runs its background work and its transfers on. Whoever made them shuts them down."""
+    """The pools for a backend's background work and transfers. Whoever made them shuts them down."""
 
     maintenance: Executor
     """For bases, snapshots, compaction: long work beside the commits. It may wait for transfers."""
     transfers: Executor
-    """For single reads, writes and hashes of objects and files. What runs here waits for no other work."""
+    """For single reads, writes and hashes of objects and files. They wait for no other work."""
 
     @classmethod
     def for_tasks(cls, tasks: int, name: str = "backend") -> BackendPools:
-        """Pools of a size for so many tasks, at most 8 and 32 threads, which begin when they are first needed."""
+        """Pools sized for a number of tasks, at most 8 and 32 threads, started when first needed."""
         maintenance = min(max(_LEAST_MAINTENANCE, tasks), _MOST_MAINTENANCE)
         transfers = min(_TRANSFERS_PER_TASK * max(1, tasks), _MOST_TRANSFERS)
         return cls(
@@ -41,7 +41,7 @@ class BackendPools:
         )
 
     def close(self) -> None:
-        """Wait for what runs; what has not begun is cancelled."""
+        """Wait for running work; cancel the rest."""
         self.maintenance.shutdown(wait=True, cancel_futures=True)
         self.transfers.shutdown(wait=True, cancel_futures=True)
 
@@ -53,7 +53,7 @@ def process_pools() -> BackendPools:
 
 
 class InTurn:
-    """Runs what it is given one after another, on a pool that it shares. No thread waits for its turn."""
+    """Runs tasks one after another, on a shared pool. No thread waits for its turn."""
 
     def __init__(self, pool: Executor) -> None:
         self._pool = pool
@@ -95,7 +95,7 @@ class InTurn:
 
 
 def settle(future: Future[Any], timeout_s: float | None = None) -> bool:
-    """Wait until it has ended, however it did. False if that takes longer."""
+    """Wait for the end of a future, however it ends. False if that takes longer."""
     try:
         future.exception(timeout_s)
     except TimeoutError:

@@ -17,15 +17,14 @@ _FACTORIES: dict[str, type[StateBackendFactory]] = {
 
 
 def built_in() -> dict[str, StateBackendFactory]:
-    """Penstock's own backends, by their short names."""
     return {name: factory() for name, factory in _FACTORIES.items()}
 
 
 def backend_factory(name: str) -> StateBackendFactory:
-    """The backend of a short name, or of `module:Class`.
+    """The backend with a short name, or of a class `module:Class`.
 
     Raises:
-        ConfigError: there is none of that name (the error lists those there are), or it is not a StateBackendFactory.
+        ConfigError: there is no such backend (the error lists all), or it is not a StateBackendFactory.
     """
     if name in _FACTORIES:
         return _FACTORIES[name]()

@@ -1,4 +1,4 @@
-"""Where the backends of a job keep their objects: under the job root, or each under a root that it is given."""
+"""The roots of a job's backends: the job root, or a root of its own for each backend that is given one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class BackendRoots:
     """
 
     def __init__(self, config: JobConfig, objects: ObjectStore) -> None:
-        """`objects`: the job root, which stays the caller's to close."""
+        """`objects`: the job root, which the caller closes."""
         self._config = config
         self._job_root = canonical_root(config.job.root)
         self._objects = objects
@@ -28,7 +28,7 @@ class BackendRoots:
         self._lock = threading.Lock()
 
     def of(self, backend: str) -> ObjectStore:
-        """The store of the backend's root. Raises ConfigError if the environment lacks what it needs."""
+        """Raises ConfigError if the environment lacks a setting that the root needs."""
         return self._open(self._config.backend_root(backend))
 
     def separate(self) -> Iterator[tuple[str, ObjectStore]]:
@@ -48,7 +48,6 @@ class BackendRoots:
             check_companion(self.of(backend), paths, uid, self._names(backend))
 
     def close(self) -> None:
-        """Close what was opened here."""
         with self._lock:
             for store in self._opened.values():
                 store.close()

@@ -1,4 +1,4 @@
-"""What a key-value engine is: where a store's committed bytes are."""
+"""The key-value engine, which holds a store's committed bytes."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ class Engine(ABC):
     """A map of bytes ordered by unsigned bytes. It changes only through `apply`."""
 
     @abstractmethod
-    def get(self, key: bytes) -> bytes | None:
-        """The value, or None if the key is absent."""
+    def get(self, key: bytes) -> bytes | None: ...
 
     @abstractmethod
     def apply(self, changes: Changes) -> None:
-        """Make the changes, all or none as far as readers of this process see."""
+        """Make the changes, all or none as readers in this process see them."""
 
     def load(self, changes: Changes) -> None:
-        """As `apply`, for a restore: many at once, and nobody reads meanwhile."""
+        """As `apply`, for a restore: many changes at once, and nobody reads meanwhile."""
         self.apply(changes)
 
     @abstractmethod
@@ -38,19 +37,19 @@ class Engine(ABC):
 
     @abstractmethod
     def copy_to(self, directory: Path) -> None:
-        """Make the directory, which must not exist, with files that hold what is here now. Its cost does not grow with
-        the state where the engine keeps immutable files: those are linked."""
+        """Make the directory, which must not exist, with files that hold the present content. The cost does not grow
+        with the state if the engine keeps immutable files: those are linked."""
 
     def statistics(self) -> dict[str, int]:
-        """What it says of itself, by name, for metrics: `keys` is about how many it holds. Any thread may ask; empty
-        once it is closed."""
+        """The engine's gauges by name, for metrics: `keys` is roughly the number of keys. Any thread may call it; empty
+        once the engine is closed."""
         return {}
 
     def measurements(self) -> dict[str, CounterValue | TimerValue]:
-        """What it has counted and timed since it was opened, by name, for metrics. Any thread may ask; once it is
-        closed, as it was then."""
+        """The counters and timers since the engine was opened, by name, for metrics. Any thread may call it; after
+        `close`, the last values."""
         return {}
 
     @abstractmethod
     def close(self) -> None:
-        """Release it. No call follows but those that ask for metrics."""
+        """Release the engine. Only `statistics` and `measurements` may be called after it."""

@@ -1,11 +1,11 @@
-"""Ranges of keys that are known to hold nothing, so that no scan looks at their deleted keys again."""
+"""Ranges of keys that are known to be empty, so that no scan looks at their deleted keys again."""
 
 from __future__ import annotations
 
 from sortedcontainers import SortedDict
 
 _MOST = 10_000
-"""More gaps than this are forgotten, all at once: they only save time."""
+"""Beyond this number all gaps are forgotten at once: they only save time."""
 
 
 class Gaps:
@@ -13,15 +13,14 @@ class Gaps:
 
     def __init__(self) -> None:
         self._ends: SortedDict = SortedDict()
-        """Start -> end."""
         self.version = 0
-        """Changes with every write to the map: what a scan found before may not be so any more."""
+        """Changes with every write to the map, because earlier findings of a scan may then be wrong."""
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def end_of(self, key: bytes) -> bytes | None:
-        """Where the gap ends that the key is in; None if it is in none."""
+        """The end of the gap that contains the key; None if no gap does."""
         place = self._ends.bisect_right(key)
         if not place:
             return None
@@ -29,7 +28,7 @@ class Gaps:
         return end if key < end else None
 
     def add(self, start: bytes, end: bytes) -> None:
-        """There is nothing from start to end. What the gap touches becomes one with it."""
+        """Note that there is nothing from start to end. Gaps that touch are merged."""
         if start >= end:
             return
         place = self._ends.bisect_right(start)
@@ -44,7 +43,6 @@ class Gaps:
         self._ends[start] = end
 
     def put(self, key: bytes) -> None:
-        """The key has a value now, or may have one."""
         if not self._ends:
             return
         place = self._ends.bisect_right(key)

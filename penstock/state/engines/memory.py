@@ -5,8 +5,8 @@
     records     zstd      as in `penstock.state.records`
     checksum    32 bytes  SHA-256 of everything before
 
-Format 1 has neither magic nor checksum. It is read without a check of its bytes: what zstd and the records cannot
-notice is taken as it is, until the next copy is made.
+Format 1 has neither magic nor checksum. It is read without a check of its bytes: damage that zstd and the records
+cannot notice is not found until the next copy is made.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from penstock.state.engines.snapshot import Snapshot, released
 from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
 
 ENTRIES = "entries.zst"
-"""The file of a copy of a MemoryEngine."""
 _NAME = b"PSTMEM"
 _FORMAT = 2
 _MAGIC = _NAME + _FORMAT.to_bytes(2, "big")
@@ -37,7 +36,7 @@ _CHECKSUM_BYTES = 32
 
 
 class _MemoryScan(Iterator[tuple[bytes, bytes]]):
-    """A scan of a sorted map, some entries at a time; all that is left at once before the map changes."""
+    """A scan of a sorted map, some entries at a time. Before the map changes, the rest is read at once."""
 
     def __init__(self, entries: SortedDict, lock: threading.Lock, start: bytes | None, end: bytes | None) -> None:
         self._map = entries
@@ -57,7 +56,7 @@ class _MemoryScan(Iterator[tuple[bytes, bytes]]):
         return self._found.popleft()
 
     def take(self, most: int | None = None) -> None:
-        """Copy the next entries, at most so many. Under the lock."""
+        """Copy the next entries, at most `most`. Called under the lock."""
         if not self._complete:
             keys = list(islice(self._map.irange(self._next, self._end, inclusive=(self._inclusive, False)), most))
             self._found.extend((key, self._map[key]) for key in keys)
@@ -67,7 +66,7 @@ class _MemoryScan(Iterator[tuple[bytes, bytes]]):
 
 
 class _MemorySnapshot(Snapshot):
-    """What a sorted map held: the map, and the values that what was written since has replaced.
+    """The content of a sorted map at one moment: the map, and the values that later writes replaced.
 
     It never holds more than one value of a key.
     """
@@ -80,7 +79,7 @@ class _MemorySnapshot(Snapshot):
         self._released = False
 
     def keep(self, changes: Changes) -> None:
-        """These keys are about to be written. Under the lock."""
+        """Keep the values of keys that are about to be written. Called under the lock."""
         if self._released:
             return
         replaced, get = self._replaced, self._map.get
@@ -128,7 +127,7 @@ class MemoryEngine(Engine):
     """A sorted map in memory."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """With a path: what a copy in that folder holds, if there is one. Raises CorruptError, IncompatibleError."""
+        """With a path: load the copy in that folder, if there is one. Raises CorruptError, IncompatibleError."""
         self._map: SortedDict = SortedDict()
         self._scans: weakref.WeakSet[_MemoryScan] = weakref.WeakSet()
         self._snapshots: weakref.WeakSet[_MemorySnapshot] = weakref.WeakSet()
@@ -160,17 +159,17 @@ class MemoryEngine(Engine):
         return scan
 
     def snapshot(self) -> Snapshot:
-        """What it holds now. What is replaced later is kept until the snapshot is released."""
+        """The present content. Values that are replaced later are kept until the snapshot is released."""
         snapshot = _MemorySnapshot(self._map, self._lock)
         with self._lock:
             self._snapshots.add(snapshot)
         return snapshot
 
     def flush(self) -> None:
-        """Nothing outlives the process."""
+        """Does nothing: no data outlives the process."""
 
     def compact_in_background(self, wanted: bool) -> None:
-        """There are no files."""
+        """Does nothing: there are no files."""
 
     def copy_to(self, directory: Path) -> None:
         """Write everything: the cost grows with the state."""

@@ -1,4 +1,4 @@
-"""Opening the engine of a store over a folder: the configured one, or the one whose files are there."""
+"""Opens the engine of a store over a folder: the configured kind, or the kind whose files are there."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 
 _CHUNK_BYTES = 8 << 20
-"""How much of a store is held in memory while it is read from one kind of engine into the other."""
+"""The amount held in memory while a store is copied from one kind of engine into the other."""
 
 
 def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> Engine:
-    """The engine a store is configured to have, over a folder: new, or what a restore or copy has put there.
+    """The configured engine of a store, over a folder: a new one, or the content that a restore or copy has put there.
 
     Raises:
         CorruptError: the folder's files are damaged, or of the other kind of engine.
@@ -42,8 +42,8 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
 
 
 def open_restored(settings: StoreSettings, directory: Path) -> Engine:
-    """The engine a store is configured to have, over a folder that a restore has filled. Files of the other kind, from
-    before `stores.<name>.factory` was changed, are read into a new engine.
+    """The configured engine of a store, over a folder that a restore has filled. Files of the other kind, from before
+    `stores.<name>.factory` was changed, are read into a new engine.
 
     Raises:
         CorruptError: the files are damaged.
@@ -68,7 +68,7 @@ def open_restored(settings: StoreSettings, directory: Path) -> Engine:
 
 
 def _of_the_other_kind(settings: StoreSettings, directory: Path) -> Path:
-    """A file that only the engine has which the store is not configured to have."""
+    """A file that only the kind of engine has that is not configured."""
     return directory / ("CURRENT" if settings.factory == "memory" else ENTRIES)
 
 

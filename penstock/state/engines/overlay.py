@@ -1,4 +1,4 @@
-"""Writes above an engine: a batch's, until the batch has ended, and those that are written later."""
+"""Writes above an engine: those of a batch that has not ended, and those of ended batches that are written later."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ Entry = tuple[bytes, bytes]
 Change = tuple[bytes, bytes | None]
 
 
-class _Kept:
-    """What keys had when a scan began, of those that were written since (MISSING: no change yet)."""
+class _ScanValues:
+    """The values that keys had when a scan began, for keys written since (MISSING: no change before)."""
 
     __slots__ = ("__weakref__", "values")
 
@@ -38,8 +38,8 @@ class _Kept:
         self.values: dict[bytes, bytes | _Missing | None] = {}
 
 
-class _Watched(dict[bytes, bytes | None]):
-    """An overlay's changes once it was scanned: it hears of every write."""
+class _WatchedChanges(dict[bytes, bytes | None]):
+    """The changes of an overlay once it was scanned: it reports every write."""
 
     __slots__ = ("_overlay",)
 
@@ -64,22 +64,21 @@ class Overlay:
     def __init__(
         self, engine: Engine, gaps: Gaps | None = None, lock: AbstractContextManager[Any] | None = None
     ) -> None:
-        """`gaps` are those of what readers of this overlay see. The lock is held around all uses of the changes' order,
-        for overlays that several threads scan."""
+        """`gaps`: the deleted ranges in the view that this overlay's readers have. `lock` guards the order of the
+        changes, for overlays that several threads scan."""
         self._engine = engine
         self._gaps = Gaps() if gaps is None else gaps
         self._lock = nullcontext() if lock is None else lock
         self.changes: dict[bytes, bytes | None] = {}
-        """Written by the store directly: key to new value, None to delete. Entries are only ever added or replaced,
+        """Key to new value, None to delete; written by the store directly. Entries are only ever added or replaced,
         except by `unwrite`. The first scan replaces the dict by one that watches."""
         self._order: SortedSet | None = None
-        """The changed keys in order, once there was a scan. A key that was unwritten may still be there."""
+        """The changed keys in order, once there was a scan. A key that was unwritten may still be in it."""
         self._unordered: list[bytes] = []
         """Keys added since the last scan."""
-        self._scans: weakref.WeakSet[_Kept] = weakref.WeakSet()
+        self._scans: weakref.WeakSet[_ScanValues] = weakref.WeakSet()
 
     def before_write(self, key: bytes, *, gone: bool) -> None:
-        """A key is about to be written, or unwritten, in an overlay that was scanned."""
         old = self.changes.get(key, MISSING)
         if old is MISSING:
             self._unordered.append(key)
@@ -91,13 +90,11 @@ class Overlay:
             self._gaps.put(key)
 
     def unwrite(self, key: bytes) -> None:
-        """Forget that the key was ever written, if it was."""
         if self._order is not None and key in self.changes:
             self.before_write(key, gone=False)
         self.changes.pop(key, None)
 
     def update(self, changes: Changes) -> None:
-        """Make all these changes."""
         self._gaps.version += 1
         if self._order is not None:
             for key, value in changes.items():
@@ -109,12 +106,11 @@ class Overlay:
         self.changes.update(changes)
 
     def take(self) -> dict[bytes, bytes | None]:
-        """The changes, which nobody writes to any more: their batch has ended."""
+        """The changes of a batch that has ended. Nobody writes to them any more."""
         self._gaps.version += 1  # a scan that is still open looks at each entry by itself
         return self.changes if type(self.changes) is dict else dict(self.changes)
 
     def get(self, key: bytes) -> bytes | None:
-        """The value, the changes included."""
         value = self.changes.get(key, MISSING)
         return self._engine.get(key) if isinstance(value, _Missing) else value
 
@@ -130,20 +126,20 @@ class Overlay:
             order = self._ordered()
             if next(order.irange(begin, end, inclusive=(True, False)), None) is None:
                 return stored
-            kept = _Kept()
+            kept = _ScanValues()
             self._scans.add(kept)
             return self._merged(begin, end, stored, kept, self._gaps.version)
 
     def _ordered(self) -> SortedSet:
         if self._order is None:
-            self.changes = _Watched(self.changes, self)
+            self.changes = _WatchedChanges(self.changes, self)
             self._order = SortedSet(self.changes)
         elif self._unordered:
             self._order.update(self._unordered)
         self._unordered = []
         return self._order
 
-    def _changed(self, start: bytes | None, end: bytes | None, kept: _Kept) -> Iterator[Change]:
+    def _changed(self, start: bytes | None, end: bytes | None, kept: _ScanValues) -> Iterator[Change]:
         """The changes in order, as they were when the scan began."""
         old, size, include = kept.values, _FIRST, True
         while True:
@@ -158,16 +154,14 @@ class Overlay:
             start, include, size = keys[-1], False, min(2 * size, _MOST)
 
     def _merged(
-        self, start: bytes | None, end: bytes | None, stored: Iterator[Entry], kept: _Kept, version: int
+        self, start: bytes | None, end: bytes | None, stored: Iterator[Entry], kept: _ScanValues, version: int
     ) -> Iterator[Entry]:
         """Both in order; a changed entry replaces the stored one of its key. Deleted keys are passed once, and then
         remembered as a gap."""
         changed = self._changed(start, end, kept)
         change, entry = next(changed, None), next(stored, None)
         last: bytes | None = None
-        """The last key with a value."""
         deleted = 0
-        """Deleted keys since then."""
         while change is not None:
             key, value = change
             if entry is not None and entry[0] < key:
@@ -200,8 +194,8 @@ class Overlay:
             yield from stored
 
     def _learn(self, start: bytes | None, last: bytes | None, end: bytes, version: int) -> None:
-        """From the start of a scan, or behind the last key it found, until the end there is nothing, unless something
-        was written since the scan began."""
+        """Add a gap from the start of a scan, or from the last key it found, to the end, unless there was a write since
+        the scan began."""
         with self._lock:
             if self._gaps.version == version:
                 self._gaps.add(start or b"" if last is None else last + b"\0", end)

@@ -19,7 +19,7 @@ from penstock.state.engines.snapshot import Snapshot, released
 from penstock.state.records import Changes
 
 _BULK = 1000
-"""Fewer changes than this are not worth a table."""
+"""For fewer changes than this, a table is not worth it."""
 _KEYS = "rocksdb.estimate-num-keys"
 _PROPERTIES = (
     _KEYS,
@@ -30,7 +30,6 @@ _PROPERTIES = (
     "rocksdb.estimate-pending-compaction-bytes",
     "rocksdb.num-running-compactions",
 )
-"""What RocksDB says of itself, by the names of its properties."""
 _STATISTICS = "rocksdb.options-statistics"
 """A text with a line for each number that RocksDB counts."""
 _COUNTERS = {
@@ -46,25 +45,24 @@ _TIMERS = {
     "seek-ns": "rocksdb.db.seek.micros",
     "write-stall-ns": "rocksdb.db.write.stall",
 }
-"""Name of a metric -> RocksDB's, of a histogram in microseconds."""
+"""Name of a metric -> RocksDB's histogram, in microseconds."""
 _LINE = re.compile(r"^(\S+) (?:.* P100 : ([\d.]+) )?COUNT : (\d+)(?: SUM : (\d+))?$", re.MULTILINE)
 _ABSENT = "key not found"
-"""What the binding raises for a key that a snapshot does not hold, as a plain Exception."""
+"""The binding's message for a key that a snapshot does not hold, raised as a plain Exception."""
 _FIRST_CHUNK, _LARGEST_CHUNK = 8, 512
-"""How many entries a scan of a snapshot reads at a time: first, and at most."""
+"""The number of entries that a scan of a snapshot reads at a time: first, and at most."""
 _TABLES = "rocksdb.aggregated-table-properties"
 _ENTRIES = re.compile(r"# entries=(\d+)")
 _NEVER_WAIT = {"level0_slowdown_writes_trigger": "1000000", "level0_stop_writes_trigger": "1000000"}
-"""RocksDB delays writes at 20 files that are not merged, and stops them at 36, unless this says otherwise."""
+"""By default RocksDB delays writes at 20 unmerged files, and stops them at 36."""
 _PLACE = "job.logged.store.base.dir"
-"""The key that says where the engines' files are."""
 
 
 class RocksDbEngine(Engine):
     """RocksDB, opened for as long as the task stays in its container.
 
-    The write-ahead log is off: what makes state durable is the commit's backup, and a directory whose process died
-    is thrown away, never reopened.
+    The write-ahead log is off: state becomes durable by the commit's backup, and a directory whose process died is
+    thrown away, never reopened.
     """
 
     def __init__(
@@ -76,8 +74,8 @@ class RocksDbEngine(Engine):
         read_only: bool = False,
         foreign: bool = False,
     ) -> None:
-        """`foreign`: something else wrote the files, which are opened as they say: their values may need its merge
-        operator."""
+        """`foreign`: other software wrote the files, which are opened with their own options: their values may need its
+        merge operator."""
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._options = options = _options(block_cache_bytes, write_buffer_bytes)
@@ -89,7 +87,6 @@ class RocksDbEngine(Engine):
         except Exception as error:
             raise engine_error(error, f"RocksDB cannot open `{path}`") from error
         self._measured: dict[str, CounterValue | TimerValue] = {}
-        """What was measured when somebody asked last."""
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
 
@@ -110,7 +107,7 @@ class RocksDbEngine(Engine):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What the operating system refused, for example for want of space, says where and what to do about it."""
+        """Explain errors of the operating system, such as a full disk: which path, and the remedy."""
         try:
             yield
         except Exception as error:
@@ -120,7 +117,7 @@ class RocksDbEngine(Engine):
             raise explain(cause, f"RocksDB cannot write `{self._path}`", _PLACE) from error
 
     def load(self, changes: Changes) -> None:
-        """Sorted, as a separate table, which costs less than puts and leaves nothing to compact."""
+        """Writes a sorted, separate table, which costs less than puts and leaves nothing to compact."""
         if len(changes) < _BULK:
             self.apply(changes)
             return
@@ -156,7 +153,7 @@ class RocksDbEngine(Engine):
                 raise engine_error(error, f"RocksDB cannot take `{table}` into `{self._path}`") from error
 
     def count(self) -> int:
-        """How many entries its files have, exactly. Raises CorruptError if a file does not say so."""
+        """The exact number of entries in the files. Raises CorruptError if a file does not have it."""
         try:
             found = _ENTRIES.search(self._db.property_value(_TABLES) or "")
         except Exception as error:
@@ -196,19 +193,18 @@ class RocksDbEngine(Engine):
             raise engine_error(error, f"a scan of `{self._path}` failed") from error
 
     def snapshot(self) -> Snapshot:
-        """What it holds now. It costs some microseconds, and keeps the files and memory it reads until it is released.
-        Not while another thread writes."""
+        """The present content. It costs some microseconds, and keeps its files and memory until it is released.
+        Not to be called while another thread writes."""
         return _RocksDbSnapshot(self._db, self._path)
 
     def compact_in_background(self, wanted: bool) -> None:
-        """Whether files are merged while others are written, as they are unless this is called. Many that follow each
-        other are written faster without, and read faster once they were merged. From the first call on, writes never
-        wait until files are merged: there may be very many when it begins, and a write that waits stops every thread of
-        Python."""
+        """Turn the merging of files in the background on or off; without this call it is on. Many writes in a row are
+        faster without it, and reads are faster after it. From the first call on, writes never wait until files are
+        merged: there may be very many when it begins, and a write that waits stops every thread of Python."""
         self._db.set_options({"disable_auto_compactions": "false" if wanted else "true", **_NEVER_WAIT})
 
     def flush(self) -> None:
-        """Write what is in memory to files. Then it is still there after this process has died."""
+        """Write the content of memory to files, so that it survives the process."""
         with self._writing():
             self._db.flush()
 
@@ -238,8 +234,8 @@ class RocksDbEngine(Engine):
 class _RocksDbSnapshot(Snapshot):
     """RocksDB's own snapshot for gets, and an iterator of the same moment for scans.
 
-    The binding's snapshot cannot be scanned: its iterators show what was written later. An iterator that is made
-    together with it shows the same moment; all scans share it, in turn, some entries at a time.
+    The binding's snapshot cannot be scanned: its iterators show later writes. An iterator that is made together with it
+    shows the same moment; all scans share it, in turn, some entries at a time.
     """
 
     def __init__(self, database: Any, path: Path) -> None:
@@ -247,7 +243,7 @@ class _RocksDbSnapshot(Snapshot):
         self._iterator: Any = database.iter()
         self._path = path
         self._lock = threading.Lock()
-        """For the iterator."""
+        """Guards the iterator."""
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -270,7 +266,6 @@ class _RocksDbSnapshot(Snapshot):
                 following, size = chunk[-1][0] + b"\0", min(2 * size, _LARGEST_CHUNK)
 
     def _chunk(self, start: bytes | None, end: bytes | None, size: int) -> list[tuple[bytes, bytes]]:
-        """The first entries from start."""
         with self._lock:
             iterator = self._iterator
             try:
@@ -287,7 +282,6 @@ class _RocksDbSnapshot(Snapshot):
 
 
 def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, path: Path) -> list[tuple[bytes, bytes]]:
-    """The first entries from start."""
     found: list[tuple[bytes, bytes]] = []
     try:
         if start is None:
@@ -310,7 +304,6 @@ def _entries(iterator: Any, start: bytes | None, end: bytes | None, most: int, p
 
 
 def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
-    """The metrics in RocksDB's statistics. None for a line that is missing."""
     found = {name: (highest, count, total) for name, highest, count, total in _LINE.findall(statistics)}
     counters = {ours: CounterValue(int(found[name][1])) for ours, name in _COUNTERS.items() if name in found}
     timers = {
@@ -323,8 +316,8 @@ def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
 
 
 def engine_error(error: Exception, what: str) -> PenstockError:
-    """What RocksDB raised, as an error that begins with `what`: damage only where it is not the operating system that
-    refused, for example for want of file descriptors."""
+    """An error of RocksDB as one of Penstock's that begins with `what`. It is damage (CorruptError) only if the
+    operating system did not refuse the call, for example for lack of file descriptors."""
     cause = os_error_in(str(error))
     return CorruptError(f"{what}: {error}") if cause is None else explain(cause, what, _PLACE)
 

@@ -1,4 +1,4 @@
-"""What an engine held at one moment, to be read while it changes."""
+"""The content of an engine at one moment, which can be read while the engine changes."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from penstock.state.engines.engine import EngineFailedError
 
 
 class Snapshot(ABC):
-    """What an engine held when it was taken. Any thread may read it; the engine's owner may release it meanwhile."""
+    """The content of an engine at one moment. Any thread may read it; the engine's owner may release it meanwhile."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None:
-        """The value it had, or None if the key was absent. Raises EngineFailedError once it is released."""
+        """The value, or None if the key was absent. Raises EngineFailedError once the snapshot is released."""
 
     @abstractmethod
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -22,9 +22,8 @@ class Snapshot(ABC):
 
     @abstractmethod
     def release(self) -> None:
-        """Let go of what it holds. Idempotent."""
+        """Idempotent."""
 
 
 def released() -> EngineFailedError:
-    """What reading a released snapshot raises."""
     return EngineFailedError("the view that is read was released: the batch for which it was taken has ended")

@@ -1,8 +1,8 @@
 """An engine whose writes are visible at once and written later: gathered over batches, then beside the next ones.
 
-What makes state durable is the commit, which takes the same changes from memory, so nothing depends on when RocksDB has
+State becomes durable by the commit, which takes the same changes from memory, so nothing depends on when RocksDB has
 them. A key that changes in every batch is written once for many. A failed write is raised at the next one; until
-then reads stay right, because what was not written is still here.
+then reads stay right, because the unwritten changes are still here.
 """
 
 from __future__ import annotations
@@ -21,36 +21,36 @@ from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes, changes_bytes
 
 _ENTRY_BYTES = 150
-"""What an entry takes in memory besides the bytes of its key and value, about."""
+"""The approximate memory of an entry besides the bytes of its key and value."""
 _AT_ONCE = 500
 """Changes written at once: RocksDB's binding lets no other Python thread run meanwhile."""
 
 
 class WriteBehindEngine(Engine):
-    """Changes gathered above an engine until a thread writes all of them. Everything else is used as any engine is."""
+    """Gathers changes above an engine until a thread writes all of them. All other calls go to the engine."""
 
     def __init__(self, engine: Engine, writer: Executor, gather_bytes: int) -> None:
-        """Changes that take more than `gather_bytes` of memory are written."""
+        """The changes are written once they take more than `gather_bytes` of memory."""
         self._engine = engine
         self._writer = writer
         self._gather_bytes = gather_bytes
         self._lock = threading.RLock()
-        """Of the overlay's changes and their order: an attempt that is of no use any more may still be scanning."""
+        """Guards the overlay's changes and their order: an attempt that was given up may still be scanning."""
         self._gaps = Gaps()
-        """Of all that readers see, so they outlive what is gathered."""
+        """The gaps in all that readers see, so they outlive the gathered changes."""
         self._above = Overlay(engine, self._gaps, self._lock)
-        """What is gathered, or being written: it goes only once all of it can be read below."""
+        """The changes gathered or being written. They go only once all of them can be read below."""
         self._written: Future[None] | None = None
         self._applied = self._applied_bytes = 0
-        """Entries given to `apply` so far, and their bytes: an entry's size on average."""
+        """Entries given to `apply` so far, and their bytes: for the average size of an entry."""
 
     def get(self, key: bytes) -> bytes | None:
         return self._above.get(key)
 
     def apply(self, changes: Changes) -> None:
-        """The changes are visible when this returns. It waits for a write under way.
+        """Make the changes visible. Waits for a write under way.
 
-        Raises what the write before raised: then nothing of these was taken.
+        Raises the error of the write before: then none of these changes was taken.
         """
         self._await_write()
         with self._lock:
@@ -78,7 +78,7 @@ class WriteBehindEngine(Engine):
             self._written.result()
 
     def settle(self) -> None:
-        """Wait until everything is written. Raises what a write raised."""
+        """Wait until everything is written. Raises the error of a write."""
         self._await_write()
         if self._above.changes:
             self._begin_write()
@@ -92,15 +92,14 @@ class WriteBehindEngine(Engine):
         self._engine.copy_to(directory)
 
     def statistics(self) -> dict[str, int]:
-        """Those of the engine below; what is gathered above it is not among them yet."""
+        """Excludes changes that are gathered and not written yet."""
         return self._engine.statistics()
 
     def measurements(self) -> dict[str, CounterValue | TimerValue]:
-        """See `Engine`."""
         return self._engine.measurements()
 
     def close(self) -> None:
-        """Wait for the write under way, whatever becomes of it. What is gathered is given up."""
+        """Wait for the write under way, even if it fails. Gathered changes are given up."""
         if self._written is not None:
             self._written.exception()
         self._engine.close()

@@ -1,4 +1,4 @@
-"""What differs between two versions of a store."""
+"""Differences between two versions of a store."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Change: TypeAlias = Literal["added", "removed", "changed"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A key of a task and its two values; None where it is absent. At least one is there, and they are not equal."""
+    """A key of a task and its two values; None if it is absent. At least one is present, and they are not equal."""
 
     key: bytes
     task: int
@@ -22,22 +22,21 @@ class Difference:
 
     @property
     def change(self) -> Change:
-        """What happened to the key."""
         if self.before is None:
             return "added"
         return "removed" if self.after is None else "changed"
 
 
 View: TypeAlias = Callable[[Iterable[Entry], int], Iterator[Entry]]
-"""What makes other entries of those of a store and a batch time, in the same order."""
+"""Turns the entries of a store at a batch time into other entries, in the same order."""
 
 
 def diff(
     before: StoreVersion, after: StoreVersion, tasks: Iterable[int] | None = None, view: View | None = None
 ) -> Iterator[Difference]:
-    """The differences of these tasks (None: of all), in key order, between what the view makes of each version. Both
-    are restored before this returns, except for tasks that have the same content in both. What has expired in a version
-    is not in it. Raises as `StoreVersion.restore`."""
+    """The differences of these tasks (None: of all), in key order, between the views of each version. Both versions are
+    restored before this returns, except for tasks that have the same content in both. Entries that have expired in a
+    version are not in it. Raises as `StoreVersion.restore`."""
     wanted = before.tasks if tasks is None else tasks
     unlike = [task for task in wanted if not before.has_content_of(after, task)]
     old, new = before.scan(tasks=unlike), after.scan(tasks=unlike)
@@ -47,8 +46,8 @@ def diff(
 
 
 def differences(before: Iterator[Entry], after: Iterator[Entry]) -> Iterator[Difference]:
-    """The differences of two sequences of entries, each in order and without a place that occurs twice. Holds one
-    entry of each."""
+    """The differences of two sequences of entries, each in order and without duplicate places. Holds one entry of
+    each."""
     old, new = next(before, None), next(after, None)
     while True:
         if old and (not new or old[:2] < new[:2]):

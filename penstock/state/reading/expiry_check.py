@@ -1,4 +1,4 @@
-"""Whether the entries of a store with a time to live and the index of their times name the same."""
+"""Compares the entries of a store with a time to live with the index of their times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.state.stores.expiry import (
 
 
 def expiry_problem(source: Source) -> str | None:
-    """What is wrong, or None. Reads everything."""
+    """The first inconsistency, or None. Reads everything."""
     meta = source.get(META)
     if meta is None or not has_begun(meta):
         return None

@@ -1,4 +1,4 @@
-"""What a job's backends hold, derived from markers and the names of objects alone. Reads no state."""
+"""The content of a job's backends, derived from markers and the names of objects alone. Reads no state."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _NUMBER = re.compile(r"([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class StoredObjects:
-    """Objects of one kind that a task's store has under the job root. `backend` is None for those of unknown names,
-    `task` for those in no task's folder."""
+    """Objects of one kind that a task's store has under the job root. `backend` is None for objects with unknown names,
+    `task` for objects in no task's folder."""
 
     store: str
     task: int | None
@@ -29,8 +29,8 @@ class StoredObjects:
 def stored_objects(
     store: str, folder: str, sizes: Mapping[str, int], backends: Iterable[str] = ()
 ) -> list[StoredObjects]:
-    """What is in the folder of a store, by task, backend and kind; `sizes` are those of its objects. Objects are those
-    of Penstock's own backends and of the `backends` that are named."""
+    """The objects in the folder of a store, by task, backend and kind; `sizes`: their sizes. Knows the objects of
+    Penstock's own backends and of the `backends` that are named."""
     others = {name: factory for name in backends if (factory := _factory(name)) is not None}
     known = {**built_in(), **others}
     found: dict[tuple[int | None, str | None, str], tuple[int, int]] = {}
@@ -44,7 +44,7 @@ def stored_objects(
 
 
 def summed(objects: Iterable[StoredObjects]) -> list[StoredObjects]:
-    """The same over all tasks, by store, backend and kind."""
+    """The objects of all tasks together, by store, backend and kind."""
     found: dict[tuple[str, str | None, str], tuple[int, int]] = {}
     for each in objects:
         place = (each.store, each.backend, each.kind)
@@ -61,7 +61,8 @@ def marker_text(backend: str, marker: str) -> str:
 
 
 def span_text(texts: Iterable[str]) -> str:
-    """What several tasks have: one text if they have the same, else the least and the greatest, numbers as such."""
+    """The texts of several tasks as one: the text if all are equal, else the least and the greatest, numbers as
+    such."""
     ordered = sorted(set(texts), key=lambda text: (text != EMPTY, _natural(text)))
     return ordered[0] if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]}"
 
@@ -82,6 +83,6 @@ def _kind(name: str, backends: Mapping[str, StateBackendFactory]) -> tuple[str |
 
 
 def _natural(text: str) -> list[tuple[int, str]]:
-    """Sorts `9.1` before `10.1`."""
+    """A sort key: `9.1` comes before `10.1`."""
     parts = _NUMBER.split(text)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

@@ -1,4 +1,4 @@
-"""Reading a store as of a checkpoint, from outside of the job: it is restored to a scratch folder."""
+"""Reads a store as of a checkpoint, from outside of the job: it is restored to a scratch folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_whatever
-from penstock.state.restore import Restored, restore_order, restore_store
+from penstock.state.restore import RestoredStore, restore_order, restore_store
 from penstock.state.stores.expiry import Source, live_view
 from penstock.system.base import System
 from penstock.system.registry import open_systems
@@ -34,7 +34,7 @@ from penstock.system.registry import open_systems
 _SCRATCH = "penstock-read-"
 _BLOCK_CACHE_BYTES = 8 << 20
 _WRITE_BUFFER_BYTES = 16 << 20
-"""The most a task's RocksDB takes here: all tasks of a store may be open at once, and each is read once."""
+"""The limit for a task's RocksDB here: all tasks of a store may be open at once, and each is read once."""
 
 
 class StateReader:
@@ -54,7 +54,7 @@ class StateReader:
         scratch: Path | None = None,
     ) -> None:
         """`report` is called with the number of bytes that were read. The scratch folder is made in `scratch`, if it is
-        given, and goes with that; else it is where the system has temporary files, and goes with this process."""
+        given, and removed with it; else it is among the system's temporary files, and removed with this process."""
         self._config = config
         self._roots = BackendRoots(config, objects)
         self._systems = systems
@@ -83,13 +83,13 @@ class StateReader:
     @contextmanager
     def restored(
         self, record: CheckpointRecord, store: str, task: int, backend: str | None = None
-    ) -> Iterator[Restored]:
+    ) -> Iterator[RestoredStore]:
         """One task's part of a store as of a checkpoint, from one backend (by default the first that can). Several may
         be open at once.
 
         Raises:
             NotFoundError: the checkpoint has no such store.
-            CorruptError: it cannot be restored; says from where it was tried.
+            CorruptError: it cannot be restored; names the backends that were tried.
         """
         check_store(record, store)
         own = self.markers(record, task)
@@ -123,15 +123,15 @@ class StateReader:
 
 
 def seen_entries(record: CheckpointRecord, store: str, engine: Engine) -> Source:
-    """The entries of a task's store as the application has them: if they have a time to live, without those that were
-    expired at the checkpoint's batch time."""
+    """The entries of a task's store as the application has them: with a time to live, without those that were expired
+    at the checkpoint's batch time."""
     if not StoreLayout.parse(record.stores[store]).expires:
         return engine
     return live_view(engine, record.batch_time_ms)
 
 
 def check_store(record: CheckpointRecord, store: str) -> None:
-    """Raise NotFoundError, naming those there are, if the checkpoint does not have the store."""
+    """Raise NotFoundError, naming all stores, if the checkpoint does not have the store."""
     if store not in record.stores:
         known = ", ".join(f"`{name}`" for name in record.stores) or "none"
         raise NotFoundError(f"checkpoint {record.id} has no store `{store}`; it has: {known}")

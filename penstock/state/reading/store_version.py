@@ -12,7 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError, NotFoundError, PenstockError
 from penstock.state.reading.reader import StateReader, check_store, seen_entries
-from penstock.state.restore import Restored
+from penstock.state.restore import RestoredStore
 from penstock.state.stores.expiry import Source
 from penstock.system.partitioner import partition_of
 
@@ -26,10 +26,10 @@ class Entry(NamedTuple):
 
 
 class StoreVersion:
-    """A context manager: what it has restored is closed at its end. Of a store with a time to live it has what was not
-    expired at the checkpoint's batch time.
+    """A store at a checkpoint, as a context manager that closes the restored engines. Entries with a time to live that
+    were expired at the checkpoint's batch time are left out.
 
-    It is safe beside a running job, which may let go of the checkpoint at any time: what is restored is looked at only
+    It is safe beside a running job, which may let go of the checkpoint at any time: a restored engine is read only
     once the log was seen, afterwards, to retain the checkpoint still. A checkpoint leaves the log's list before
     anything it needs is deleted or compacted, so until then nothing was.
     """
@@ -56,7 +56,7 @@ class StoreVersion:
         self._backend = backend
         self._told = restored
         self._stack = ExitStack()
-        self._open: dict[int, Restored] = {}
+        self._open: dict[int, RestoredStore] = {}
         self._seen: dict[int, Source] = {}
         self._check_backend()
 
@@ -67,7 +67,7 @@ class StoreVersion:
         self._stack.close()
 
     def has_content_of(self, other: StoreVersion, task: int) -> bool:
-        """Whether both have a marker in common, which stands for one content. Where entries expire, what is seen of it
+        """True if both have a marker in common, which stands for one content. If entries expire, the visible content
         also depends on the checkpoint."""
         if not self.markers(task).items() & other.markers(task).items():
             return False
@@ -77,15 +77,14 @@ class StoreVersion:
 
     @property
     def tasks(self) -> range:
-        """All tasks."""
         return range(self.record.task_count)
 
     def backend(self, task: int) -> str:
-        """Where a task that was read was restored from."""
+        """The backend that a task was restored from. The task must have been read."""
         return self._open[task].backend
 
     def markers(self, task: int) -> dict[str, str]:
-        """Backend -> marker of the store in one task, of the named backend alone if there is one."""
+        """Backend -> marker of the store in one task. Only the named backend, if one was named."""
         found = {
             backend: stores[self.store]
             for backend, stores in self._reader.markers(self.record, task).items()
@@ -98,20 +97,20 @@ class StoreVersion:
         return partition_of(key, self.record.task_count)
 
     def restore(self, tasks: Iterable[int]) -> None:
-        """Restore these tasks, where they are not yet, so that they can be read.
+        """Restore these tasks, unless they are restored already, so that they can be read.
 
         Raises:
             ConfigError: there is no such task.
             NotFoundError: the checkpoint is not retained any more.
-            CorruptError, RetryableError: a task cannot be restored, though it is.
+            CorruptError, RetryableError: a task cannot be restored, though the checkpoint is retained.
         """
         for task in tasks:
             self._restore(task)
         self._check_retained()
 
     def get(self, key: bytes, task: int | None = None) -> list[Entry]:
-        """What the named task has under the key; without one, what its owner has, or else what all others have. A
-        store that is not kept by the partition key may have it in several. Raises as `restore`."""
+        """The named task's entry for the key; without a task, its owner's, or else those of all others. A store that is
+        not kept by the partition key may have the key in several tasks. Raises as `restore`."""
         if task is not None:
             return self._lookup(key, [task])
         owner = self.owner(key)

@@ -1,4 +1,4 @@
-"""Whether the backends of a checkpoint hold the same: each is restored to scratch and digested, key by key.
+"""Compares the backends of a checkpoint: each is restored to scratch and digested, key by key.
 
 Entries with a time to live are compared as they are stored, and with the index of their times.
 """
@@ -16,12 +16,12 @@ from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.state.engines.engine import Engine
 from penstock.state.reading.expiry_check import expiry_problem
 from penstock.state.reading.reader import StateReader
-from penstock.state.reading.timer_check import timer_problem
+from penstock.state.stores.timer_entries import timer_problem
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """What one backend holds of one store: entries, bytes of keys and values, and a SHA-256 over all of them."""
+    """The content of one store in one backend: entries, bytes of keys and values, and a SHA-256 over all of them."""
 
     entries: int
     size_bytes: int
@@ -30,7 +30,8 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class BackendVerdict:
-    """One backend of one store. `digest` is None if it could not be restored, or has no marker in every task."""
+    """The result for one backend of one store. `digest` is None if it could not be restored, or has no marker in every
+    task."""
 
     backend: str
     digest: Digest | None
@@ -39,14 +40,13 @@ class BackendVerdict:
 
 @dataclass(frozen=True, slots=True)
 class StoreVerdict:
-    """All backends of one store."""
+    """The results for all backends of one store."""
 
     store: str
     backends: tuple[BackendVerdict, ...]
 
     @property
     def agrees(self) -> bool:
-        """Whether every backend was restored and all hold the same."""
         digests = {verdict.digest for verdict in self.backends}
         return len(digests) == 1 and None not in digests
 
@@ -59,7 +59,7 @@ def verify(
     `looked_at(store, backend, task)` is called after each restore.
 
     Raises:
-        RetryableError, ConfigError: a backend could not be read for now, which says nothing about what it holds.
+        RetryableError, ConfigError: a backend could not be read for now, which proves nothing about its content.
     """
     verdicts = []
     for store in stores:
@@ -103,7 +103,7 @@ def _look(
 
 
 def digest(engine: Engine) -> Digest:
-    """Of everything an engine holds. Equal only for equal content."""
+    """The digest of an engine's whole content. Equal only for equal content."""
     total, entries, size = hashlib.sha256(), 0, 0
     for key, value in engine.scan(None, None):
         # The lengths keep two entries from looking like one.

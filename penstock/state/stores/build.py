@@ -1,11 +1,11 @@
 """The one place where a task's store is put together.
 
 the task
-  layers      what a job or a test adds: writes that can be undone, checks, ...
-  serdes      objects to bytes and back; of a store with a time to live also when an entry expires
+  layers      additions of a job or a test: writes that can be undone, checks, ...
+  serdes      objects to bytes and back; for a store with a time to live also the expiry of entries
   cache       the bytes of the values used last
   overlay     the running attempt's writes
-engine        what ended batches left; for all attempts of the task
+engine        the content that ended batches left; for all attempts of the task
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ def build_store(
     """A store over an engine.
 
     Args:
-        spec: its name, its serdes, and the time to live of its entries.
-        engine: what ended batches left. It is only read.
-        cache_entries: how many values are kept in memory.
-        time_ms: the time of the first batch that uses it.
-        undoable: whether the writes of a message can be undone.
+        engine: the content that ended batches left. It is only read.
+        cache_entries: the number of values kept in memory.
+        time_ms: the time of the first batch that uses the store.
+        undoable: make the writes of a message undoable.
         layers: more layers, from the inside to the outside. All of them act, in addition to `undoable`.
     """
     store: TaskStore

@@ -14,17 +14,17 @@ class ValueCache:
     """A bounded map from key bytes to value bytes, absent keys included (as None).
 
     It keeps bytes and no objects: `get` decodes them each time. An object that two calls shared could be changed
-    through one key and seen through another, and what a store returns would depend on what was in the cache.
+    through one key and seen through another, and the result of a read would depend on the content of the cache.
 
     Two generations instead of a list of uses: a hit costs one dict lookup. When the young one is full it becomes the
-    old one, and what was in the old one and not used since is forgotten. The last `entries` keys used are therefore
-    always there, and at most twice as many.
+    old one, and entries of the old one that were not used since are forgotten. The last `entries` keys used are
+    therefore always there, and at most twice as many.
     """
 
     def __init__(self, entries: int) -> None:
         self._entries = max(1, entries)
         self.young: dict[bytes, bytes | None] = {}
-        """The young generation; a store looks here first, before it calls `get`."""
+        """The young generation. A store looks here first, before it calls `get`."""
         self._old: dict[bytes, bytes | None] = {}
 
     def get(self, key: bytes) -> Any:
@@ -37,7 +37,6 @@ class ValueCache:
         return value
 
     def put(self, key: bytes, value: bytes | None) -> None:
-        """Remember the value."""
         young = self.young
         young[key] = value
         if len(young) >= self._entries:
@@ -45,7 +44,7 @@ class ValueCache:
             self.young = {}
 
     def put_all(self, changes: Changes) -> None:
-        """Remember every value; of more than fit, those that come last."""
+        """Remember every value; if there are too many, the last ones."""
         if len(changes) >= self._entries:
             self._old = {key: changes[key] for key in islice(changes, len(changes) - self._entries, None)}
             self.young = {}
@@ -56,7 +55,6 @@ class ValueCache:
         self.young.update(changes)
 
     def forget(self, keys: Iterable[bytes] | None) -> None:
-        """Forget the values of these keys; of all if None."""
         if keys is None:
             self.young, self._old = {}, {}
             return

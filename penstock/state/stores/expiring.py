@@ -1,4 +1,4 @@
-"""The store whose entries have a time to live. It takes the place of SerdeStore; others pay nothing for it."""
+"""The store whose entries have a time to live. It takes the place of SerdeStore; other stores pay nothing for it."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ from penstock.state.stores.expiry import (
 from penstock.state.stores.serdes import SerdeStore
 
 AT_MOST = 10_000
-"""Expired entries that an attempt deletes; or as many as it wrote, so that deleting keeps up with writing."""
+"""The number of expired entries that an attempt deletes, or as many as it wrote, so that deleting keeps up with
+writing."""
 _ADOPTED_BYTES = 16 << 20
-"""An attempt gives headers to entries of so many bytes at most."""
 _TO_KEY = len(INDEX) + 8
-"""Where the entry's key begins in its place in the index."""
+"""The position of the entry's key in its place in the index."""
 _PARTS = 16
 """A place in the index is at most this part of the time to live behind the time at which the entry expires. A read that
 is this part later than the last one counts as an access."""
 
 
 class ExpiringStore(SerdeStore):
-    """Entries have a header; `expiry.py` has their form. Overlay and cache hold them with it.
+    """A store of entries with a header; `expiry.py` has their form. Overlay and cache hold them with it.
 
-    What is expired is decided by the batch time alone. Expired entries are deleted by `reclaim`, with the other writes
-    of an attempt, and are not seen until then.
+    Expiry depends on the batch time alone. Expired entries are deleted by `reclaim`, with the other writes of an
+    attempt, and are not seen until then.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class ExpiringStore(SerdeStore):
         self._ttl = ttl
         self._shift = max(0, (ttl.ms // _PARTS).bit_length() - 1)
         self._journal: list[tuple[bytes, Any]] | None = [] if undoable else None
-        """What the overlay had of each key that was written since the mark, in order."""
+        """(key, its former change in the overlay or MISSING) of each write since the mark, in order."""
         self._reclaimed = INDEX
         """No place in the index of the engine is before this key."""
         self._looked = -1
@@ -86,11 +86,12 @@ class ExpiringStore(SerdeStore):
         self._header = header(expires_ms, shift)
         self._index = INDEX + time_bytes(place)
         self._first_of_place, self._behind_place = time_bytes(place - (1 << shift) + 1), time_bytes(place + 1)
-        """What was written with a header between them, and this shift, has the place of what is written now."""
+        """An entry with a header between these two, and this shift, has the same place as an entry that is written
+        now."""
 
     def _open(self) -> None:
-        """Find out whether every entry has a header. If the store has entries from before it had a time to live, their
-        adoption begins."""
+        """Find out if every entry has a header. If the store has entries from before it had a time to live, begin their
+        adoption."""
         meta = self._engine.get(META)
         if meta is not None and has_begun(meta):
             self._adoption = adoption_of(meta)
@@ -208,7 +209,7 @@ class ExpiringStore(SerdeStore):
         return data
 
     def _replace(self, key: bytes, old: bytes | None, data: bytes | None) -> None:
-        """Put the entry, which has this batch's header, or None, in the place of the old one, in the index as well."""
+        """Replace the old entry by the new one, which has this batch's header, or by None; in the index as well."""
         if old is None:
             if data is None:
                 return
@@ -233,7 +234,7 @@ class ExpiringStore(SerdeStore):
     def _entries(self, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
         return live_entries(self._overlay, self._adoption, self._alive, start, end)
 
-    # What has expired.
+    # The expired part.
 
     def reclaim(self) -> None:
         limit = max(AT_MOST, len(self._changes))
@@ -245,14 +246,14 @@ class ExpiringStore(SerdeStore):
             raise self._engine_failed(error) from error
 
     def _delete_expired(self, limit: int) -> None:
-        """Delete expired entries, those first that expired first. The index is read when the batch time has come to the
-        next of its times, and then for as long as there is more to delete."""
+        """Delete expired entries, in the order of expiry. The index is read when the batch time has come to the next of
+        its times, and then for as long as there is more to delete."""
         step = self._now_ms >> self._shift
         if step == self._looked:
             return
         end = INDEX + alive_from(self._now_ms)
         if self._reclaimed < end:
-            # What this attempt has put there is due later, so the engine knows everything that is due.
+            # Entries that this attempt put there are due later, so the engine knows everything that is due.
             changes = self._changes
             due = (place for place, _ in self._engine.scan(self._reclaimed, end) if place not in changes)
             for count, place in enumerate(due):

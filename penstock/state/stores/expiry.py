@@ -1,18 +1,18 @@
-"""How a store with a time to live keeps its entries, as bytes. `R` is a prefix that such a store reserves.
+"""The stored form of the entries of a store with a time to live. `R` is a prefix that such a store reserves.
 
 | key in the engine | value |
 |---|---|
 | the entry's key | its header, its value |
-| `R` 0, what follows `R` in the entry's key | the same, for an entry whose key begins with `R` |
+| `R` 0, the rest of the entry's key | the same, for an entry whose key begins with `R` |
 | `R` 1, time, the entry's key in the engine | empty: the expiry index, in the order of times |
-| `R` 2 | whether every entry has a header, see `Adoption` |
+| `R` 2 | the state of the adoption, see `Adoption` |
 | `R` 3, the entry's key in the engine | empty: the entry has a header, though the adoption has not come to it |
 
 A header is the batch time from which on the entry is expired (8 bytes, big-endian), and one byte: the entry's place in
 the index is that time rounded up to a multiple of 2 to the power of this byte. An entry that is written again soon
 therefore keeps its place, and the index is not written.
 
-Entries keep the order of the application's keys, with a hole where the rest of what `R` begins is.
+Entries keep the order of the application's keys, with a hole for the other keys that begin with `R`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ INDEX_END = META = RESERVED + b"\x02"
 MEMBER = RESERVED + b"\x03"
 MEMBERS_END = RESERVED + b"\x04"
 HEADER = 9
-"""Bytes of a header."""
 UNINDEXED = 255
 """The last byte of the header of an entry that has no place in the index. No such header is stored."""
 _SKIP = len(RESERVED)
@@ -44,8 +43,7 @@ Entry = tuple[bytes, bytes]
 class Source(Protocol):
     """An engine, or an overlay above one."""
 
-    def get(self, key: bytes, /) -> bytes | None:
-        """The value, or None."""
+    def get(self, key: bytes, /) -> bytes | None: ...
 
     def scan(self, start: bytes | None, end: bytes | None, /) -> Iterator[Entry]:
         """The entries with start <= key < end, in order, as they are now."""
@@ -55,12 +53,10 @@ class Source(Protocol):
 
 
 def engine_key(key: bytes) -> bytes:
-    """The key in the engine of an entry."""
     return RESERVED + b"\x00" + key[_SKIP:] if RESERVED <= key < RESERVED_END else key
 
 
 def application_key(key: bytes) -> bytes:
-    """The entry's key, from its key in the engine."""
     return RESERVED + key[_SKIP + 1 :] if RESERVED <= key < RESERVED_END else key
 
 
@@ -80,7 +76,6 @@ def time_bytes(ms: int) -> bytes:
 
 
 def header(expires_ms: int, shift: int) -> bytes:
-    """The header of an entry."""
     return time_bytes(expires_ms) + bytes((shift,))
 
 
@@ -90,7 +85,6 @@ def index_time(expires_ms: int, shift: int) -> int:
 
 
 def index_key(data: bytes, key: bytes) -> bytes:
-    """The place in the index of an entry with a header, by its key in the engine."""
     return INDEX + time_bytes(index_time(int.from_bytes(data[:8], "big"), data[8])) + key
 
 
@@ -104,15 +98,15 @@ def alive_from(now_ms: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """Entries were written before the store had a time to live. From the cursor on, in the order of the engine's keys,
-    they have no header yet, unless they were written since. All of them expire together."""
+    """Progress in giving headers to entries from before the store had a time to live. From the cursor on, in the order
+    of the engine's keys, they have no header yet, unless they were written since. All of them expire together."""
 
     expires_ms: int
     cursor: bytes = b""
 
     @property
     def header(self) -> bytes:
-        """The header that they are read with."""
+        """The header for reading an entry that has none yet."""
         return header(self.expires_ms, UNINDEXED)
 
 
@@ -124,7 +118,7 @@ def meta_bytes(adoption: Adoption | None) -> bytes:
 
 
 def has_begun(meta: bytes | None) -> bool:
-    """Whether the value of META is that of a store with a time to live, in which a batch has ended.
+    """True if `meta` is the value of META in a store with a time to live in which a batch has ended.
 
     Raises:
         IncompatibleError: a newer Penstock wrote it.
@@ -140,13 +134,13 @@ def has_begun(meta: bytes | None) -> bool:
 
 
 def adoption_of(meta: bytes) -> Adoption | None:
-    """The adoption as far as it is not done, from the value of META; None once it is done."""
+    """The pending adoption, from the value of META; None once it is done."""
     rest = meta[len(_VERSION) :]
     return None if rest[:1] == b"\x00" else Adoption(int.from_bytes(rest[1:9], "big"), rest[9:])
 
 
 def is_adopted(source: Source, adoption: Adoption, key: bytes) -> bool:
-    """Whether the entry with this key in the engine has a header, if there is one."""
+    """True if the entry with this key in the engine, if it exists, has a header."""
     return key < adoption.cursor or source.get(MEMBER + key) is not None
 
 
@@ -195,7 +189,6 @@ class LiveEntries:
         self._alive = alive_from(now_ms)
 
     def get(self, key: bytes, /) -> bytes | None:
-        """The value of an entry, or None."""
         place = engine_key(key)
         data = self._source.get(place)
         if data is None:
@@ -205,7 +198,6 @@ class LiveEntries:
         return data[HEADER:] if data >= self._alive else None
 
     def scan(self, start: bytes | None, end: bytes | None, /) -> Iterator[Entry]:
-        """The entries with start <= key < end, in order."""
         return live_entries(self._source, self._adoption, self._alive, start, end)
 
 

@@ -1,4 +1,4 @@
-"""What a store's scans are over, as bytes."""
+"""The bounds of a store's scans, as bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.errors import ConfigError
 
 
 def range_bounds(store: SerdePlace, serde: Serde[Any], from_key: Any, to_key: Any) -> tuple[bytes, bytes]:
-    """Where a range begins (inclusive) and ends (exclusive).
+    """The start (inclusive) and end (exclusive) of a range.
 
     Raises:
         ConfigError: the bytes of the store's keys do not sort as the keys do, or `from_key` comes after `to_key`.
@@ -32,10 +32,10 @@ def range_bounds(store: SerdePlace, serde: Serde[Any], from_key: Any, to_key: An
 
 
 def prefix_bounds(store: SerdePlace, serde: Serde[Any], prefix: Any) -> tuple[bytes, bytes | None]:
-    """Where the keys that begin with the prefix begin (inclusive) and end (exclusive; None: with the last key).
+    """The start (inclusive) and end (exclusive; None: unbounded) of the keys with a prefix.
 
     Raises:
-        SerdeError: keys of this serde have no prefixes, or the prefix is none of theirs.
+        SerdeError: keys of this serde have no prefixes, or this is not one.
     """
     start = _bytes(store, serde, serde.prefix_to_bytes, prefix)
     return start, end_of_prefix(start)

@@ -23,7 +23,7 @@ def _are_bytes(entries: Mapping[Any, Any]) -> bool:
 
 
 class SerdeStore(TaskStore):
-    """Objects are made at the call of `get` and turned into bytes at the call of `put`; nothing is kept of them.
+    """Decodes at the call of `get` and encodes at the call of `put`; no objects are kept.
 
     Overlay and cache are dicts, and each get and put looks into them here: a call to a layer below would cost as much
     as all the rest.
@@ -34,10 +34,10 @@ class SerdeStore(TaskStore):
         self._place = store_place(spec.name)
         self._engine = engine
         self._cache = ValueCache(cache_entries)
-        """What the engine holds of the keys used last. What this attempt wrote is in the overlay."""
+        """The engine's values of the keys used last. This attempt's writes are in the overlay."""
         self._overlay = Overlay(engine)
         self._changes = self._overlay.changes
-        """The overlay's own: each get and put goes here first."""
+        """The dict of the overlay itself: each get and put goes here first."""
         self._fresh = True
         self._gets = self._engine_gets = self._scans = 0
         self._key_serde, self._value_serde = spec.key_serde, spec.value_serde
@@ -48,7 +48,6 @@ class SerdeStore(TaskStore):
         self._puts_bytes = type(self).put is SerdeStore.put and all(
             type(serde).to_bytes is Bytes.to_bytes for serde in (spec.key_serde, spec.value_serde)
         )
-        """Whether what is put is written as it is."""
         self._failure: EngineFailedError | None = None
 
     def __repr__(self) -> str:
@@ -71,7 +70,7 @@ class SerdeStore(TaskStore):
         return self._overlay
 
     def _cacheable(self) -> Changes:
-        """What the attempt before wrote that `get` may ask for."""
+        """Writes of the attempt before that may go into the cache."""
         return self._changes
 
     def take_reads(self) -> Reads:
@@ -83,16 +82,15 @@ class SerdeStore(TaskStore):
         return 0
 
     def mark(self) -> None:
-        """Nothing can be undone here; see UndoableStore."""
+        """Does nothing: writes cannot be undone here; see UndoableStore."""
 
     def undo(self) -> None:
         raise AssertionError(f"store `{self.name}` was built without undo")
 
     def reclaim(self) -> None:
-        """Nothing expires here; see ExpiringStore."""
+        """Does nothing: entries do not expire here; see ExpiringStore."""
 
-    def check(self) -> None:
-        """Nothing is watched here."""
+    def check(self) -> None: ...
 
     def stored(self, key: bytes) -> bytes | None:
         return self._overlay.get(key)
@@ -181,7 +179,7 @@ class SerdeStore(TaskStore):
         return key_bytes
 
     def _scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[Any, Any]]:
-        """The decoded entries. The scan begins now, not when the first entry is asked for."""
+        """The decoded entries. The scan begins now, not when the first entry is read."""
         self._scans += 1
         try:
             entries = self._entries(start, end)
@@ -212,7 +210,6 @@ class SerdeStore(TaskStore):
         return self._place.unwritable("key", self._key_serde, key, error)
 
     def _unreadable(self, key_bytes: bytes, data: bytes) -> SerdeError:
-        """The error for an entry that does not decode: its key does not, or its value."""
         try:
             key = self._decode_key(key_bytes)
         except Exception as error:
@@ -227,7 +224,7 @@ class SerdeStore(TaskStore):
         return not_bytes(self._key_serde, key_bytes, f"store `{self.name}`, key {key!r}")
 
     def _engine_failed(self, error: BaseException) -> BaseException:
-        """What to raise for an error of the engine, which is never the application's."""
+        """The error to raise for a failure of the engine, which is never the application's fault."""
         if isinstance(error, Interrupted):
             return error
         self._failure = EngineFailedError(f"store `{self.name}` cannot be read: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""A store that the job only reads: a view of what side inputs, or somebody else, filled."""
+"""A store that the job only reads: a view of data that side inputs, or another program, filled in."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from penstock.state.stores.view import SideView
 
 
 class SideInputStore(SerdeStore):
-    """Reads a view; each attempt may get another one. A value that it keeps is forgotten when its key has changed."""
+    """Reads a view; each attempt may get another one. A cached value is forgotten when its key has changed."""
 
     def __init__(self, spec: StoreSpec, view: SideView, cache_entries: int) -> None:
         super().__init__(spec, view, cache_entries)
         self._version = view.version
 
     def show(self, view: SideView) -> None:
-        """Read this view from now on. No attempt is running."""
+        """Read this view from now on. No attempt may be running."""
         if view.version != self._version:
             self._cache.forget(view.changed_since(self._version))
             self._version = view.version
@@ -30,11 +30,9 @@ class SideInputStore(SerdeStore):
         self._changes = self._overlay.changes
 
     def begin(self, time_ms: int = 0) -> Overlay:
-        """Nothing is written: the overlay stays empty."""
         return self._overlay
 
-    def undo(self) -> None:
-        """Nothing was written."""
+    def undo(self) -> None: ...
 
     def put(self, key: Any, value: Any) -> Never:
         raise ConfigError(read_only(self.spec))

@@ -1,4 +1,4 @@
-"""What the runtime needs of a task's store, and stores around stores."""
+"""The interface of a task's store to the runtime, and layers around stores."""
 
 from __future__ import annotations
 
@@ -14,28 +14,24 @@ L = TypeVar("L", bound="StoreLayer")
 
 
 class Reads(NamedTuple):
-    """The reads of a store."""
-
     gets: int
     engine_gets: int
-    """Those of the gets that the engine had to answer."""
     scans: int
 
 
 class TaskStore(KeyValueStore[Any, Any]):
-    """One task's instance of a store, for as long as the stage instance it belongs to lives."""
+    """One task's instance of a store. It lives as long as its stage instance."""
 
     spec: StoreSpec
 
     @property
     def name(self) -> str:
-        """The store's name."""
         return self.spec.name
 
     @property
     @abstractmethod
     def failure(self) -> EngineFailedError | None:
-        """What the engine raised, once it has: nothing that was processed since then may count, whether or not the
+        """The engine's error, if there was one: nothing that was processed since then may count, even if the
         application caught it."""
 
     @property
@@ -45,55 +41,55 @@ class TaskStore(KeyValueStore[Any, Any]):
 
     @abstractmethod
     def begin(self, time_ms: int = 0) -> Overlay:
-        """Start an attempt: from now on writes go to the overlay that is returned. The attempt before was applied.
+        """Start an attempt. Writes go to the returned overlay from now on. The attempt before was applied.
 
-        `time_ms` is the batch time, by which entries with a time to live expire. What a task's `init` wrote belongs to
+        `time_ms` is the batch time, by which entries with a time to live expire. Writes of a task's `init` belong to
         the first attempt.
         """
 
     @abstractmethod
     def take_reads(self) -> Reads:
-        """What was read since the last call."""
+        """The reads since the last call."""
 
     @abstractmethod
     def take_expired(self) -> int:
-        """How many expired entries were deleted since the last call."""
+        """The number of expired entries deleted since the last call."""
 
     @abstractmethod
     def mark(self) -> None:
-        """A message begins, whose writes may be undone."""
+        """Begin a message whose writes may be undone."""
 
     @abstractmethod
     def undo(self) -> None:
-        """Put everything back as it was at the mark."""
+        """Undo all writes since the mark."""
 
     @abstractmethod
     def reclaim(self) -> None:
-        """Called when an attempt's input is processed: delete what has expired, so much at most as is quickly done.
-        Nobody reads the store after that before the next attempt. Raises EngineFailedError."""
+        """Delete some expired entries, a limited number. Called after an attempt's input is processed. Nobody reads the
+        store after that before the next attempt. Raises EngineFailedError."""
 
     @abstractmethod
     def check(self) -> None:
-        """Called when an attempt's input is processed. A store that watches its use raises here."""
+        """Called after an attempt's input is processed. A store that watches its use raises here."""
 
     @abstractmethod
     def key_bytes(self, key: Any) -> bytes:
-        """The bytes of a key. Raises SerdeError if the serde does not take it, TypeError if it makes something else."""
+        """Raises SerdeError if the serde does not take the key, TypeError if it does not return bytes."""
 
     @abstractmethod
     def stored(self, key: bytes) -> bytes | None:
-        """The bytes of the value that is stored under the bytes of a key, if there is one that has not expired."""
+        """The bytes of the value under the bytes of a key, if there is one that has not expired."""
 
     def find(self, _kind: type[L]) -> L | None:
-        """The layer of a kind, of this store and those it is around; None if it has none."""
+        """The layer of this kind in this store or one that it wraps; None if there is none."""
         return None
 
 
 class StoreLayer(TaskStore):
-    """A store around another one. A subclass replaces the calls that it is about; all others are the inner store's.
+    """A store around another one. A subclass replaces some calls; all others are the inner store's.
 
-    These are bound to the inner store and cost nothing, except `delete`, `snapshot` and what KeyValueStore makes of
-    other calls: they pass through, so that a layer that replaces `put` and `range` sees them as well.
+    These are bound to the inner store and cost nothing, except `delete`, `snapshot` and the calls that KeyValueStore
+    derives from others: they pass through, so that a layer that replaces `put` and `range` sees them as well.
     """
 
     def __init__(self, inner: TaskStore) -> None:

@@ -17,7 +17,7 @@ class UndoableStore(StoreLayer):
         self._key_bytes = inner.key_bytes
         self._overlay = inner.overlay
         self._journal: list[tuple[bytes, Any]] = []
-        """What the overlay had of each key that was written, in order."""
+        """(key, its former change in the overlay or MISSING) of each write since the mark, in order."""
 
     def begin(self, time_ms: int = 0) -> Overlay:
         self._overlay = self.inner.begin(time_ms)

@@ -1,4 +1,4 @@
-"""What an attempt sees of a store that is filled from the outside: one state of it, whatever is written meanwhile."""
+"""An attempt's view of a store that is filled from the outside: one state of it, despite later writes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class SideView(Engine):
     @property
     @abstractmethod
     def version(self) -> tuple[int, int]:
-        """Which state it is: views of one content with equal versions show the same. The first number changes when the
-        content is another one altogether, the second grows with each update."""
+        """Identifies the state: views of one content with equal versions show the same. The first number changes when
+        the content is replaced as a whole; the second grows with each update."""
 
     @abstractmethod
     def changed_since(self, version: tuple[int, int]) -> Iterable[bytes] | None:
-        """The keys that may have another value than in an earlier view; None if that is not known: any key may."""
+        """The keys that may have another value than in an earlier view; None if unknown: any key may."""
 
     @abstractmethod
     def release(self) -> None:
-        """Let go of the state. Reading then raises EngineFailedError. Idempotent."""
+        """Release the state. Reading then raises EngineFailedError. Idempotent."""
 
     def apply(self, changes: Changes) -> None:
         raise AssertionError("a view is only read")

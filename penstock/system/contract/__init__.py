@@ -1,1 +1,1 @@
-"""What Penstock needs of a system. A system of your own imports it from `penstock.system.base`."""
+"""The contract of a system. A system of your own imports it from `penstock.system.base`."""

@@ -1,4 +1,4 @@
-"""What looks at streams and makes them."""
+"""Admins, which look at streams and make them."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class SystemAdmin(ABC):
         """The ends of every partition, each read atomically."""
 
     def stream_identity(self, stream: str) -> str | None:
-        """What distinguishes the stream from an earlier or later one of its name: a text that stays as long as the
-        stream does, and that no other stream ever has. None if the system has none.
+        """The identity that distinguishes the stream from an earlier or later one of its name: a text that stays as
+        long as the stream does, and that no other stream ever has. None if the system has none.
 
-        What was made from a stream is only valid for the same stream. Raises NotFoundError if there is none.
+        Data made from a stream is only valid for the same stream. Raises NotFoundError if there is none.
         """
         self.partition_count(stream)
         return None
 
     def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
-        """By partition, the transaction that keeps readers from what was appended; partitions without one are left
-        out. A system without transactions of several appends has none.
+        """The transaction that keeps readers from newer messages, by partition; partitions without one are left out. A
+        system without transactions of several appends has none.
 
         Raises NotFoundError if there is no such stream.
         """
@@ -72,15 +72,15 @@ class SystemAdmin(ABC):
 
     @abstractmethod
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
-        """Create the stream; True if it was made, False if it was there already with this many partitions.
+        """Create the stream; True if it was made, False if it existed already with this many partitions.
 
         Idempotent, atomic: no reader sees half a stream.
 
         Args:
             stream: its name in this system.
-            partitions: how many it has, at least 1.
-            retention: when messages are deleted. None accepts what a stream that exists has, and lets a new one keep
-                its messages forever.
+            partitions: the number of its partitions, at least 1.
+            retention: when messages are deleted. None accepts that of an existing stream, and lets a new one keep its
+                messages forever.
 
         Raises:
             IncompatibleError: it exists with another partition count, or with another retention.
@@ -88,11 +88,11 @@ class SystemAdmin(ABC):
         """
 
     def create_compacted(self, stream: str, partitions: int, settings: Mapping[str, str]) -> bool:
-        """Create a stream that keeps the newest record of every key; True if it was made, False if it was there.
+        """Create a stream that keeps the newest record of every key; True if it was made, False if it existed.
 
         Args:
             stream: its name in this system.
-            partitions: how many it has, at least 1.
+            partitions: the number of its partitions, at least 1.
             settings: of the stream, in the system's names. One that exists must compact, no earlier than these say;
                 other differences are logged.
 
@@ -104,7 +104,7 @@ class SystemAdmin(ABC):
         raise IncompatibleError(f"the system of the stream `{stream}` does not compact streams by the age of records")
 
     def compaction(self, stream: str) -> Compaction:
-        """How far the stream may have been compacted by now.
+        """The part of the stream that may have been compacted by now.
 
         Raises:
             NotFoundError: there is no such stream.
@@ -124,7 +124,8 @@ class SystemAdmin(ABC):
         raise ConfigError("this system cannot delete streams")
 
     def retention(self, stream: str) -> StreamRetention:
-        """When the stream deletes its oldest messages. Raises NotFoundError if there is no such stream."""
+        """The limits by which the stream deletes its oldest messages. Raises NotFoundError if there is no such
+        stream."""
         self.partition_count(stream)
         return StreamRetention()
 
@@ -138,7 +139,7 @@ class SystemAdmin(ABC):
         return RecordLimits()
 
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
-        """Change when the stream deletes its oldest messages, and delete those that are to go now.
+        """Change when the stream deletes its oldest messages, and delete the ones that are due now.
 
         A reader that has not read a deleted message gets an error that names its offset and the oldest one. If it
         raises half-way, some partitions have the new limits; calling it again completes it.
@@ -148,7 +149,7 @@ class SystemAdmin(ABC):
             retention: the new limits.
 
         Returns:
-            how many messages were deleted.
+            the number of messages that were deleted.
 
         Raises:
             NotFoundError: there is no such stream.
@@ -157,7 +158,7 @@ class SystemAdmin(ABC):
         raise ConfigError(f"the system of the stream `{stream}` cannot delete old messages")
 
     def end_stream(self, stream: str) -> None:
-        """Say that no message will follow in the stream: its partitions have `PartitionOffsets.ended`. Durable.
+        """Declare that no message will follow in the stream: its partitions have `PartitionOffsets.ended`. Durable.
 
         An append begins the partition again. If this raises half-way, some partitions have ended; calling it again
         completes it.
@@ -202,8 +203,8 @@ class SystemAdmin(ABC):
 
         Args:
             ssp: the partition.
-            startpoint: what was asked for.
-            clamp: whether an offset outside of the partition is moved to the nearest end.
+            startpoint: the place that was asked for.
+            clamp: move an offset outside of the partition to the nearest end.
 
         Raises:
             IncompatibleError: the partition has no such offset; says which it has.
@@ -225,8 +226,8 @@ class SystemAdmin(ABC):
         raise IncompatibleError(f"the system of the stream `{stream}` does not fence writers")
 
     def keeps_progress_of(self, name: str) -> bool:
-        """Whether what writers of this name marked is still there (`WriterTransaction.mark`). Where a system keeps it
-        apart from the messages, somebody may have deleted it; what was published would then be published again.
+        """True if the marks of writers of this name still exist (`WriterTransaction.mark`). If a system keeps them
+        apart from the messages, somebody may have deleted them; published messages would then be published again.
 
         Args:
             name: that of a `WriterIdentity`.
@@ -247,11 +248,11 @@ class SystemAdmin(ABC):
         raise IncompatibleError("this system does not say how far a writer has published")
 
     def published(self, stream: str, name: str, slot: int) -> None:  # noqa: B027
-        """All that a record had for the stream has been published, in every partition.
+        """Note that all messages of a record for the stream have been published, in every partition.
 
         The driver calls it behind the last transaction, and after a crash there again: it is idempotent. A system whose
         transactions are seen at once has nothing to do, as here. One that shows a commit as a whole shows it from now
-        on, and what the job published of earlier records as well.
+        on, together with the published messages of earlier records.
 
         Args:
             stream: its name in this system.
@@ -260,7 +261,7 @@ class SystemAdmin(ABC):
         """
 
     def progress_place(self, name: str) -> str:
-        """Where the system keeps what writers of this name marked, in words, as a user would bring it back.
+        """The place where the system keeps the marks of writers of this name, in words, as a user would restore it.
 
         Args:
             name: that of a `WriterIdentity`.
@@ -268,7 +269,7 @@ class SystemAdmin(ABC):
         return "its record"
 
     def own(self, stream: str, owner: str) -> str:
-        """Who alone writes the stream: `owner`, if nobody was named before. Atomic and durable.
+        """Make `owner` the only writer of the stream, unless it has an owner already. Atomic and durable.
 
         Args:
             stream: the stream's name in this system.
@@ -304,21 +305,21 @@ class SystemAdmin(ABC):
 
         Three kinds of records go, in one atomic, durable step: all before the range; in the range those with a newer
         one of their key in it; and the range's deletes (value None), which have nothing left in it to delete. Records
-        at or above its end stay as they are, and so do those without a key. An empty range drops what is before it.
+        at or above its end stay as they are, and so do those without a key. An empty range drops all before it.
         Offsets do not change and are never used again.
 
         It does nothing while the records that came since the last compaction are less than `min_dirty_ratio` of
-        those it would look at: what many compactions cost then grows with what was written, not with what is there.
+        those it would look at: the cost of many compactions then grows with the amount written, not with the size.
         A dry run only counts, and is not fenced.
 
         Args:
-            offsets: what the partition is to begin with, and to keep the newest records of.
-            writer: who asks for it.
-            min_dirty_ratio: how large a part of the records must have come since the last time, from 0 to 1.
-            dry_run: whether to count only.
+            offsets: the range that the partition is to begin with, and to keep the newest records of.
+            writer: the writer that asks for it.
+            min_dirty_ratio: the part of the records that must have come since the last time, from 0 to 1.
+            dry_run: count only.
 
         Returns:
-            how many records went, or would go.
+            the number of records that went, or would go.
 
         Raises:
             NotFoundError: the range ends beyond upcoming, or begins before one that was compacted earlier.
@@ -329,11 +330,11 @@ class SystemAdmin(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open. No call follows."""
+        """Close connections and files. No call follows."""
 
 
 class _OffsetResolver(StartpointVisitor[SystemStreamPartition, int]):
-    """Asks an admin where a startpoint is."""
+    """Asks an admin for the offset of a startpoint."""
 
     def __init__(self, admin: SystemAdmin, *, clamp: bool) -> None:
         self._admin = admin

@@ -1,4 +1,4 @@
-"""A system by its configuration, and what it can do."""
+"""A system by its configuration, and its abilities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.system.contract.writer import SystemWriter, WriterIdentity
 class System(ABC):
     """A system by its configuration (plain data, picklable); makes admins, readers and writers.
 
-    docs/systems.md shows a whole one in a single file. What it can do beyond the methods, its flags say.
+    docs/systems.md shows a whole one in a single file. The flags declare the abilities that some systems lack.
 
     Example:
         >>> from penstock.system.memory import MemorySystem
@@ -41,44 +41,44 @@ class System(ABC):
         raise ConfigError(f"{cls.__module__}:{cls.__qualname__} cannot be configured: it has no method `configured`")
 
     dense_offsets: ClassVar[bool] = False
-    """Whether offsets have no gaps, so that a range holds as many messages as it is long. Where it is False, how many
-    messages are left to read is not known; offsets are shown instead."""
+    """True if offsets have no gaps, so that a range holds as many messages as it is long. If False, the number of
+    messages left to read is not known; offsets are shown instead."""
     lag_unit: ClassVar[str] = "message"
-    """What `lag` counts, in the singular."""
+    """The unit of `lag`, in the singular."""
     fences: ClassVar[bool] = False
-    """Whether a larger epoch of a writer's name refuses the smaller ones (`SystemAdmin.fence`). Where it is False, a
-    driver that lost its job to another may still append to outputs."""
+    """True if a larger epoch of a writer's name refuses the smaller ones (`SystemAdmin.fence`). If False, a driver that
+    lost its job to another may still append to outputs."""
     compacts_on_request: ClassVar[bool] = False
-    """Whether a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log
-    cleaner does, holds what must be readable up to an offset exactly only where `compacts_by_age` is True."""
+    """True if a record goes only by `SystemAdmin.compact`. A system that drops records in its own time, as a log
+    cleaner does, keeps a range exactly readable up to an offset only if `compacts_by_age` is True."""
     compacts_by_age: ClassVar[bool] = False
-    """Whether a stream of `SystemAdmin.create_compacted` keeps the newest record of every key, and says how far it may
-    have been compacted (`SystemAdmin.compaction`)."""
+    """True if a stream of `SystemAdmin.create_compacted` keeps the newest record of every key, and can tell how far it
+    may have been compacted (`SystemAdmin.compaction`)."""
     keeps_owners: ClassVar[bool] = False
-    """Whether a stream can name who alone writes it (`SystemAdmin.own`). A system that compacts on request must."""
+    """True if a stream can name its only writer (`SystemAdmin.own`). A system that compacts on request must."""
     retains: ClassVar[bool] = False
-    """Whether a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
+    """True if a stream can delete its oldest messages (`SystemAdmin.set_retention`)."""
     ends_streams: ClassVar[bool] = False
-    """Whether somebody can say that a stream has ended (`SystemAdmin.end_stream`). A system where this is False may say
-    so by itself (`PartitionOffsets.ended`)."""
+    """True if a user can declare that a stream has ended (`SystemAdmin.end_stream`). A system where this is False may
+    declare it by itself (`PartitionOffsets.ended`)."""
     commits_atomically: ClassVar[bool] = False
-    """Whether a writer's commit is one step for all partitions (`SystemWriter.begin`), not one for each."""
+    """True if a writer's commit is one step for all partitions (`SystemWriter.begin`), not one for each."""
     reports_appended: ClassVar[bool] = False
-    """Whether a writer's transaction says which offsets its records got (`WriterTransaction.appended`). Where it is
-    False, the system cannot hold durable intermediate streams."""
+    """True if a writer's transaction reports the offsets of its records (`WriterTransaction.appended`). If False, the
+    system cannot hold durable intermediate streams."""
     keeps_progress: ClassVar[bool] = False
-    """Whether a writer can keep how far publishing is in the same atomic step as what it publishes
-    (`WriterTransaction.mark`). Where it is False, no output of the system can be exactly once."""
+    """True if a writer can mark its progress in the same atomic step as the messages it publishes
+    (`WriterTransaction.mark`). If False, no output of the system can be exactly once."""
     readers_seek: ClassVar[bool] = False
-    """Whether a reader that was used reads any range as well as a new one. Where it is False, as for a consumer that
-    fetches ahead, a reader is used again only for the range of its partition that begins behind what it read last."""
+    """True if a used reader reads any range as well as a new one. If False, as for a consumer that fetches ahead, a
+    reader is used again only for a range of its partition that begins behind the last message it read."""
 
     readers_share: ClassVar[bool] = False
-    """Whether one reader reads many partitions as well as a reader for each of them does. A process then keeps one for
-    all partitions, and names what it will read of them (`SystemReader.expect`)."""
+    """True if one reader reads many partitions as well as a reader for each of them does. A process then keeps one for
+    all partitions, and names the coming ranges (`SystemReader.expect`)."""
 
     def messages_in(self, ends: Iterable[PartitionOffsets]) -> int | None:
-        """How many messages are between these ends; None where offsets have gaps, and only reading would tell.
+        """The number of messages between these ends; None if offsets have gaps, and only reading would tell.
 
         Args:
             ends: those of some partitions.
@@ -86,7 +86,7 @@ class System(ABC):
         return sum(end.upcoming - end.oldest for end in ends) if self.dense_offsets else None
 
     def lag(self, position: int, upcoming: int) -> int:
-        """How far a reader is behind the end of a partition, in `lag_unit`. Where offsets have gaps, it is an upper
+        """The distance of a reader from the end of a partition, in `lag_unit`. If offsets have gaps, it is an upper
         bound.
 
         Args:
@@ -97,16 +97,16 @@ class System(ABC):
 
     @abstractmethod
     def admin(self) -> SystemAdmin:
-        """Looks at streams and makes them. It is used by several threads, and closed by its user."""
+        """An admin. It is used by several threads, and closed by its user."""
 
     @abstractmethod
     def reader(self) -> SystemReader:
-        """Reads ranges. It is used by one thread at a time, kept for many ranges, and closed by its user."""
+        """A reader of ranges. It is used by one thread at a time, kept for many ranges, and closed by its user."""
 
     @abstractmethod
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        """Appends. It is used by one thread, and closed by its user.
+        """A writer. It is used by one thread, and closed by its user.
 
         Args:
-            identity: who appends; None appends unfenced, as a person does who publishes by hand.
+            identity: the writer's name and epoch; None appends unfenced, as a person does who publishes by hand.
         """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 _DOUBT = 1.1
-"""Another program compresses, which may be somewhat better at it."""
+"""A tolerance, because another program compresses, which may be somewhat better at it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +13,10 @@ class RecordLimits:
     """The records that a stream refuses, as far as that is certain. The default: none.
 
     Args:
-        needs_key: whether it refuses records without a key.
-        max_bytes: how many bytes a record may have as it is sent, with its key; None: any number.
-        compression: how it is compressed before: `gzip`, `snappy`, `lz4`, `zstd`, or None.
-        max_plain_bytes: how many bytes it may have before; None: any number.
+        needs_key: records without a key are refused.
+        max_bytes: the most bytes of a record as it is sent, with its key; None: any number.
+        compression: the compression before sending: `gzip`, `snappy`, `lz4`, `zstd`, or None.
+        max_plain_bytes: the most bytes before compression; None: any number.
 
     Example:
         >>> RecordLimits(needs_key=True).refused(None, b"v")
@@ -37,7 +37,7 @@ class RecordLimits:
         return min((each for each in (self.max_bytes, self.max_plain_bytes) if each is not None), default=None)
 
     def refused(self, key: bytes | None, value: bytes | None) -> str | None:
-        """Why the stream refuses a record for certain; None if it may take it.
+        """The reason why the stream refuses a record for certain; None if it may take it.
 
         Args:
             key, value: the record's bytes.

@@ -1,4 +1,4 @@
-"""Messages as systems read and write them, and their offsets."""
+"""Messages in their raw form, and their offsets."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The messages of one partition with `start <= offset < end`. Its length is how many there are at most; it is
-    the number of messages where a system has `dense_offsets`.
+    """The messages of one partition with `start <= offset < end`. Its length is the most messages that it can have; it
+    is their number if a system has `dense_offsets`.
 
     Example:
         >>> from penstock.api.ssp import SystemStreamPartition
@@ -37,8 +37,8 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The ends of a partition: `oldest` is the first offset still there (equal to `upcoming` if there is none),
-    `upcoming` the one the next message will get. `ended` says that no message will follow.
+    """The ends of a partition: `oldest` is the first offset that still exists (equal to `upcoming` if there is none),
+    `upcoming` the one the next message will get. `ended` declares that no message will follow.
 
     Example:
         >>> print(PartitionOffsets(oldest=3, upcoming=8))
@@ -51,8 +51,8 @@ class PartitionOffsets:
 
     @property
     def newest(self) -> int | None:
-        """The offset before `upcoming`, or None if the partition holds no message. It is the last message's where a
-        system has `dense_offsets`."""
+        """The offset before `upcoming`, or None if the partition holds no message. It is the last message's if a system
+        has `dense_offsets`."""
         return self.upcoming - 1 if self.upcoming > self.oldest else None
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class PartitionOffsets:
 
 @dataclass(frozen=True, slots=True)
 class Compaction:
-    """How far a stream may have been compacted that a system compacts in its own time.
+    """The extent of compaction in a stream that the system compacts in its own time.
 
     Example:
         >>> Compaction(untouched_from={0: 120}, lag_ms=14_400_000, deletes_stay_ms=86_400_000).untouched_from[0]
@@ -73,15 +73,14 @@ class Compaction:
     untouched_from: Mapping[int, int]
     """By partition, an offset: no record at or above it has gone, and none has made an older one of its key go."""
     lag_ms: int
-    """How old a record is at least before it goes, or makes an older one go."""
+    """The least age of a record before it goes, or makes an older one go."""
     deletes_stay_ms: int
-    """How long a delete (value None) stays after it has made the older records of its key go."""
+    """The time that a delete (value None) stays after it has made the older records of its key go."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction of some writer that is not over, with what is behind its first message: a reader sees none of it
-    yet.
+    """A writer's transaction that is not over, and the messages behind its first one: a reader sees none of them yet.
 
     Example:
         >>> print(OpenTransaction(offset=120, messages=40, since_ms=1_700_000_000_000))
@@ -89,11 +88,11 @@ class OpenTransaction:
     """
 
     offset: int
-    """That of its first message, before which everything can be read."""
+    """The offset of its first message; everything before it can be read."""
     messages: int
-    """How many offsets are behind that: at most so many messages wait."""
+    """The number of offsets behind that: at most so many messages wait."""
     since_ms: int
-    """The timestamp of its first message, in epoch milliseconds; 0 if that is not known."""
+    """The timestamp of its first message, in epoch milliseconds; 0 if unknown."""
 
     def __str__(self) -> str:
         since = f" since {utc_text(self.since_ms)}" if self.since_ms else ""

@@ -11,7 +11,7 @@ _STREAM_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,248}")
 
 
 def is_stream_name(text: str) -> bool:
-    """Whether the text can be a stream's name.
+    """True if the text can be a stream's name.
 
     Example:
         >>> is_stream_name("flights.by-origin"), is_stream_name("flights/by/origin")
@@ -21,7 +21,7 @@ def is_stream_name(text: str) -> bool:
 
 
 def check_stream_name(stream: str) -> None:
-    """Accept what can be a folder here and a topic in Kafka.
+    """Check that a name can be a folder here and a topic in Kafka.
 
     Raises:
         ConfigError: naming the stream and the rule.
@@ -37,15 +37,15 @@ def check_stream_name(stream: str) -> None:
 
 
 def check_options(name: str, options: Mapping[str, str], known: Iterable[str]) -> None:
-    """For `System.configured`: refuse options that a system does not know.
+    """Refuse options that a system does not know; for `System.configured`.
 
     Args:
         name: the system's name in the configuration.
-        options: those that were configured, as `System.configured` gets them.
-        known: those that there are.
+        options: the configured ones, as `System.configured` gets them.
+        known: the existing ones.
 
     Raises:
-        ConfigError: names every unknown option, and those there are.
+        ConfigError: names every unknown option, and all known ones.
 
     Example:
         >>> check_options("archive", {"folder": "/srv"}, ["folder"])

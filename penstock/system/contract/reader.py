@@ -1,4 +1,4 @@
-"""What reads ranges of offsets."""
+"""Readers of ranges of offsets."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.errors import IncompatibleError
 from penstock.system.contract.messages import OffsetRange, RawMessage
 
 CHUNK_BYTES = 8 << 20
-"""How many bytes of keys and values a reader brings at once, if no other number is given."""
+"""The default limit for the bytes of keys and values that a reader brings at once."""
 
 
 class SystemReader(ABC):
@@ -41,12 +41,12 @@ class SystemReader(ABC):
     ) -> Iterator[list[RawMessage]]:
         """Every message of the range, in offset order, in bounded lists.
 
-        The range may be longer than what is wanted of it: the caller may leave the iterator after any list. Nothing
-        behind that list counts as read, and the next range begins there.
+        The range may be longer than needed: the caller may leave the iterator after any list. Nothing behind that list
+        counts as read, and the next range begins there.
 
         Args:
-            offsets: what to read. Only messages with these offsets are in the lists.
-            chunk_messages: how many messages a list has at most.
+            offsets: the range to read. Only messages with these offsets are in the lists.
+            chunk_messages: the most messages in a list.
             chunk_bytes: a list ends with the message with which its keys and values reach so many bytes.
 
         Raises:
@@ -67,24 +67,24 @@ class SystemReader(ABC):
     def read_compacted(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """What `SystemAdmin.compact` left of the range, in offset order, in bounded lists.
+        """The records of the range that `SystemAdmin.compact` has left, in offset order, in bounded lists.
 
-        Applied to an empty map, record by record, it makes the same of it as the whole range would. Keys that were
+        Applied to an empty map, record by record, they give the same as the whole range would. Keys that were
         deleted may not occur at all.
 
         Args:
-            offsets: what to read.
-            chunk_messages: how many messages a list has at most.
+            offsets: the range to read.
+            chunk_messages: the most messages in a list.
             chunk_bytes: a list ends with the message with which its keys and values reach so many bytes.
 
         Raises:
             NotFoundError: the range ends beyond upcoming, or records of it went that it needs: it begins before the
                 partition's compacted part, or ends inside that part.
-            RetryableError: the partition was compacted meanwhile; what was read so far is of no use.
+            RetryableError: the partition was compacted meanwhile; the messages read so far are of no use.
             IncompatibleError: the system drops records in its own time (`System.compacts_on_request`).
         """
         raise IncompatibleError(f"the system of `{offsets.ssp}` does not say which records of a range are gone")
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open. No call follows."""
+        """Close connections and files. No call follows."""

@@ -1,4 +1,4 @@
-"""What appends: writers, their transactions, and who they are."""
+"""Writers, their transactions, and their identities."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.contract.messages import RawRecord
 
 Appended: TypeAlias = Mapping[SystemStreamPartition, tuple[tuple[int, int], ...]]
-"""By partition, the ranges `[start, end)` of the offsets that records got, ascending."""
+"""The ranges `[start, end)` of the offsets that records got, ascending, by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """Who appends, for systems that fence (`System.fences`).
+    """The name and epoch of a writer, for systems that fence (`System.fences`).
 
     Example:
         >>> older, newer = WriterIdentity("sums-1", epoch=4), WriterIdentity("sums-1", epoch=5)
@@ -32,7 +32,7 @@ class WriterIdentity:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Progress:
-    """How far the publication of a writer's outbox is in one partition: everything up to this chunk.
+    """The progress of publishing a writer's outbox in one partition: everything up to this chunk is published.
 
     Example:
         >>> Progress(slot=7, chunk=3) < Progress(slot=8, chunk=0)
@@ -52,7 +52,7 @@ class Progress:
             ssp: the partition.
 
         Raises:
-            IncompatibleError: it is not larger, so the messages that go with it are there already.
+            IncompatibleError: it is not larger, so the messages that go with it are published already.
         """
         if last is not None and self <= last:
             raise IncompatibleError(
@@ -81,20 +81,20 @@ class WriterTransaction(ABC):
 
     @abstractmethod
     def commit(self) -> None:
-        """Make all records durable and readable, each partition's in one atomic step, and where the system commits
-        atomically (`System.commits_atomically`) all partitions' in one.
+        """Make all records durable and readable, each partition's in one atomic step. If the system commits atomically
+        (`System.commits_atomically`), all partitions share one step.
 
-        It returns, or raises, only once nothing is under way. If there are several errors, it raises one that is no
-        RetryableError if there is one. After an error each partition has all of its records or none.
+        It returns, or raises, only once nothing is under way. If there are several errors, it raises a permanent error
+        in preference to a RetryableError. After an error each partition has all of its records or none.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Drop what was added, before a commit or after one that failed. The writer can begin again."""
+        """Drop the added records, before a commit or after one that failed. The writer can begin again."""
 
     def appended(self) -> Appended:
-        """After `commit`: the offsets of its records, and of no others, even if other writers append at the same time.
-        A partition to which nothing was appended is left out.
+        """The offsets of the transaction's records, and of no others, even if other writers append at the same time. To
+        be called after `commit`. A partition without records is left out.
 
         Raises:
             IncompatibleError: the system cannot tell (`System.reports_appended`).
@@ -102,12 +102,12 @@ class WriterTransaction(ABC):
         raise IncompatibleError("the system does not report the offsets of what was appended")
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
-        """Keep how far publishing is, in the same atomic step as the records for the partition: both are there after
-        `commit`, or neither is. Of several marks for a partition, the last one counts.
+        """Keep the progress of publishing in the same atomic step as the records for the partition: after `commit` both
+        exist, or neither does. If a partition has several marks, the last one counts.
 
         Args:
             ssp: the partition; it needs no records.
-            progress: how far publishing is with this transaction. Each mark of a partition is larger than the last one.
+            progress: the progress with this transaction. Each mark of a partition is larger than the last one.
 
         Raises:
             IncompatibleError: the mark is not larger than the last one of this writer's name, or the system does not
@@ -145,9 +145,8 @@ class AppendedAtCommit(WriterTransaction):
     ) -> None:
         """
         Args:
-            append: appends these records to each of these partitions, and does what `commit` promises. It returns what
-                `appended` does, or None where the system cannot tell.
-        """
+            append: appends these records to each of these partitions, and keeps the promises of `commit`. It returns
+                the result of `appended`, or None if the system cannot tell."""
         self._append = append
         self._appended: Appended | None = None
         self._parts: dict[SystemStreamPartition, list[Iterable[RawRecord]]] = {}
@@ -166,7 +165,7 @@ class AppendedAtCommit(WriterTransaction):
         self._parts.clear()
 
     def appended(self) -> Appended:
-        """What the append returned."""
+        """The result of the append."""
         return super().appended() if self._appended is None else self._appended
 
 
@@ -192,10 +191,9 @@ class MarkedAtCommit(AppendedAtCommit):
     ) -> None:
         """
         Args:
-            identity: who appends. Without one, `mark` refuses.
+            identity: the writer's. Without one, `mark` refuses.
             append: as for `AppendedAtCommit`; it also keeps these marks, each in the same step as the records for its
-                partition. A partition with a mark alone is there without records.
-        """
+                partition. A partition with a mark alone is there without records."""
         super().__init__(self._append_marked)
         self._identity = identity
         self._append_all = append
@@ -251,7 +249,7 @@ class SystemWriter(ABC):
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records to the partition as one atomic, durable step; returns the first one's offset.
 
-        They are taken one by one: what they come from need not hold all of them. If it raises, nothing is appended.
+        They are taken one by one, so their source need not hold all of them. If it raises, nothing is appended.
         With no records it takes over from older epochs as any append does, and returns the upcoming offset.
 
         Args:
@@ -283,7 +281,8 @@ class SystemWriter(ABC):
         return AppendedAtCommit(self._append_one_by_one)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last mark of this writer's name in each partition (`WriterTransaction.mark`); none where there is none.
+        """The last mark of this writer's name in each partition (`WriterTransaction.mark`); partitions without one are
+        left out.
 
         No older epoch can mark anything any more once this returns.
 
@@ -303,4 +302,4 @@ class SystemWriter(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release what is open. No call follows."""
+        """Close connections and files. No call follows."""

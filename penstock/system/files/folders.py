@@ -26,37 +26,34 @@ class Folder:
         self._place: tuple[fs.FileSystem, str] | None = None
 
     def exists(self) -> bool:
-        """Whether it is there. An object store has no empty folders."""
+        """An object store has no empty folders."""
         with _explained(f"`{self.url}` cannot be looked for"):
             system, path = self._open()
             return bool(system.get_file_info(path).type == fs.FileType.Directory)
 
     def is_gone(self) -> bool:
-        """Whether it was deleted, or its disk is away. An object store does not say: it has no empty folders."""
+        """True if the folder was deleted, or its disk is away. False in an object store, which has no empty folders."""
         with _explained(f"`{self.url}` cannot be looked for"):
             system, path = self._open()
             return isinstance(system, fs.LocalFileSystem) and system.get_file_info(path).type == fs.FileType.NotFound
 
     def holds(self, name: str) -> bool:
-        """Whether a folder of this name is in it."""
         with _explained(f"`{self.url}` cannot be looked at"):
             system, path = self._open()
             return bool(system.get_file_info(f"{path.rstrip('/')}/{name}").type == fs.FileType.Directory)
 
     def create(self) -> None:
-        """Make it, and the folders above it."""
         with _explained(f"`{self.url}` cannot be made"):
             system, path = self._open()
             system.create_dir(path, recursive=True)
 
     def folders(self) -> list[str]:
-        """The names of the folders in it that hold data, ascending."""
         _, path = self._open()
         return sorted(info.base_name for info in self._infos(path, recursive=False) if _is_folder(info))
 
     def files(self) -> list[FoundFile]:
-        """All data files below it. Files and folders whose names begin with `_` or `.` are none, as for Spark, and an
-        empty file is not complete yet."""
+        """All data files below it. Names that begin with `_` or `.` are ignored, as in Spark, and so is an empty file,
+        which is not complete yet."""
         _, base = self._open()
         found = []
         for info in self._below():
@@ -66,7 +63,7 @@ class Folder:
         return found
 
     def stat(self, path: str) -> FoundFile:
-        """A file that is there. Raises NotFoundError if it is not."""
+        """Raises NotFoundError if the file does not exist."""
         with _explained(f"`{self.url}` cannot be looked at"):
             system, base = self._open()
             info = system.get_file_info(f"{base.rstrip('/')}/{path}")
@@ -76,8 +73,8 @@ class Folder:
 
     @contextmanager
     def reading(self, file: FoundFile) -> Iterator[tuple[fs.FileSystem, str]]:
-        """The file system and the path of a file that is as it was found. What goes wrong while the block runs is
-        raised as an error that names it.
+        """The file system and the path of a file that has not changed since it was found. Errors of the block are
+        raised as errors that name the file.
 
         Raises:
             NotFoundError: the file is gone.
@@ -109,8 +106,8 @@ class Folder:
                 raise
 
     def _below(self) -> list[fs.FileInfo]:
-        """All that is below it. Links to folders are followed, but for one that leads back to a folder which it is in:
-        Arrow itself follows such a link again and again, until the system refuses the path."""
+        """All files and folders below it. Links to folders are followed, except for one that leads back to a folder
+        which contains it: Arrow itself follows such a link again and again, until the system refuses the path."""
         system, path = self._open()
         if not isinstance(system, fs.LocalFileSystem):
             return self._infos(path, recursive=True)
@@ -127,7 +124,7 @@ class Folder:
         return found
 
     def _identity(self, folder: str) -> tuple[int, int] | None:
-        """What a folder of this machine has by whichever path it is found; None if it is gone."""
+        """An identity of a folder of this machine, the same by every path; None if it is gone."""
         with _explained(f"`{self.url}` cannot be listed"):
             try:
                 found = os.stat(folder)
@@ -182,7 +179,6 @@ def _is_folder(info: fs.FileInfo) -> bool:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """What Arrow's file systems raise, as an error of Penstock that begins with `what`."""
     try:
         yield
     except FileNotFoundError as error:

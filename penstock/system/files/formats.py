@@ -22,7 +22,6 @@ from penstock.errors import ConfigError, CorruptError
 Format: TypeAlias = Literal["parquet", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "json", "csv")
 Columns: TypeAlias = Mapping[str, str | None]
-"""The partition columns of a file, and their values."""
 
 _ENDINGS: Mapping[str, Format] = {
     ".parquet": "parquet",
@@ -39,7 +38,7 @@ _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 def format_of(path: str) -> Format:
-    """The format that the end of a file's name says. Raises ConfigError if it says none."""
+    """The format by the end of a file's name. Raises ConfigError if there is none."""
     name = path.rpartition("/")[2].lower()
     for packed in _PACKED:
         name = name.removesuffix(packed)
@@ -56,10 +55,8 @@ def read_rows(system: fs.FileSystem, path: str, kind: Format, first: int, column
     """The rows of a file from a number on, in order, each as JSON.
 
     Args:
-        system, path: where the file is.
-        kind: its format.
-        first: the number of the first row that is wanted, from 0.
-        columns: what the path says; these columns are added to each row.
+        first: the number of the first row to read, from 0.
+        columns: added to each row.
     """
     read = {"parquet": _parquet, "json": _json, "csv": _csv}[kind]
     return read(system, path, first, columns)
@@ -86,7 +83,7 @@ def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> 
 
 
 def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
-    """All columns are text: what a text means is the application's to say."""
+    """All columns are text: the application interprets them."""
     with system.open_input_stream(path, compression="detect") as stream:
         header = io.TextIOWrapper(stream, "utf-8-sig", newline="").readline(_HEADER_CHARACTERS + 1)
     check_budget(len(header), _HEADER_CHARACTERS, f"the header of `{path}`")
@@ -114,7 +111,7 @@ def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iter
 
 
 def _json(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
-    """A line is a message as it is. Blank lines are none."""
+    """Each line is a message, unchanged. Blank lines are skipped."""
     added = orjson.dumps(dict(columns))[1:]
     skip = first
     with system.open_input_stream(path, compression="detect", buffer_size=_BLOCK) as stream:
@@ -147,7 +144,7 @@ def _lines(stream: Any, path: str) -> Iterator[bytes]:
 
 
 def _with(line: bytes, added: bytes) -> bytes:
-    """An object with more fields. Anything else is left as it is: it does not decode as an object either."""
+    """A JSON object with more fields. Any other line is left unchanged: it does not decode as an object either."""
     if not (line.startswith(b"{") and line.endswith(b"}")):
         return line
     own = line[:-1].rstrip()
@@ -155,7 +152,6 @@ def _with(line: bytes, added: bytes) -> bytes:
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
-    """The rows, each as JSON with the partition columns."""
     arrays = [_without_ns(column) for column in batch.columns]
     rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist(maps_as_pydicts="lossy")
     dump: Callable[..., bytes] = orjson.dumps
@@ -173,7 +169,6 @@ def _without_ns(column: pa.Array) -> pa.Array:
 
 
 def _other(value: Any) -> Any:
-    """What JSON has no form for."""
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, bytes):

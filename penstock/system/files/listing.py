@@ -1,11 +1,11 @@
-"""Which files a stream has, in which order and partition: a log of numbered objects that only grows.
+"""The files of a stream, in order and by partition: a log of numbered objects that only grows.
 
     0                 the stream: identity, folder, number of partitions
     1, 2, ...         files that were found together
     whole/<number>    all files up to a number, so that a reader need not get each object
 
 An object is created once, under the next number (`put_if_absent`): of several processes that look at once, one appends,
-and the others read what it appended. What a number names never changes, so every reader at any time has the same
+and the others read its object. The content under a number never changes, so every reader at any time has the same
 files under the same offsets.
 """
 
@@ -68,10 +68,9 @@ class Listing:
     def __init__(self, objects: ObjectStore, prefix: str, folder: str) -> None:
         """
         Args:
-            objects: where the log is.
-            prefix: the folder of its objects there.
-            folder: the URL of the folder with the files.
-        """
+            objects: the store of the log.
+            prefix: the folder of its objects in the store.
+            folder: the URL of the folder with the files."""
         self._objects = objects
         self._prefix = prefix
         self._folder = folder
@@ -85,17 +84,16 @@ class Listing:
 
     @property
     def exists(self) -> bool:
-        """Whether the log was begun, as of the last `read`."""
+        """True if the log was begun, as of the last `read`."""
         return self._stream is not None
 
     @property
     def identity(self) -> str:
-        """What distinguishes this log from any other."""
+        """The identity that distinguishes this log from any other."""
         return self._known.identity
 
     @property
     def partitions(self) -> int:
-        """How many partitions the stream has."""
         return self._known.partitions
 
     def begin(self, partitions: int) -> bool:
@@ -109,7 +107,7 @@ class Listing:
         return begun and self.identity == made.identity
 
     def read(self) -> None:
-        """Read what was appended since the last call.
+        """Read the objects that were appended since the last call.
 
         Raises:
             CorruptError: an object of the log is damaged.
@@ -126,20 +124,17 @@ class Listing:
             self._next += 1
 
     def new(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Those of these files whose path is not listed, oldest first."""
         return sorted(self.unseen(found), key=lambda file: (file.modified_ms, file.path))
 
     def unseen(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Those of these files whose path is not listed, in their order."""
         return [file for file in found if file.path not in self._seen]
 
     def changed(self, found: Iterable[FoundFile]) -> list[FoundFile]:
-        """Those of these files that are listed with another size or time."""
         seen = self._seen
         return [file for file in found if seen.get(file.path, (at := (file.size_bytes, file.modified_ms))) != at]
 
     def append(self, files: Sequence[FoundFile], partition: int | None = None) -> bool:
-        """Append files to a partition, or each to the one with the fewest bytes; False if somebody else appended
+        """Append files to a partition, or each to the one with the fewest bytes. False if another process appended
         meanwhile, whose files have then been read."""
         sizes = list(self._bytes)
         placed = []
@@ -155,7 +150,7 @@ class Listing:
         return appended
 
     def place(self, path: str) -> tuple[int, int | None]:
-        """The partition of a file, and its number there; None for the latter if no such file is listed."""
+        """The partition of a file, and its number there; (-1, None) if no such file is listed."""
         for partition, files in enumerate(self.files):
             for number, file in enumerate(files):
                 if file.path == path:
@@ -163,7 +158,6 @@ class Listing:
         return -1, None
 
     def upcoming(self, partition: int) -> int:
-        """The offset behind the last file of a partition."""
         return len(self.files[partition]) << ROW_BITS
 
     @property
@@ -210,7 +204,7 @@ class Listing:
         self._all += files
 
     def _write_whole(self, number: int) -> None:
-        """An object with all files up to a number takes the place of the one before."""
+        """Write an object with all files up to a number, and delete the one before."""
         wholes = self._objects.list(f"{self._prefix}/whole")
         if self._next != number + 1:
             return  # more has been read already, which belongs to the next one

@@ -1,16 +1,16 @@
-"""What was committed to a folder that Penstock writes: a log of manifests for each partition of the stream.
+"""The commits to a folder that Penstock writes: a log of manifests for each partition of the stream.
 
     _penstock/<partition>/<number>      a manifest; the numbers have no gaps
-    _penstock/commits/<writer>/<slot>   all that the writer had to publish of this slot is there
+    _penstock/commits/<writer>/<slot>   exists once the writer has published everything of this slot
     part-<partition>-<number>-<token>.parquet
 
 A transaction puts its file, and then the manifest of the next number, which names it. The manifest is created once
 (`put_if_absent`), so it is the one step in which rows, progress and the writer's epoch become valid. Each manifest
-repeats what the ones before it said of epochs and progress: the last one alone says all that a writer needs.
+repeats the epochs and progress of the ones before it, so a writer needs the last one alone.
 
-A commit of a job is many transactions, in all partitions and of several processes. Its files are visible once the
-object of their slot is there, which is put last. The slots of a writer are published one after the other: where one is
-complete, those before it are.
+A commit of a job is many transactions, in all partitions and by several processes. Its files are visible once the
+object of their slot exists, which is put last. The slots of a writer are published one after the other: if a slot is
+complete, so are all earlier slots.
 """
 
 from __future__ import annotations
@@ -34,7 +34,6 @@ FORMAT = 1
 MANIFESTS = "_penstock"
 MOST_PARTITIONS = 100_000
 Partitions: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=MOST_PARTITIONS)]
-"""How many partitions a stored object may say that its stream has."""
 
 
 class WrittenFile(Struct):
@@ -51,14 +50,13 @@ class Manifest(Struct, frozen=True):
     format: Count = FORMAT
     token: str = ""
     epochs: dict[str, Count] = {}
-    """The largest epoch of each writer's name that was seen."""
+    """The largest epoch that was seen, by the writer's name."""
     marks: dict[str, tuple[Count, Count]] = {}
-    """How far each has published: slot and chunk."""
+    """The progress of each writer: slot and chunk."""
     files: Count = 0
-    """How many files the partition has, with this one."""
     file: WrittenFile | None = None
     commit: tuple[str, Count] | None = None
-    """The writer's name and the slot with which the file is visible; None: it is so at once."""
+    """The writer's name and the slot with which the file becomes visible; None: at once."""
 
 
 class Commits:
@@ -68,14 +66,13 @@ class Commits:
         """`objects` is the stream's folder."""
         self._objects = objects
         self._newest: dict[str, int] = {}
-        """By the writer's name, a slot that is known to be complete."""
+        """A slot that is known to be complete, by the writer's name."""
 
     def complete(self, name: str, slot: int) -> None:
-        """Everything of the slot is there: readers see it from now on. Idempotent."""
+        """Make everything of the slot visible to readers. Idempotent."""
         self._objects.put_if_absent(_commit(name, slot), msgspec.json.encode({"format": FORMAT, "name": name}))
 
     def has(self, manifest: Manifest) -> bool:
-        """Whether the manifest's file is visible."""
         if manifest.commit is None:
             return True
         name, slot = manifest.commit
@@ -111,7 +108,6 @@ class PartitionLog:
         return self.last
 
     def behind(self, number: int) -> Iterator[tuple[int, Manifest]]:
-        """The manifests behind a number, in order."""
         while True:
             number += 1
             try:
@@ -126,8 +122,8 @@ class PartitionLog:
 
         Args:
             data: the file's bytes.
-            rows: how many it has.
-            kind: the end of its name.
+            rows: their number.
+            kind: the end of the file's name.
 
         Raises:
             FencedError: a larger epoch of the writer's name was seen.
@@ -187,12 +183,12 @@ class PartitionLog:
 
 
 def note_partitions(objects: ObjectStore, partitions: int) -> None:
-    """Write down how many partitions the stream of a folder has. A number that is there already stays."""
+    """Record the partition count of a folder's stream. An existing record stays."""
     objects.put_if_absent(f"{MANIFESTS}/partitions", b"%d" % partitions)
 
 
 def noted_partitions(objects: ObjectStore) -> int | None:
-    """How many partitions the stream of a folder has that Penstock writes; None for any other folder."""
+    """The partition count of a folder that Penstock writes; None for any other folder."""
     key = f"{MANIFESTS}/partitions"
     with suppress(NotFoundError):
         data = objects.get(key)
@@ -202,7 +198,6 @@ def noted_partitions(objects: ObjectStore) -> int | None:
 
 
 def number_of(path: str) -> int:
-    """The number of the manifest that names a file."""
     with decoding(f"`{path}` is not the name of a file that Penstock has written"):
         return int(path.split("-")[2])
 

@@ -27,7 +27,7 @@ class RowForm:
     """The rows of a schema, from messages whose values are JSON objects."""
 
     def __init__(self, text: str) -> None:
-        """Raises ConfigError if the text is no schema."""
+        """Raises ConfigError if the text is not a schema."""
         self.schema = parse_schema(text)
         fields = [(f"f{n}", _python(field.type) | None, None) for n, field in enumerate(self.schema)]
         names = {f"f{n}": field.name for n, field in enumerate(self.schema)}
@@ -37,7 +37,6 @@ class RowForm:
         self._exact = [_needs_arrow(field.type) for field in self.schema]
 
     def problem(self, value: bytes | None) -> str | None:
-        """Why a value is no row of the schema; None if it is one."""
         if value is None:
             return "it has no value, and a file has rows alone"
         try:
@@ -53,7 +52,7 @@ class RowForm:
         return None
 
     def file(self, values: Sequence[bytes | None], kind: Format) -> bytes:
-        """A file of these rows: Parquet, or a line of JSON for each. Raises ConfigError if a value is no row."""
+        """A file of these rows: Parquet, or a line of JSON for each. Raises ConfigError if a value is not a row."""
         for value in values:
             if (problem := self.problem(value)) is not None:
                 raise ConfigError(f"a record cannot be written to a file: {problem}")
@@ -72,7 +71,6 @@ class RowForm:
 
 
 def _zone_advice(problem: str) -> str:
-    """The type for times that have a zone, or have none, where the schema says otherwise."""
     if "with a timezone component" in problem:
         return ". Write the time with its zone, as 2024-01-01T00:00:00Z, or declare a time without one as TIMESTAMP_NTZ"
     if "with no timezone component" in problem:
@@ -82,28 +80,25 @@ def _zone_advice(problem: str) -> str:
 
 @cache
 def row_form(text: str) -> RowForm:
-    """The form of a schema; made once in a process."""
     return RowForm(text)
 
 
 @dataclass(frozen=True, slots=True)
 class RowLimits(RecordLimits):
-    """A stream of files refuses what is no row of its schema."""
+    """The limits of a stream of files: it refuses values that are not rows of its schema."""
 
     schema: str = ""
 
     @property
     def least_bytes(self) -> int | None:
-        """No record is taken without being looked at."""
+        """No record is accepted unchecked."""
         return -1
 
     def refused(self, key: bytes | None, value: bytes | None) -> str | None:
-        """Why it is no row."""
         return row_form(self.schema).problem(value)
 
 
 def _python(kind: pa.DataType) -> Any:
-    """The type of Python that JSON is read as."""
     if pa.types.is_nested(kind):
         return _python_of_nested(kind)
     if pa.types.is_integer(kind):
@@ -133,12 +128,11 @@ def _python_of_nested(kind: pa.DataType) -> Any:
 
 
 def _needs_arrow(kind: pa.DataType) -> bool:
-    """Whether a value of the right type of Python may not fit."""
+    """True if a value of the right Python type may not fit."""
     return bool(pa.types.is_decimal(kind) or pa.types.is_nested(kind) or pa.types.is_timestamp(kind))
 
 
 def _plain(value: Any, kind: pa.DataType) -> Any:
-    """A decoded value as Arrow takes it."""
     if value is None:
         return None
     if pa.types.is_timestamp(kind) and isinstance(value, int):

@@ -30,7 +30,7 @@ def parse_schema(text: str) -> pa.Schema:
     """The schema that a text describes.
 
     Raises:
-        ConfigError: it is none; says where.
+        ConfigError: the text is not a schema; says where.
 
     Example:
         >>> parse_schema("user STRING, places ARRAY<STRUCT<name: STRING>>").names

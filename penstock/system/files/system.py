@@ -46,7 +46,7 @@ from penstock.wording import counted
 logger = logging.getLogger(__name__)
 
 _OPTIONS = ("folder", "format", "listing", "partitions", "poll.ms", "root.key", "root.key.previous")
-"""And `schema`, `schema.<stream>`. The keys of the root come from `job.root.key`."""
+"""The options, with `schema` and `schema.<stream>`. The keys of the root come from `job.root.key`."""
 _PARTITIONS = 4
 _POLL_MS = 1000
 _SHARE = 10
@@ -58,12 +58,12 @@ _NUMBER = re.compile("[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class _Settings:
-    """What `systems.<name>.*` says."""
+    """The settings in `systems.<name>.*`."""
 
     folder: str
     listing: str
     keys: RootKeys
-    """Those of the listing."""
+    """The keys that sign the listing."""
     format: Format | None
     partitions: int | None
     poll_ms: int
@@ -72,21 +72,20 @@ class _Settings:
 
 
 class FilesSystem(System):
-    """Folders of files as inputs: every file is read once, those that are there and those that come. And as outputs,
-    whose rows a manifest makes valid."""
+    """Folders of files as inputs: every file is read once, existing and new ones. As outputs, their rows become valid
+    with a manifest."""
 
     fences: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
     lag_unit: ClassVar[str] = "file"
 
     def __init__(self, name: str, settings: _Settings) -> None:
-        """Made by `configured`."""
         self.name = name
         self.settings = settings
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> FilesSystem:
-        """See `System`; docs/dataframes.md has the options."""
+        """The options are in docs/dataframes.md."""
         schemas = {key: text for key, text in options.items() if key.partition(".")[0] == "schema"}
         check_options(name, {key: text for key, text in options.items() if key not in schemas}, _OPTIONS)
         for needed in ("folder", "listing"):
@@ -109,29 +108,25 @@ class FilesSystem(System):
         return cls(name, settings)
 
     def folder(self, stream: str) -> Folder:
-        """The folder of a stream."""
         return Folder(f"{self.settings.folder.rstrip('/')}/{stream}")
 
     def lag(self, position: int, upcoming: int) -> int:
-        """Files that are not read to their end."""
+        """In files that are not read to their end."""
         return max(0, (upcoming >> ROW_BITS) - (position >> ROW_BITS))
 
     def admin(self) -> FilesAdmin:
-        """See `System`."""
         return FilesAdmin(self)
 
     def reader(self) -> FilesReader:
-        """See `System`."""
         return FilesReader(self)
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        """See `System`."""
         return FilesWriter(
             self.admin(), identity, lambda stream: self.folder(stream).url, self.schema_of, self.written_format()
         )
 
     def written_format(self) -> Format:
-        """The format of outputs. Raises ConfigError if rows are not written in the configured one."""
+        """The format of outputs. Raises ConfigError if outputs cannot have the configured one."""
         if self.settings.format == "csv":
             raise ConfigError(
                 f"`systems.{self.name}.format` = `csv`: outputs are Parquet or lines of JSON, because CSV has "
@@ -152,7 +147,7 @@ class FilesSystem(System):
 
 
 class FilesAdmin(SystemAdmin):
-    """Looks at folders, and lists the files that have come."""
+    """Looks at folders, and lists new files."""
 
     def __init__(self, system: FilesSystem) -> None:
         self._system = system
@@ -163,12 +158,12 @@ class FilesAdmin(SystemAdmin):
         self._warned: set[str] = set()
 
     def partition_count(self, stream: str) -> int:
-        """See `SystemAdmin`. The first call for a folder begins its listing."""
+        """The first call for a folder begins its listing."""
         with self._lock:
             return self._begun(stream).partitions
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
-        """See `SystemAdmin`. Files that have come since the last look are listed now."""
+        """Lists files that are new since the last look."""
         with self._lock:
             listing = self._begun(stream)
             if time.monotonic() >= self._next_look.get(stream, 0.0):
@@ -179,12 +174,12 @@ class FilesAdmin(SystemAdmin):
             return {n: PartitionOffsets(0, listing.upcoming(n)) for n in range(listing.partitions)}
 
     def stream_identity(self, stream: str) -> str:
-        """See `SystemAdmin`: the listing's, without which offsets mean nothing."""
+        """The listing's identity, without which offsets mean nothing."""
         with self._lock:
             return self._begun(stream).identity
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
-        """See `SystemAdmin`: makes the folder, and begins its listing."""
+        """Makes the folder, and begins its listing."""
         check_stream_name(stream)
         if retention is not None and retention != StreamRetention():
             raise ConfigError(f"`{self._system.name}.{stream}` is a folder, whose files Penstock does not delete")
@@ -202,18 +197,17 @@ class FilesAdmin(SystemAdmin):
             return made
 
     def streams(self) -> list[str]:
-        """The folders in the system's folder."""
         return Folder(self._system.settings.folder).folders()
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        """See `SystemAdmin`: that of the first file that was changed last at this time or later."""
+        """The offset of the first file with a modification time at or after this time."""
         with self._lock:
             files = self._begun(ssp.stream).files[ssp.partition]
             later = (number for number, file in enumerate(files) if file.modified_ms >= timestamp_ms)
             return next(later, len(files)) << ROW_BITS
 
     def named_offset(self, ssp: SystemStreamPartition, name: str) -> int:
-        """See `SystemAdmin`: a file is named by its path below the folder, and a row by `path:row`, counted from 0."""
+        """A file is named by its path below the folder, and a row by `path:row`, counted from 0."""
         with self._lock:
             listing = self._begun(ssp.stream)
             path, _, row = name.rpartition(":")
@@ -233,12 +227,10 @@ class FilesAdmin(SystemAdmin):
             ) from error
 
     def close(self) -> None:
-        """See `SystemAdmin`."""
         self._listings.close()
         self._logs.close()
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        """See `SystemAdmin`."""
         self._system.written_format()
         self._system.schema_of(stream)
         with self._lock:
@@ -249,23 +241,19 @@ class FilesAdmin(SystemAdmin):
                 self._logs.get(ssp).append(writer, None, None, 0)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """See `SystemAdmin`: the marks of each partition's last manifest."""
         with self._lock:
             marks = {ssp: self._logs.get(ssp).read().marks.get(name) for ssp in ssps}
         return {ssp: Progress(*mark) for ssp, mark in marks.items() if mark is not None}
 
     def published(self, stream: str, name: str, slot: int) -> None:
-        """See `SystemAdmin`: readers see the commit as a whole."""
         with self._lock:
             self._logs.commits(stream).complete(name, slot)
 
     def record_limits(self, stream: str) -> RecordLimits:
-        """See `SystemAdmin`: a value is a row of the schema."""
         self.partition_count(stream)
         return RowLimits(schema=self._system.schema_of(stream))
 
     def _begun(self, stream: str) -> Listing:
-        """The listing, which is begun if the folder is there."""
         listing = self._listings.get(stream)
         if listing.exists:
             return listing
@@ -315,12 +303,13 @@ class FilesAdmin(SystemAdmin):
             )
 
     def _noted_partitions(self, stream: str) -> int | None:
-        """How many partitions the stream has, if Penstock writes it. Other folders may be where objects cannot be."""
+        """The partition count of the stream, if Penstock writes it. Other folders may be in places that cannot hold
+        objects."""
         return noted_partitions(self._logs.folder(stream)) if self._system.folder(stream).holds(MANIFESTS) else None
 
     def _look_at_manifests(self, stream: str, listing: Listing) -> None:
-        """List what was committed since, each partition's files in the order of their commits. A commit of which a part
-        is missing holds back what is behind it."""
+        """List the new commits, each partition's files in the order of their commits. A commit with a missing part
+        holds back the later ones."""
         folder, commits = self._system.folder(stream), self._logs.commits(stream)
         listing.read()
         for partition in range(listing.partitions):
@@ -348,7 +337,6 @@ class FilesReader(SystemReader):
     def read(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """See `SystemReader`."""
         check_call(offsets, chunk_messages, chunk_bytes)
         files = self._files(offsets)
         position = offsets.start
@@ -367,7 +355,6 @@ class FilesReader(SystemReader):
             yield chunk
 
     def close(self) -> None:
-        """See `SystemReader`."""
         self._close_cursor()
         self._listings.close()
 
@@ -401,7 +388,6 @@ class _Cursor:
         self._rows = self._read(system, file, position & _ROW)
 
     def take(self, messages: int, size_bytes: int, end: int) -> list[RawMessage]:
-        """The next messages below an offset; none at the end of the file."""
         rows = islice(self._rows, min(messages, end - self.position))
         chunk = take_chunk(
             ((offset, self._time_ms, None, row) for offset, row in enumerate(rows, self.position)), size_bytes
@@ -411,7 +397,6 @@ class _Cursor:
         return chunk
 
     def close(self) -> None:
-        """Close the file."""
         self._rows.close()
 
     def _read(self, system: FilesSystem, file: FoundFile, first: int) -> Generator[bytes, None, None]:
@@ -429,7 +414,6 @@ class _Listings:
         self._known: dict[str, Listing] = {}
 
     def get(self, stream: str) -> Listing:
-        """The listing of a stream, which need not exist."""
         if stream not in self._known:
             check_stream_name(stream)
             folder = self._system.folder(stream).url
@@ -438,7 +422,6 @@ class _Listings:
         return self._known[stream]
 
     def close(self) -> None:
-        """Close the store of their objects."""
         self._objects.close()
 
 

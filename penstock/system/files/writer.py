@@ -29,38 +29,33 @@ class Logs:
     """The manifests of partitions, by stream."""
 
     def __init__(self, url_of: Callable[[str], str]) -> None:
-        """`url_of` says where the folder of a stream is."""
         self._url_of = url_of
         self._stores: dict[str, ObjectStore] = {}
         self._logs: dict[SystemStreamPartition, PartitionLog] = {}
         self._commits: dict[str, Commits] = {}
 
     def get(self, ssp: SystemStreamPartition) -> PartitionLog:
-        """That of a partition."""
         if ssp not in self._logs:
             self._logs[ssp] = PartitionLog(self.folder(ssp.stream), ssp)
         return self._logs[ssp]
 
     def commits(self, stream: str) -> Commits:
-        """The commits of a stream."""
         if stream not in self._commits:
             self._commits[stream] = Commits(self.folder(stream))
         return self._commits[stream]
 
     def folder(self, stream: str) -> ObjectStore:
-        """The folder of a stream, as a store of objects."""
         if stream not in self._stores:
             self._stores[stream] = open_store(self._url_of(stream), is_for_others=True)
         return self._stores[stream]
 
     def close(self) -> None:
-        """Close the stores."""
         while self._stores:
             self._stores.popitem()[1].close()
 
 
 class FilesWriter(SystemWriter):
-    """See `SystemWriter`. The value of a record is a JSON object: a row of the stream's schema."""
+    """Appends to folders. The value of a record is a JSON object: a row of the stream's schema."""
 
     def __init__(
         self,
@@ -72,10 +67,9 @@ class FilesWriter(SystemWriter):
     ) -> None:
         """
         Args:
-            url_of: where the folder of a stream is.
-            schema_of: which schema a stream has.
-            kind: the format of its files.
-        """
+            url_of: gives the URL of a stream's folder.
+            schema_of: gives the schema of a stream.
+            kind: the format of its files."""
         self._admin = admin
         self._identity = identity
         self._schema_of = schema_of
@@ -84,12 +78,9 @@ class FilesWriter(SystemWriter):
         self._partitions: dict[str, int] = {}
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
-        """See `SystemWriter`."""
         return self._append_all({ssp: records}, {})[ssp] << ROW_BITS
 
     def begin(self) -> WriterTransaction:
-        """See `SystemWriter`."""
-
         def append(
             parts: Mapping[SystemStreamPartition, Iterable[RawRecord]], marks: Mapping[SystemStreamPartition, Progress]
         ) -> None:
@@ -98,7 +89,7 @@ class FilesWriter(SystemWriter):
         return MarkedAtCommit(self._identity, append)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """See `SystemWriter`. Takes over from older epochs."""
+        """Takes over from older epochs."""
         name = check_may_mark(self._identity).name
         found = {}
         for ssp in ssps:
@@ -109,7 +100,6 @@ class FilesWriter(SystemWriter):
         return found
 
     def close(self) -> None:
-        """See `SystemWriter`."""
         self._logs.close()
         self._admin.close()
 
@@ -118,7 +108,7 @@ class FilesWriter(SystemWriter):
         parts: Mapping[SystemStreamPartition, Iterable[RawRecord]],
         marks: Mapping[SystemStreamPartition, Progress],
     ) -> dict[SystemStreamPartition, int]:
-        """How many files each partition had before. All files are made before the first is put."""
+        """The number of files that each partition had before. All files are made before the first is put."""
         made: dict[SystemStreamPartition, tuple[bytes | None, int]] = {}
         for ssp in sorted(parts):
             values = [_value(record) for record in parts[ssp]]

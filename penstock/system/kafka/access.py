@@ -1,4 +1,4 @@
-"""What a client needs the right to do, and the command that grants it. Pure."""
+"""The rights that a client needs, and the commands of Kafka's own scripts that grant them or change a topic. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Right:
     kind: Literal["topic", "transactional-id", "cluster"] = "topic"
 
     def missing(self, options: KafkaOptions) -> str:
-        """The sentence for an error: who lacks which right, and how to grant it.
+        """The sentence for an error: the user, the missing right, and the way to grant it.
 
         Example:
             >>> options = KafkaOptions("kafka", {"bootstrap.servers": "b:9092", "sasl.username": "shop"}, {})
@@ -49,11 +49,18 @@ b:9092 --add --allow-principal User:shop --operation Read --topic flights`'
 
 
 def topic(operation: str, *names: str) -> Right:
-    """A right on topics."""
     return Right(operation, names)
 
 
 TRANSACTIONS = Right("Write", (PREFIX,), "transactional-id")
 """All transactional ids of Penstock begin with the prefix."""
 IDEMPOTENT = Right("IdempotentWrite", kind="cluster")
-"""What brokers before 2.8 ask of producers."""
+"""Required of producers by brokers before 2.8."""
+
+
+def alter_command(servers: str, topic: str, setting: str) -> str:
+    """The command that changes a setting of a topic, `key=value`. `servers`: the addresses of some brokers."""
+    return (
+        f"kafka-configs.sh --bootstrap-server {servers} --alter --entity-type topics --entity-name {topic} "
+        f"--add-config {setting}"
+    )

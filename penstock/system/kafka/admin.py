@@ -25,6 +25,7 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.kafka import compaction
+from penstock.system.kafka.access import alter_command
 from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.options.options import KafkaOptions, weaknesses
 from penstock.system.kafka.own_topics import fences
@@ -33,13 +34,11 @@ from penstock.system.kafka.own_topics.owners import TOPIC as OWNERS
 from penstock.system.kafka.own_topics.owners import Owners
 from penstock.system.kafka.reading.reader import KafkaReader
 from penstock.system.kafka.reading.uncommitted import first_timestamps
-from penstock.system.kafka.scripts import alter_command
 from penstock.system.kafka.writing import limits
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _said: set[tuple[str, str]] = set()
-"""What this process has warned about, by system."""
 _REPLICAS = "replication.factor"
 _LOOK_MESSAGES = 1000
 
@@ -60,23 +59,23 @@ class KafkaAdmin(SystemAdmin):
         self._owners = Owners(options)
 
     def partition_count(self, stream: str) -> int:
-        """The number of partitions, asked for each time."""
+        """Asks the brokers each time."""
         return self._cluster.partition_count(stream)
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
-        """The ends of every partition. `upcoming` is the end of what is committed: no message of an open transaction is
-        before it. A reader finds fewer messages than offsets where some were compacted or aborted."""
+        """`upcoming` is the end of the committed messages: no message of an open transaction is before it. If some were
+        compacted or aborted, a reader finds fewer messages than offsets."""
         count = self._cluster.partition_count(stream)
         oldest, stable = self._cluster.offsets(stream, range(count), [OffsetSpec.earliest(), OffsetSpec.latest()])
         return {n: PartitionOffsets(min(oldest[n], stable[n]), stable[n]) for n in range(count)}
 
     def held_back(self, stream: str) -> dict[int, int]:
-        """By partition, how many offsets behind upcoming are taken by transactions that are not finished."""
+        """The number of offsets behind upcoming that unfinished transactions take, by partition."""
         return {partition: each.messages for partition, each in self._waiting(stream).items()}
 
     def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
-        """Where more was written than is committed. Aborted and committed messages may be behind an open transaction's
-        first one, too."""
+        """Partitions where more was written than is committed. Aborted and committed messages may be behind an open
+        transaction's first one, too."""
         found = self._waiting(stream)
         since = first_timestamps(self._options, stream, {n: each.offset for n, each in found.items()}) if found else {}
         return {n: replace(each, since_ms=since.get(n, 0)) for n, each in found.items()}
@@ -89,7 +88,6 @@ class KafkaAdmin(SystemAdmin):
         return {n: OpenTransaction(stable[n], written[n] - stable[n], since_ms=0) for n in waiting}
 
     def stream_identity(self, stream: str) -> str | None:
-        """The topic's id."""
         return self._topic_id(stream)
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
@@ -136,9 +134,8 @@ class KafkaAdmin(SystemAdmin):
         return False
 
     def compaction(self, stream: str) -> Compaction:
-        """How far the topic may have been compacted, by `min.compaction.lag.ms`, the timestamps of its messages and
-        this machine's clock. The clocks of the brokers may be behind or ahead by a tenth of the lag, at most 5 minutes.
-        """
+        """By `min.compaction.lag.ms`, the timestamps of the topic's messages and this machine's clock. The clocks of
+        the brokers may be behind or ahead by a tenth of the lag, at most 5 minutes."""
         count = self._cluster.partition_count(stream)
         found = self._cluster.settings(stream)
         lag_ms = int(found.get(compaction.LAG, "0"))
@@ -150,11 +147,11 @@ class KafkaAdmin(SystemAdmin):
         return Compaction(untouched, lag_ms, int(found.get(compaction.DELETES, "0")))
 
     def streams(self) -> list[str]:
-        """Every topic but those of Kafka and Penstock themselves, whose names begin with two underscores."""
+        """Without the topics of Kafka and Penstock themselves, whose names begin with two underscores."""
         return [name for name in self._cluster.topics() if not name.startswith("__")]
 
     def delete_stream(self, stream: str) -> None:
-        """Delete the topic, and wait until the brokers no longer know it."""
+        """Waits until the brokers no longer know the topic."""
         identity = self._topic_id(stream)
         self._cluster.delete(stream)
 
@@ -171,15 +168,13 @@ class KafkaAdmin(SystemAdmin):
             logger.warning("the owner of the deleted `%s` is still in `%s`: %s", self._name(stream), OWNERS, error)
 
     def own(self, stream: str, owner: str) -> str:
-        """Who alone writes the topic (`own_topics.owners`). It holds for the topic, not for another one of its name."""
+        """The owner is recorded in `own_topics.owners`, for this topic, not for another one of its name."""
         return self._owners.own(stream, self._topic_id(stream), owner)
 
     def owner(self, stream: str) -> str | None:
-        """The owner on record."""
         return self._owners.read().owner(self._topic_id(stream))
 
     def owners(self) -> dict[str, str]:
-        """The owners of all topics that have one."""
         found = {}
         known = self._owners.read()
         for stream in known.streams():
@@ -202,7 +197,7 @@ class KafkaAdmin(SystemAdmin):
 
     def record_limits(self, stream: str) -> RecordLimits:
         """By the topic's `max.message.bytes` and `cleanup.policy`, and the client's largest message. A user without the
-        right to read the topic's settings gets those of the client only."""
+        right to read the topic's settings gets the client's limits only."""
         self._cluster.partition_count(stream)
         try:
             settings = self._cluster.settings(stream)
@@ -212,7 +207,7 @@ class KafkaAdmin(SystemAdmin):
         return limits.record_limits(settings, self._options.producer)
 
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
-        """Change the topic's `retention.ms` and `retention.bytes`. The brokers delete what is to go in their own time,
+        """Change the topic's `retention.ms` and `retention.bytes`. The brokers delete old messages in their own time,
         a segment of the log at once (`segment.ms`, `segment.bytes`): 0 is returned.
 
         Raises:
@@ -234,16 +229,15 @@ class KafkaAdmin(SystemAdmin):
         return 0
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
-        """Refuse older epochs of the writer's name, in all topics of the cluster (`own_topics.fences`)."""
+        """Applies to all topics of the cluster (`own_topics.fences`)."""
         self._cluster.partition_count(stream)
         fences.fence(self._options, writer)
 
     def keeps_progress_of(self, name: str) -> bool:
-        """Whether the topic of the writer's name is there."""
+        """True if the topic of the writer's name exists."""
         return fences.has_job_topic(self._options, name)
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last marks, by the topic of the writer's name."""
         if not self.keeps_progress_of(name):
             return {}
         with closing(fences.opened(self._options, name, committed=True)) as log:
@@ -251,15 +245,11 @@ class KafkaAdmin(SystemAdmin):
         return {ssp: marks[place] for ssp in ssps if (place := (ssp.stream, ssp.partition)) in marks}
 
     def progress_place(self, name: str) -> str:
-        """The topic of the writer's name."""
         return f"the topic `{job_topic(name)}` (1 partition, `cleanup.policy=compact`) at {self._options.servers}"
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        """The smallest offset of a message with a timestamp at or after `timestamp_ms`.
-
-        The brokers may name an earlier one, because markers of transactions have the time they were written at: the
-        messages from there on are looked at.
-        """
+        """The brokers may name an earlier offset, because markers of transactions have the time they were written at.
+        Therefore the messages from there on are looked at."""
         check_system(self._options, ssp)
         check_partition(ssp, self._cluster.partition_count(ssp.stream))
         specs = [OffsetSpec.for_timestamp(max(timestamp_ms, 0)), OffsetSpec.latest()]
@@ -275,7 +265,6 @@ class KafkaAdmin(SystemAdmin):
             reader.close()
 
     def close(self) -> None:
-        """Close the connections."""
         self._owners.close()
         self._cluster.close()
 
@@ -283,7 +272,7 @@ class KafkaAdmin(SystemAdmin):
         return str(self._cluster.describe(stream).topic_id)
 
     def _make(self, stream: str, partitions: int, settings: Mapping[str, str], replicas: int) -> bool:
-        """Create the topic; False if it was there with so many partitions. Then no right to create it is needed."""
+        """Create the topic; False if it existed with so many partitions. Then no right to create it is needed."""
         made = not self._is_there(stream) and self._cluster.create(stream, partitions, settings, replicas)
         self._cluster.wait_until(
             f"the topic of `{self._name(stream)}` was created", lambda: self._is_ready(stream, partitions)
@@ -310,7 +299,8 @@ class KafkaAdmin(SystemAdmin):
             return False
 
     def _is_ready(self, stream: str, partitions: int) -> bool:
-        """Whether the topic is known, and each partition has a leader. Another count is there to stay."""
+        """True if the topic is known, and each partition has a leader, or if the count differs, which waiting cannot
+        change."""
         try:
             found = self._cluster.describe(stream).partitions
         except NotFoundError:

@@ -1,4 +1,4 @@
-"""The clients of a system `kafka`: consumers, producers and admins as Penstock sets them up."""
+"""The clients of a system `kafka`: consumers, producers and admins with Penstock's settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ C = TypeVar("C")
 
 LOG = logging.getLogger("penstock.system.kafka")
 _RAISED = frozenset({"FATAL", "TXNERR"})
-"""What librdkafka logs, and the next call of the producer raises: among them that another epoch has taken over."""
+"""Log lines of librdkafka that the next call of the producer raises: among them that another epoch has taken over."""
 _COMMON: Mapping[str, Any] = {
     "client.id": "penstock",
     "log_level": 2,  # a failed connection is logged ten times a second otherwise; errors name the last one
@@ -43,21 +43,20 @@ _PRODUCER_DECIDED: Mapping[str, Any] = {"enable.idempotence": True, "acks": "all
 
 
 class _ClientLog:
-    """The `logger` of a client. What a call raises as well is only for debugging, and nothing is more than a warning:
-    the client goes on trying, and what ends a call is raised."""
+    """The `logger` of a client. Errors that a call raises as well are logged for debugging only, and no line is more
+    than a warning: the client goes on trying, and an error that ends a call is raised."""
 
     def log(self, level: int, message: str, *arguments: str) -> None:
-        """Take a line of the client: its kind, the client's name, the text."""
+        """Log a line of the client. `arguments`: its kind, the client's name, the text."""
         raised = bool(arguments) and arguments[0] in _RAISED
         LOG.log(logging.DEBUG if raised else min(level, logging.WARNING), message, *arguments)
 
 
 def open_consumer(options: KafkaOptions, reported: ClientErrors, decided: Mapping[str, Any] | None = None) -> Consumer:
-    """A consumer to be assigned partitions to; it fetches nothing before.
+    """A consumer without partitions; it fetches nothing before they are assigned.
 
     Args:
-        options: those of the system.
-        reported: gets what the client reports in the background, whenever it is polled.
+        reported: gets the errors that the client reports in the background, whenever it is polled.
         decided: properties that replace those of the options.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Questions to a Kafka cluster: topics, offsets, settings. Every call has a time limit and is tried again within it."""
+"""Questions to a Kafka cluster: topics, offsets, settings. Every call has a time limit and is retried within it."""
 
 from __future__ import annotations
 
@@ -44,35 +44,34 @@ V = TypeVar("V")
 
 _AGAIN = Retry(pause_s=0.02, longest_pause_s=0.5)
 _NO_OFFSET = -1
-"""What an answer has where no message is as late as the time that was asked for."""
+"""The offset in an answer if no message is as late as the time that was asked for."""
 _SPARE_S = 5.0
-"""How much longer than the client itself a call is waited for."""
+"""A call is waited for so much longer than the client itself waits."""
 _LOOK_S = 0.25
-"""What lies between two looks whether the wait for an answer is to end."""
+"""The interval for checking if the wait for an answer is to end."""
 _REFUSED_S = 1.0
-"""After so long without an answer, a report that the client is not let in counts. It may be an old one before."""
+"""After so long without an answer, a report that the client is not let in counts. Before, it may be an old one."""
 SAY_S = 3.0
-"""After so long without an answer, the log says what is tried."""
+"""After so long without an answer, the log names the question."""
 _ASK_AGAIN_S = 1.0
-"""After so long without an answer, and then as often, the client is made to look who is in the cluster. Once it saw no
-broker there, as while the only one registers again, it would not look again by itself. It is asked for the topic and
+"""After so long without an answer, and then as often, the client is made to look for the brokers. Once it saw no
+broker, for example while the only one registers again, it would not look again by itself. It is asked for the topic and
 not for the cluster: librdkafka aborts the process if an answer has neither brokers nor topics."""
 _FIRST_TRY_S = 5.0
-"""How long the first client of a call may take to answer a question. Each further one may take twice as long."""
+"""The time limit for the first client of a call. Each further one may take twice as long."""
 _CHANGES = frozenset({"Create", "Delete", "AlterConfigs"})
-"""Operations that are not tried with another client: the first try may have had its effect."""
+"""Operations that are not retried with another client: the first try may have had its effect."""
 _LIST_S = 5.0
-"""How long one request for all topics is: nothing can end it."""
+"""The time limit of one request for all topics, which nothing can end earlier."""
 
 
-class _Trying(threading.local):
-    """What this thread asks."""
+class _CurrentQuestion(threading.local):
+    """The question of this thread."""
 
     doing = ""
     stream = ""
     began = 0.0
     limit_s = 0.0
-    """How long this try of it may take."""
 
 
 class Cluster:
@@ -81,9 +80,9 @@ class Cluster:
 
     def __init__(self, options: KafkaOptions) -> None:
         self.options = options
-        self._trying = _Trying()
+        self._trying = _CurrentQuestion()
         self._has_said = False
-        """Whether the log has what is tried, since the last answer."""
+        """True if the present question was logged, since the last answer."""
         self._reported = ClientErrors()
         self._client = open_admin(options, self._reported)
         self._replacing = threading.Lock()
@@ -96,24 +95,20 @@ class Cluster:
         )
 
     def partition_count(self, stream: str) -> int:
-        """How many partitions the topic has."""
         return len(self.describe(stream).partitions)
 
     def check(self, ssp: SystemStreamPartition) -> None:
-        """Raises ConfigError for a partition of another system, and NotFoundError if there is none."""
+        """Raises ConfigError for a partition of another system, and NotFoundError if it does not exist."""
         check_system(self.options, ssp)
         check_partition(ssp, self.partition_count(ssp.stream))
 
     def offsets(
         self, stream: str, partitions: Iterable[int], specs: Iterable[OffsetSpec], *, committed: bool = True
     ) -> list[dict[int, int]]:
-        """For each specification, the offset in each partition; -1 where there is none.
+        """The offset in each partition for each specification; -1 if there is none.
 
         Args:
-            stream: its name.
-            partitions: which ones.
-            specs: what is asked for.
-            committed: whether the end is the one of what is committed, or the one of what is written.
+            committed: the end of a partition is that of the committed messages, not of all.
         """
         wanted = [TopicPartition(stream, partition) for partition in partitions]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
@@ -155,7 +150,6 @@ class Cluster:
         return self._call(f"the topic of `{self._name(stream)}` could not be created", ask, stream, "Create")
 
     def delete(self, stream: str) -> None:
-        """Delete a topic."""
         self._call(
             f"the topic of `{self._name(stream)}` could not be deleted",
             lambda: self._one(self._client.delete_topics([stream], **self._limits)),
@@ -175,7 +169,6 @@ class Cluster:
         )
 
     def settings(self, stream: str) -> dict[str, str]:
-        """The settings of a topic, those that hold by default included."""
         resource = ConfigResource(ResourceType.TOPIC, stream)
 
         def ask() -> dict[str, str]:
@@ -185,7 +178,6 @@ class Cluster:
         return self._call(f"the settings of `{self._name(stream)}` could not be read", ask, stream, "DescribeConfigs")
 
     def set(self, stream: str, settings: Mapping[str, str]) -> None:
-        """Change settings of a topic; the others stay as they are."""
         entries = [
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in settings.items()
         ]
@@ -198,14 +190,14 @@ class Cluster:
         )
 
     def topics(self) -> list[str]:
-        """The names of all topics."""
         return self._call(
             f"the topics of the system `{self.options.system}` could not be listed",
             lambda: sorted(self._client.list_topics(timeout=min(self._trying.limit_s, _LIST_S)).topics),
         )
 
     def wait_until(self, what: str, done: Callable[[], bool]) -> None:
-        """Wait for what brokers make known to each other a little later. Raises RetryableError after the time limit."""
+        """Wait for a state that brokers make known to each other a little later. Raises RetryableError after the time
+        limit."""
 
         def look() -> None:
             if not done():
@@ -217,7 +209,6 @@ class Cluster:
         retry(look, self._policy)
 
     def close(self) -> None:
-        """Close the connections."""
         self._client.poll(0)
         del self._client
 
@@ -227,7 +218,7 @@ class Cluster:
 
     @property
     def _limits(self) -> dict[str, float]:
-        """For what changes topics: how long the brokers may take for it as well."""
+        """Limits for changes of topics: of the request, and of the brokers' work."""
         return dict.fromkeys(("request_timeout", "operation_timeout"), self._trying.limit_s)
 
     @property
@@ -235,7 +226,7 @@ class Cluster:
         return Retry(_AGAIN.pause_s, longest_pause_s=_AGAIN.longest_pause_s, within_s=self._limit)
 
     def _call(self, doing: str, ask: Callable[[], V], stream: str | None = None, operation: str = "Describe") -> V:
-        """`operation`: what the client must have the right to do with the stream."""
+        """`operation`: the right that the client needs on the stream."""
         began, tries = time.monotonic(), itertools.count()
         if (changes := operation in _CHANGES) and stream is not None:
             self._await_an_answer(doing, stream)
@@ -269,7 +260,7 @@ class Cluster:
         return retry(once, self._policy)
 
     def _await_an_answer(self, doing: str, stream: str) -> None:
-        """Before a change: one that waits for a client that does not answer could not be tried again."""
+        """Called before a change, because a change that waits for an unresponsive client could not be retried."""
         with suppress(NotFoundError, SystemRefusedError):  # these are answers, too
             self._call(doing, lambda: self._one(self._topic(stream)), stream)
 
@@ -278,14 +269,14 @@ class Cluster:
         return self._client.describe_topics(TopicCollection([stream]), request_timeout=limit_s)
 
     def _replace(self, client: AdminClient) -> None:
-        """Open another client for the one that did not answer. librdkafka's may miss brokers for good that have left
-        and are back, while a new one sees them at once."""
+        """Replace a client that did not answer. librdkafka's may miss brokers for good that have left and are back,
+        while a new one sees them at once."""
         with self._replacing:
             if self._client is client:
                 self._client = open_admin(self.options, self._reported)
 
     def _find_leaders(self, stream: str) -> None:
-        """Let the client ask who leads the partitions: what it knows, it would use again for minutes."""
+        """Make the client ask for the leaders of the partitions: otherwise it would use its old answer for minutes."""
         with suppress(KafkaException):
             self._client.list_topics(stream, min(self._limit, _LIST_S))
 
@@ -320,7 +311,7 @@ class Cluster:
         return future.result(0)
 
     def _look(self) -> None:
-        """Between two waits: take what the client reports. Raises ConfigError if the brokers do not let it in, and
+        """Take the client's reports between two waits. Raises ConfigError if the brokers do not let it in, and
         RetryableError if the call is to end."""
         self._client.poll(0)
         doing, took_s = self._trying.doing, time.monotonic() - self._trying.began
@@ -343,7 +334,6 @@ class Cluster:
 
 
 def check_system(options: KafkaOptions, ssp: SystemStreamPartition) -> None:
-    """Raises ConfigError for a partition of another system."""
     if ssp.system != options.system:
         raise ConfigError(f"`{ssp}` is not a partition of the system `{options.system}`")
 
@@ -355,7 +345,6 @@ def check_partition(ssp: SystemStreamPartition, count: int) -> None:
 
 
 def no_stream(options: KafkaOptions, stream: str) -> NotFoundError:
-    """The error for a topic that is not there."""
     name = f"{options.system}.{stream}"
     return NotFoundError(
         f"the stream `{name}` does not exist on the brokers at {options.servers}; create it with "

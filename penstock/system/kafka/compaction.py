@@ -1,4 +1,4 @@
-"""Which compacted topics keep what is young, and for how long. Pure."""
+"""The compacted topics that keep young records, and for how long. Pure."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _LONGEST_MARGIN_MS = 300_000
 
 
 def margin_ms(lag_ms: int) -> int:
-    """How far the clocks of brokers and clients may differ."""
+    """The possible difference between the clocks of brokers and clients."""
     return min(lag_ms // 10, _LONGEST_MARGIN_MS)
 
 
 def refused(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
-    """What about an older topic would lose records, and what to do; empty if nothing would."""
+    """The settings of an older topic that would lose records, and the remedy; empty if there are none."""
     if found.get(POLICY) != wanted[POLICY]:
         return (
             f"has `{POLICY}={found.get(POLICY)}` and would lose records; set it to `{wanted[POLICY]}`, or name "
@@ -32,7 +32,6 @@ def refused(wanted: Mapping[str, str], found: Mapping[str, str]) -> str:
 
 
 def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> Iterator[str]:
-    """What else is different about an older topic."""
     for key, value in sorted(wanted.items()):
         if key not in (POLICY, LAG, DELETES) and found.get(key) != value:
             yield f"`{key}={found.get(key)}`; a new one would have {value}"

@@ -1,4 +1,4 @@
-"""From the errors of Kafka to those of Penstock."""
+"""Translates the errors of Kafka to those of Penstock."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _AWAY = frozenset(
         KafkaError.OFFSET_NOT_AVAILABLE,
     }
 )
-"""There is no connection, or nobody has taken over yet what a broker did that is away."""
+"""There is no connection, or no broker has yet taken over from one that is away."""
 _RETRIABLE = _AWAY | {
     KafkaError._WAIT_CACHE,
     KafkaError._QUEUE_FULL,
@@ -57,7 +57,6 @@ _RETRIABLE = _AWAY | {
     KafkaError.FETCH_SESSION_ID_NOT_FOUND,
     KafkaError.INVALID_FETCH_SESSION_EPOCH,
 }
-"""What may pass."""
 _OLD_LEADER = frozenset(
     {KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH}
 )
@@ -82,7 +81,7 @@ _RIGHTS = {
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: TRANSACTIONS,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: IDEMPOTENT,
 }
-"""Where the error says which right it is."""
+"""Errors that name the missing right."""
 _NO_ENTRY = frozenset(
     {
         KafkaError.SASL_AUTHENTICATION_FAILED,
@@ -116,14 +115,15 @@ _WRONG = frozenset(
 _DAMAGED = frozenset({KafkaError._BAD_MSG, KafkaError._BAD_COMPRESSION})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.INVALID_PRODUCER_EPOCH, 90})  # 90: PRODUCER_FENCED
 _BROKEN_OFF = ("transport failure", "isconnect", "imed out", "onnection reset", "onnection closed")
-"""What the client says of a connection that ended while it was made: that it was not let in is not known."""
+"""Words of the client for a connection that ended while it was made: a refusal is not certain then."""
 _WAITED = frozenset({KafkaError._TIMED_OUT, KafkaError._MSG_TIMED_OUT, KafkaError._TIMED_OUT_QUEUE})
 
 
 class ClientErrors:
-    """What a client reported while nobody asked: connections that fail, certificates that are refused. Thread-safe.
+    """The errors that a client reports in the background: connections that fail, certificates that are refused.
+    Thread-safe.
 
-    It is the client's `error_cb`; a call that times out says what was reported last.
+    It is the client's `error_cb`; a call that times out quotes the last report.
     """
 
     def __init__(self) -> None:
@@ -131,19 +131,18 @@ class ClientErrors:
         self._last: KafkaError | None = None
 
     def __call__(self, error: KafkaError) -> None:
-        """Keep an error. One that says why nobody gets in is not replaced by one that says that nobody gets in."""
+        """Keep an error. One that names the reason of a refusal is not replaced by one without a reason."""
         with self._lock:
             if self._last is None or self._last.code() not in _NO_ENTRY or error.code() in _NO_ENTRY:
                 self._last = error
 
     @property
     def last(self) -> KafkaError | None:
-        """The last error that was reported."""
         with self._lock:
             return self._last
 
     def forget(self) -> None:
-        """After a call that went well."""
+        """Called after a success."""
         self._last = None
 
     def check(self, doing: str, options: KafkaOptions) -> None:
@@ -154,42 +153,39 @@ class ClientErrors:
 
     @property
     def why(self) -> str:
-        """What was reported last, to be put behind a text."""
+        """The last report, as the end of a sentence."""
         last = self.last
         return "" if last is None else f"; the client reported: {last.str()}"
 
 
 def kafka_error(error: BaseException) -> KafkaError | None:
-    """The KafkaError inside an exception of the client; None if it has none."""
     found = error.args[0] if isinstance(error, KafkaException) and error.args else None
     return found if isinstance(found, KafkaError) else None
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Whether the brokers refuse this producer because another one has its transactional id now, or because they ended
+    """True if the brokers refuse this producer because another one has its transactional id now, or because they ended
     its transaction."""
     return error.code() in _FENCED
 
 
 def is_late(error: KafkaException) -> bool:
-    """Whether no broker answered in time."""
     found = kafka_error(error)
     return found is not None and found.code() in _WAITED
 
 
 def leader_is_old(error: KafkaException) -> bool:
-    """Whether a partition has another leader, or another term of its leader, than the client knows of."""
+    """True if a partition has another leader, or another term of its leader, than the client knows of."""
     found = kafka_error(error)
     return found is not None and found.code() in _OLD_LEADER
 
 
 def is_not_found(error: KafkaError) -> bool:
-    """Whether a topic or partition does not exist."""
     return error.code() in _NOT_FOUND
 
 
 def is_of_group(error: KafkaError) -> bool:
-    """Whether the brokers refuse a consumer group. The client asks for the coordinator of its group, although
+    """True if the brokers refuse a consumer group. The client asks for the coordinator of its group, although
     partitions are assigned by hand and nothing is committed for a group: no right on a group is needed."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
 
@@ -226,11 +222,9 @@ def explain(
     """The error of Penstock for one of Kafka.
 
     Args:
-        error: of a call, or of a message.
-        doing: what failed, such as "the topic `kafka.flights` could not be read".
-        options: those of the system.
-        reported: what the client reported in the background.
-        right: what the brokers refuse if they say that the client may not do it.
+        doing: the failure, such as "the topic `kafka.flights` could not be read".
+        reported: the errors that the client reported in the background.
+        right: the right that is missing if the error is a refusal for want of one.
     """
     found = error if isinstance(error, KafkaError) else kafka_error(error)
     if found is None:
@@ -259,7 +253,6 @@ def explain(
 
 
 def is_away(error: KafkaError | None) -> bool:
-    """Whether it says that no broker answers."""
     return error is not None and error.code() in _AWAY
 
 

@@ -1,8 +1,8 @@
 """Signatures of Penstock's own records, in a header of theirs. Pure.
 
-The header is the id of the key and an HMAC over the topic, the record's key, and its value or that it has none. Nobody
-without the key can make such a record, or move one to another key or topic. Somebody who may write to the topic can
-still write one again that was there before, or let the brokers' compaction delete one, by a record of the same key.
+The header is the id of the key and an HMAC over the topic, the record's key, and its value or the fact that it has
+none. Nobody without the key can make such a record, or move one to another key or topic. Somebody who may write to the
+topic can still repeat an earlier record, or let the brokers' compaction delete one, by a record of the same key.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
 HEADER = "penstock.signature"
 
 Headers: TypeAlias = Iterable[tuple[str, str | bytes | None]] | None
-"""Those of a record that was read."""
 SentHeaders: TypeAlias = list[tuple[str, str | bytes | None]]
-"""Those that a record is written with."""
 
 
 class Signature(Enum):
-    """What the signature of a record says. The value says it in words."""
+    """The result of checking the signature of a record. The value is its description."""
 
     GENUINE = "it is signed with a key of this job"
     NONE = "it has no signature"
@@ -46,24 +44,20 @@ class RecordSigner:
         """
         Args:
             keys: the first one signs; each of them verifies.
-            takes_unsigned: whether records without a signature count too, although there is a key.
-        """
+            takes_unsigned: accept records without a signature too, although there is a key."""
         self._signer = RootSigner(keys) if keys is not None and keys.all else None
         self._takes_unsigned = takes_unsigned
 
     @property
     def has_key(self) -> bool:
-        """Whether records are signed."""
         return self._signer is not None
 
     def headers(self, topic: str, key: bytes, value: bytes | None) -> SentHeaders:
-        """The headers that a record is written with."""
         if self._signer is None:
             return []
         return [(HEADER, self._signer.current + _mac(self._signer, self._signer.current, topic, key, value))]
 
     def signature(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Signature:
-        """What the signature of a record that was read says."""
         found = [each for name, each in headers or () if name == HEADER]
         if not found:
             return Signature.NONE
@@ -77,14 +71,14 @@ class RecordSigner:
         return Signature.GENUINE if hmac.compare_digest(signed[ID_BYTES:], expected) else Signature.WRONG
 
     def counts(self, signature: Signature) -> bool:
-        """Whether a record with such a signature is one of this job."""
         if signature is Signature.NONE:
             return self._signer is None or self._takes_unsigned
         return signature is Signature.GENUINE
 
 
 def _mac(signer: RootSigner, named: bytes, topic: str, key: bytes, value: bytes | None) -> bytes:
-    """No object of a root has a key with the byte 0: its signature holds for no record, nor the other way round."""
+    """No object of a root has a key with the byte 0, so its signature is never valid for a record, nor the other way
+    round."""
     mac = signer.mac(b"\0kafka\0%s\0%s" % (topic.encode(), key), named)
     mac.update(b"\0" if value is None else b"\1" + value)
     return mac.digest()

@@ -51,19 +51,18 @@ class KafkaSystem(System):
         return cls(name, parse_options(name, options))
 
     def admin(self) -> SystemAdmin:
-        """An admin; it keeps its connections open."""
+        """The admin keeps its connections open."""
         from penstock.system.kafka.admin import KafkaAdmin
 
         return KafkaAdmin(self.options)
 
     def reader(self) -> SystemReader:
-        """A reader; it keeps a consumer."""
+        """The reader keeps a consumer."""
         from penstock.system.kafka.reading.reader import KafkaReader
 
         return KafkaReader(self.options)
 
     def writer(self, identity: WriterIdentity | None) -> SystemWriter:
-        """A writer; without an identity it appends unfenced."""
         from penstock.system.kafka.writing.writer import KafkaWriter
 
         return KafkaWriter(self.options, identity)
@@ -72,8 +71,8 @@ class KafkaSystem(System):
         """Sign the records in the topic of the writer's name with the current key, and fence older epochs. Idempotent.
 
         Args:
-            writer: a name that a job writes under that does not run, and the epoch of a claim of its log.
-            takes_unsigned: whether records without a signature are trusted, and signed too.
+            writer: a name that a stopped job writes under, and the epoch of a claim of its log.
+            takes_unsigned: trust records without a signature, and sign them too.
         """
         from penstock.system.kafka.own_topics import fences
 

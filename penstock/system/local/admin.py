@@ -52,20 +52,18 @@ class LocalAdmin(SystemAdmin):
         self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
 
     def partition_count(self, stream: str) -> int:
-        """The number of partitions, read again each time. Raises NotFoundError saying how to create the stream."""
+        """Read again each time. Raises NotFoundError with the command that creates the stream."""
         return self._files.describe(stream).partitions
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
-        """The ends of every partition, each read atomically. Raises NotFoundError if there is no such stream."""
         ssps = self._partitions(stream)
         return {ssp.partition: self._ends(ssp) for ssp in ssps}
 
     def stream_identity(self, stream: str) -> str | None:
-        """The uid in `stream.json`."""
         return self._files.describe(stream).uid
 
     def complete_from(self, stream: str) -> dict[int, int]:
-        """Where the last compaction or deletion by retention ended, read atomically in each partition."""
+        """The end of the last compaction or deletion by retention, read atomically in each partition."""
 
         def look(ssp: SystemStreamPartition) -> int:
             path = self._files.partition_path(ssp)
@@ -75,7 +73,7 @@ class LocalAdmin(SystemAdmin):
         return {ssp.partition: look(ssp) for ssp in self._partitions(stream)}
 
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:
-        """Create the stream and, if need be, the system's folder; see `LocalFiles.create`."""
+        """Creates the system's folder, too, if need be; see `LocalFiles.create`."""
         made = self._files.create(stream, partitions, retention or StreamRetention())
         if retention is not None and (found := self.retention(stream)) != retention:
             name = f"{self._files.system}.{stream}"
@@ -86,25 +84,19 @@ class LocalAdmin(SystemAdmin):
         return made
 
     def streams(self) -> list[str]:
-        """Every stream that was published whole."""
         return self._files.streams()
 
     def delete_stream(self, stream: str) -> None:
-        """See `LocalFiles.delete`. Whoever appends or reads next finds no stream."""
         self._files.delete(stream)
 
     def retention(self, stream: str) -> StreamRetention:
-        """When the stream deletes its oldest messages."""
         path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
         with self._pool.use(path) as connection:
             return read_retention(connection, path)
 
     def set_retention(self, stream: str, retention: StreamRetention) -> int:
-        """See `SystemAdmin.set_retention`.
-
-        Partition 0 gets limits first and loses them last, in transactions that also see the stream's owner: what has
-        an owner has no limit in any partition. Appends wait for a piece of what is deleted, not for all of it.
-        """
+        """Partition 0 gets limits first and loses them last, in transactions that also see the stream's owner: a stream
+        with an owner has no limit in any partition. Appends wait for one piece of the deletion, not for all of it."""
         first, *others = self._partitions(stream)
         path = self._files.partition_path(first)
 
@@ -125,7 +117,7 @@ class LocalAdmin(SystemAdmin):
         return sum(self._trim(ssp) for ssp in (first, *others)) if retention.is_limited else 0
 
     def end_stream(self, stream: str) -> None:
-        """See `SystemAdmin.end_stream`: a row in each partition's file, which the next append makes void."""
+        """Puts a row in each partition's file, which the next append makes void."""
         if (owner := self.owner(stream)) is not None:
             raise ConfigError(
                 f"the stream `{self._files.system}.{stream}` is {owned_stream(owner)}, which ends with its owner: "
@@ -139,7 +131,6 @@ class LocalAdmin(SystemAdmin):
         in_parallel(end_one, self._partitions(stream))
 
     def progress_of(self, name: str, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last marks."""
         found = {}
         for ssp in ssps:
             path = self._files.partition_path(ssp)
@@ -149,11 +140,8 @@ class LocalAdmin(SystemAdmin):
         return found
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        """The smallest offset with a timestamp at or after `timestamp_ms`, in whatever order timestamps are.
-
-        It costs a look-up and a scan inside one append: the first message that late is in the first append that
-        raised the largest timestamp that far.
-        """
+        """Timestamps may be in any order. It costs a look-up and a scan inside one append: the first message that late
+        is in the first append that raised the largest timestamp that far."""
         with self._pool.use(self._files.partition_path(ssp)) as connection:
             found = connection.execute(_AT_TIME, {"t": timestamp_ms}).fetchone()
         return stored_integer(found[0], self._files.partition_path(ssp), "an offset")
@@ -174,7 +162,7 @@ class LocalAdmin(SystemAdmin):
         in_parallel(fence_one, self._partitions(stream))
 
     def own(self, stream: str, owner: str) -> str:
-        """See `SystemAdmin.own`: a row in the file of partition 0."""
+        """The owner is a row in the file of partition 0."""
         ssp = SystemStreamPartition(self._files.system, stream, 0)
         with self._open_alone(ssp) as connection, transaction(connection):
             retention = read_retention(connection, self._files.partition_path(ssp))
@@ -189,7 +177,6 @@ class LocalAdmin(SystemAdmin):
             return str(connection.execute("SELECT name FROM owner").fetchone()[0])
 
     def owner(self, stream: str) -> str | None:
-        """The owner on record."""
         path = self._files.partition_path(SystemStreamPartition(self._files.system, stream, 0))
         with self._pool.use(path) as connection:
             return owner_of(connection)
@@ -197,9 +184,9 @@ class LocalAdmin(SystemAdmin):
     def compact(
         self, offsets: OffsetRange, writer: WriterIdentity, *, min_dirty_ratio: float = 0.0, dry_run: bool = False
     ) -> int:
-        """See `SystemAdmin.compact`. The file keeps its size: new records take the place of those that went.
+        """The file keeps its size: new records take the place of the dropped ones.
 
-        Appends wait only while the records are deleted, not while they are looked for.
+        Appends wait only while the records are deleted, not during the search for them.
         """
         path = self._files.partition_path(offsets.ssp)
         pool = ConnectionPool(self._files.busy_timeout_ms, self._files.open)  # its scan must not hold up offsets()
@@ -219,7 +206,6 @@ class LocalAdmin(SystemAdmin):
             pool.close()
 
     def close(self) -> None:
-        """Close the files."""
         self._pool.close()
 
     def _partitions(self, stream: str) -> list[SystemStreamPartition]:

@@ -1,8 +1,8 @@
 """Compaction of a partition of the local system.
 
-What was compacted is in a separate table, `compacted`, which the first compaction or the first deletion by retention
-makes. Its one row says where the partition begins, up to where it is compacted,
-and how many records were left there.
+The state of compaction is in a separate table, `compacted`, which the first compaction or the first deletion by
+retention makes. Its one row has the start of the partition, the end of its compacted part, and the number of records
+left there.
 """
 
 from __future__ import annotations
@@ -40,15 +40,14 @@ DELETE FROM peak WHERE timestamp < (SELECT MAX(timestamp) FROM peak) AND NOT EXI
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What a compaction would do: how many records go, and how many stay in and before its range."""
+class CompactionPlan:
+    """The records that a compaction would drop, and those that stay in and before its range."""
 
     superseded: int
     kept: int
 
 
 def read_compacted_state(connection: sqlite3.Connection) -> Compacted:
-    """What compactions made of the partition so far."""
     if connection.execute(_EXISTS).fetchone() is None:
         return Compacted()
     row = connection.execute("SELECT start_offset, end_offset, kept FROM compacted").fetchone()
@@ -58,27 +57,27 @@ def read_compacted_state(connection: sqlite3.Connection) -> Compacted:
     return Compacted(*(stored_integer(value, path, "what was compacted") for value in row))
 
 
-def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> Found:
-    """Find what a compaction of the range drops, and keep it with the connection for `drop_superseded`.
+def find_superseded(connection: sqlite3.Connection, offsets: OffsetRange) -> CompactionPlan:
+    """Find the records that a compaction of the range drops, and keep them with the connection for `drop_superseded`.
 
-    It takes no lock that an append would wait for. The records of the range are there already and never change, so
-    what is found stays true.
+    It takes no lock that an append would wait for. The records of the range exist already and never change, so
+    the result stays true.
     """
     connection.execute(_FIND, {"start": offsets.start, "end": offsets.end})
     superseded = connection.execute("SELECT COUNT(*) FROM temp.superseded").fetchone()[0]
     total = connection.execute("SELECT COUNT(*) FROM message WHERE offset < ?", (offsets.end,)).fetchone()[0]
-    return Found(superseded, total - superseded)
+    return CompactionPlan(superseded, total - superseded)
 
 
 def drop_superseded(connection: sqlite3.Connection, offsets: OffsetRange, kept: int) -> None:
-    """Drop what was found and say that the range is compacted; in the caller's transaction."""
+    """Drop the records that were found and record the range as compacted; in the caller's transaction."""
     connection.execute(_DROP)
     connection.execute(_DROP_PEAKS)
     _write(connection, read_compacted_state(connection).with_range(offsets, kept))
 
 
 def raise_start(connection: sqlite3.Connection, start: int) -> None:
-    """Say that everything before `start` was dropped; in the caller's transaction."""
+    """Record that everything before `start` was dropped; in the caller's transaction."""
     _write(connection, read_compacted_state(connection).with_start(start))
 
 

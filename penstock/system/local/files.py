@@ -1,17 +1,17 @@
-"""The local system on disk: where streams lie, how one is published whole, and what a partition's file holds.
+"""The local system on disk: the place of streams, publishing one as a whole, and the tables of a partition's file.
 
 ```
-<root>/<stream>/stream.json         format, partition count, uid; there only when everything else is
+<root>/<stream>/stream.json         format, partition count, uid; exists only when everything else does
 <root>/<stream>/<partition>.db      SQLite, WAL: message, head, peak, fence; mark, once something was appended;
                                     compacted, once it was; retention, if it has a limit;
-                                    ended, once somebody said so, with the next offset at that time;
+                                    ended, once a user declared so, with the next offset at that time;
                                     progress, once a writer marked how far it has published;
                                     owner, in partition 0 of a stream that has one
 <root>/.deleting-<random>/          a stream that was deleted, until its files are removed
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced
 ```
 
-`head` is one row: whose partition this is, and the next offset, which only ever grows: no number is used twice even
+`head` is one row: the name of this partition, and the next offset, which only ever grows: no number is used twice even
 when old messages are gone. `peak` has a row for each append that raised the largest timestamp so far (that timestamp,
 the append's first offset): enough to find an offset by time without an index on every message.
 """
@@ -54,7 +54,8 @@ CREATE TABLE fence (writer TEXT PRIMARY KEY, epoch INTEGER NOT NULL)
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """What `stream.json` says: the partition count, and a uid minted once, which tells a stream from its namesake."""
+    """The content of `stream.json`: the partition count, and a uid minted once, which tells a stream from its
+    namesake."""
 
     partitions: Positive
     uid: str
@@ -62,7 +63,7 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
-    """The folder of one local system: builds every path, publishes streams, tells what is there."""
+    """The folder of one local system: builds every path, and publishes and lists streams."""
 
     system: str
     root: str
@@ -80,7 +81,7 @@ class LocalFiles:
         return os.path.join(self.root, ssp.stream, f"{ssp.partition}.db")
 
     def describe(self, stream: str) -> StreamInfo:
-        """What `stream.json` says.
+        """The content of `stream.json`.
 
         Raises:
             NotFoundError: there is no such stream; says how to create it.
@@ -98,7 +99,7 @@ class LocalFiles:
         return _parse(content, path)
 
     def open(self, path: str) -> sqlite3.Connection:
-        """Open the partition at a path made by `partition_path`, checking that it is the one the path says.
+        """Open the partition at a path made by `partition_path`, checking that the file belongs there.
 
         Raises:
             NotFoundError: there is no such stream, or it has no such partition.
@@ -121,7 +122,8 @@ class LocalFiles:
         return connection
 
     def create(self, stream: str, partitions: int, retention: StreamRetention) -> bool:
-        """Publish an empty stream in one step; True if this call made it. The retention is of a stream that it makes.
+        """Publish an empty stream in one step; True if this call made it. The retention applies only to a stream that
+        it makes.
 
         It is built aside, synced, and renamed into place, which fails if something is there: of several processes
         that create it at once one does, and nobody ever sees a part of it.
@@ -160,7 +162,6 @@ class LocalFiles:
         return False
 
     def streams(self) -> list[str]:
-        """The names of all streams, ascending."""
         try:
             found = os.listdir(self.root)
         except (FileNotFoundError, NotADirectoryError):
@@ -174,8 +175,8 @@ class LocalFiles:
         )
 
     def delete(self, stream: str) -> None:
-        """Delete a stream: it is renamed, which is one step, and then removed. What an earlier call left that was cut
-        off in between is removed as well.
+        """Delete a stream: it is renamed, which is one step, and then removed. The remains of an interrupted earlier
+        call are removed as well.
 
         Raises:
             NotFoundError: there is no such stream.

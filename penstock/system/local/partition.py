@@ -1,4 +1,4 @@
-"""What the admin, readers and writers share of a partition: its ends, its fence, its owner."""
+"""The parts of a partition that admin, readers and writers share: its ends, its fence, its owner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OWNER_EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'ow
 
 
 def partition_ends(connection: sqlite3.Connection, path: str) -> PartitionOffsets:
-    """The ends of the partition. Raises CorruptError if they do not fit each other."""
+    """Raises CorruptError if the ends contradict each other."""
     oldest, newest, upcoming = connection.execute(_ENDS).fetchone()
     upcoming = stored_integer(upcoming, path, "its next offset")
     if newest is not None and newest >= upcoming:
@@ -27,17 +27,13 @@ def partition_ends(connection: sqlite3.Connection, path: str) -> PartitionOffset
 
 
 def put_end(connection: sqlite3.Connection, path: str) -> None:
-    """Put on record that no message will follow; in the caller's transaction."""
+    """Record that no message will follow; in the caller's transaction."""
     connection.execute(_CREATE_ENDED)
     connection.execute("REPLACE INTO ended VALUES (0, ?)", (partition_ends(connection, path).upcoming,))
 
 
 def has_ended(connection: sqlite3.Connection, path: str, upcoming: int) -> bool:
-    """Whether somebody said so, and nothing was appended since.
-
-    Args:
-        upcoming: the next offset.
-    """
+    """True if an end was recorded, and nothing was appended since. `upcoming`: the next offset."""
     if connection.execute(_ENDED_EXISTS).fetchone() is None:
         return False
     row = connection.execute("SELECT upcoming FROM ended").fetchone()

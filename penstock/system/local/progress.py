@@ -1,4 +1,4 @@
-"""How far writers have published to a partition of the local system.
+"""The progress of writers in publishing to a partition of the local system.
 
 The table `progress` has a row by writer name. The first mark makes the table.
 """
@@ -16,7 +16,6 @@ _CREATE = "CREATE TABLE progress (writer TEXT PRIMARY KEY, slot INTEGER NOT NULL
 
 
 def read_progress(connection: sqlite3.Connection, path: str, writer: str) -> Progress | None:
-    """The last mark of the writer; None if it has none."""
     if connection.execute(_EXISTS).fetchone() is None:
         return None
     row = connection.execute("SELECT slot, chunk FROM progress WHERE writer = ?", (writer,)).fetchone()

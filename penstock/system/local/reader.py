@@ -42,17 +42,16 @@ class LocalReader(SystemReader):
     def read_compacted(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """The messages of the range that compaction has kept; see `SystemReader.read_compacted`. No transaction is open
-        between two chunks."""
+        """No transaction is open between two chunks."""
         check_call(offsets, chunk_messages, chunk_bytes)
         return self._chunks_left(offsets, chunk_messages, chunk_bytes)
 
     def close(self) -> None:
-        """Close the files."""
         self._pool.close()
 
     def _open(self, path: str) -> sqlite3.Connection:
-        """Many readers are kept open, and each reads a page once: SQLite would keep 2 MB of pages for each."""
+        """With a small cache: many readers are kept open, and each reads a page once. By default SQLite would keep 2 MB
+        of pages for each."""
         connection = self._files.open(path)
         connection.execute("PRAGMA cache_size=-128")
         return connection

@@ -4,12 +4,12 @@
 have it too, so that an append finds it in its own transaction. No other partition has a limit while partition 0 has
 none.
 
-`mark` says when messages were appended: those from `offset` to the next mark, not later than `until` (wall time in
-epoch milliseconds). An append makes a mark when the last one's time is over. A mark is for a minute, or for a
+`mark` has the times of appends: messages from `offset` to the next mark were appended not later than `until` (wall time
+in epoch milliseconds). An append makes a mark when the last one's time is over. A mark is for a minute, or for a
 thousandth of the time since the oldest mark, so that there are some thousands at most. Their times never go back, even
 if the clock does.
 
-What retention deletes is recorded like a compaction of the empty range where the partition then begins.
+A deletion by retention is recorded like a compaction of the empty range where the partition then begins.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _MARKS = 1000
 _PIECE_MESSAGES = 10_000
 _PIECE_BYTES = 16 << 20
 _ROW_BYTES = 16
-"""What a message takes besides its key and value."""
 _EXISTS = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'retention'"
 _CREATE = """
 CREATE TABLE IF NOT EXISTS retention (
@@ -46,19 +45,18 @@ SELECT offset, COALESCE(LENGTH(key), 0) + COALESCE(LENGTH(value), 0) FROM messag
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """How much is deleted in one transaction at most."""
+    """The most that is deleted in one transaction."""
 
     messages: int = _PIECE_MESSAGES
     size: int = _PIECE_BYTES
 
     @classmethod
     def after_append(cls, messages: int, grown_bytes: int) -> Piece:
-        """Twice of what was appended, if that is more: what is too old or too much becomes less with every append."""
+        """At least twice the amount appended, so that the excess shrinks with every append."""
         return cls(max(_PIECE_MESSAGES, 2 * messages), max(_PIECE_BYTES, 2 * grown_bytes))
 
 
 def read_retention(connection: sqlite3.Connection, path: str) -> StreamRetention:
-    """The limits on record."""
     if connection.execute(_EXISTS).fetchone() is None:
         return StreamRetention()
     row = connection.execute("SELECT max_age_ms, max_bytes FROM retention").fetchone()
@@ -71,7 +69,6 @@ def read_retention(connection: sqlite3.Connection, path: str) -> StreamRetention
 
 
 def write_retention(connection: sqlite3.Connection, retention: StreamRetention) -> None:
-    """Put the limits on record; in the caller's transaction."""
     if retention.is_limited:
         connection.execute(_CREATE)
         connection.execute("REPLACE INTO retention VALUES (0, ?, ?)", (retention.max_age_ms, retention.max_bytes))
@@ -82,7 +79,7 @@ def write_retention(connection: sqlite3.Connection, retention: StreamRetention) 
 def mark_time(connection: sqlite3.Connection, path: str, first: int, now_ms: int) -> None:
     """Record that messages from `first` on are appended now, if a mark is due; in the caller's transaction.
 
-    The first mark of a partition is for all messages that are there already.
+    The first mark of a partition covers all existing messages.
     """
     connection.execute(_CREATE_MARK)
     last = connection.execute(_LAST_MARK).fetchone()
@@ -95,7 +92,6 @@ def mark_time(connection: sqlite3.Connection, path: str, first: int, now_ms: int
 
 
 def live_bytes(connection: sqlite3.Connection) -> int:
-    """How much of the file is in use."""
     count, free, size = (
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
     )
@@ -112,10 +108,10 @@ def trim(
         retention: its limits.
         end: messages from this offset on stay. The newest message stays as well, unless it is too old.
         now_ms: wall time in epoch milliseconds.
-        piece: how much is deleted at most; the next call continues.
+        piece: the limits of this deletion; the next call continues.
 
     Returns:
-        how many messages were deleted.
+        the number of messages that were deleted.
     """
     old_end = 0
     if retention.max_age_ms is not None:

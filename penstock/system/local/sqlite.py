@@ -26,7 +26,6 @@ T = TypeVar("T")
 _LEAST_FREE_BYTES = 64 << 10
 """A disk with less than this is full: SQLite lengthens a shared file by 32 KB."""
 _AT_ONCE = 4
-"""Files that are written at once."""
 _QUICK_SECONDS = 0.002
 """Steps that are quicker than this are taken one after the other: threads would only get in each other's way."""
 _CONSTRAINTS_ON_VALUES = (sqlite3.SQLITE_CONSTRAINT_CHECK, sqlite3.SQLITE_CONSTRAINT_NOTNULL)
@@ -66,9 +65,9 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def in_parallel(step: Callable[[T], object], items: Sequence[T]) -> None:
-    """Take the step for every item, and wait for all of them. Once a step was slow, as it is where a sync takes long or
-    there is much to write, the rest are taken some at a time. Of several errors, one is raised that is no
-    RetryableError if there is one."""
+    """Take the step for every item, and wait for all of them. Once a step was slow, because a sync takes long or there
+    is much to write, the rest are taken some at a time. If several steps fail, raise a permanent error in preference to
+    a RetryableError."""
     errors: list[BaseException] = []
     left = deque(items)
     slow = False
@@ -88,7 +87,7 @@ def in_parallel(step: Callable[[T], object], items: Sequence[T]) -> None:
 
 
 def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> PenstockError:
-    """The error a caller can act on, naming the file."""
+    """An error that a caller can act on, naming the file."""
     extended: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     code = extended & 0xFF
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
@@ -119,8 +118,8 @@ def translate(error: sqlite3.Error, path: str, busy_timeout_ms: int) -> Penstock
 
 
 def _is_full(path: str) -> bool:
-    """Whether the disk has no space or no inodes left. Where SQLite cannot lengthen the file that its processes share,
-    it says no more than that input or output failed."""
+    """True if the disk has no space or no inodes left. If SQLite cannot lengthen the file that its processes share, it
+    reports only that input or output failed."""
     try:
         disk = os.statvfs(os.path.dirname(path))
     except OSError:
@@ -129,7 +128,7 @@ def _is_full(path: str) -> bool:
 
 
 def stored_integer(value: object, path: str, what: str) -> int:
-    """A whole number read from a file, which SQLite does not hold to the type of its column. Raises CorruptError."""
+    """A whole number read from a file: SQLite does not enforce the type of a column. Raises CorruptError."""
     with decoding(f"`{path}` is damaged: {what}"):
         return convert(Count, value)
 
@@ -151,7 +150,7 @@ class ConnectionPool:
     """
 
     def __init__(self, busy_timeout_ms: int, opener: Callable[[str], sqlite3.Connection]) -> None:
-        """`opener(path)` opens a file and checks that it is what the path says."""
+        """`opener(path)` opens a file and checks that it belongs there."""
         self._lock = threading.Lock()
         self._open: dict[str, tuple[sqlite3.Connection, tuple[int, int]]] = {}
         self._busy_timeout_ms = busy_timeout_ms
@@ -164,7 +163,7 @@ class ConnectionPool:
         """The connection to `path`, for one short step.
 
         Raises:
-            PenstockTimeoutError, RetryableError, ConfigError, CorruptError: as `translate` says.
+            PenstockTimeoutError, RetryableError, ConfigError, CorruptError: as in `translate`.
         """
         with self._lock:
             try:

@@ -19,8 +19,8 @@ from penstock.system.local.writer import LocalWriter
 class LocalSystem(System):
     """Streams in a folder of this host (or of a file system with working POSIX locks; NFS is not one).
 
-    `root` is made absolute, so that every process means the same folder; `~` is expanded. `busy_timeout_ms` is how
-    long a step waits for another process that appends to the same partition.
+    `root` is made absolute, so that every process means the same folder; `~` is expanded. `busy_timeout_ms` is the time
+    that a step waits for another process that appends to the same partition.
 
     Raises:
         ConfigError: the name is empty or has a dot, the root is empty, or the timeout is negative.
@@ -51,20 +51,17 @@ class LocalSystem(System):
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> LocalSystem:
-        """The system with the streams in the folder `path`."""
         check_options(name, options, ["path"])
         return cls(name, options.get("path", ""))
 
     def admin(self) -> LocalAdmin:
-        """An admin; it keeps the partitions it looked at open."""
+        """The admin keeps the partitions open that it has looked at."""
         return LocalAdmin(self._files())
 
     def reader(self) -> LocalReader:
-        """A reader."""
         return LocalReader(self._files())
 
     def writer(self, identity: WriterIdentity | None) -> LocalWriter:
-        """A writer; without an identity it appends unfenced."""
         return LocalWriter(self._files(), identity)
 
     def _files(self) -> LocalFiles:

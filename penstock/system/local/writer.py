@@ -24,7 +24,6 @@ from penstock.system.local.retention import Piece, live_bytes, mark_time, read_r
 from penstock.system.local.sqlite import ConnectionPool, in_parallel, transaction
 
 _OPEN_FILES = 64
-"""How many files a writer keeps open between appends."""
 
 
 class LocalWriter(SystemWriter):
@@ -43,8 +42,8 @@ class LocalWriter(SystemWriter):
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records or none; when it returns they are synced to disk. Returns the first one's offset.
 
-        What the stream's retention no longer keeps goes in the same transaction, or in those of the next appends if it
-        is much. With no records it only checks the fence and returns the upcoming offset.
+        Messages that the stream's retention no longer keeps are deleted in the same transaction, or, if they are many,
+        in those of the next appends. With no records it only checks the fence and returns the upcoming offset.
 
         Raises:
             FencedError: a larger epoch of this writer's name was seen.
@@ -59,7 +58,7 @@ class LocalWriter(SystemWriter):
         return first
 
     def begin(self) -> WriterTransaction:
-        """Begin to append to several partitions. Its commit is one transaction of SQLite for each of them."""
+        """Its commit is one transaction of SQLite for each partition."""
         return MarkedAtCommit(self._identity, self._append_to_all)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
@@ -82,7 +81,6 @@ class LocalWriter(SystemWriter):
         return found
 
     def close(self) -> None:
-        """Close the files."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()
@@ -92,7 +90,7 @@ class LocalWriter(SystemWriter):
         records: Mapping[SystemStreamPartition, Iterable[RawRecord]],
         marks: Mapping[SystemStreamPartition, Progress],
     ) -> Appended:
-        """In parallel, because a disk syncs many files in the time of one."""
+        """Works in parallel, because a disk syncs many files in the time of one."""
         pools = {ssp: self._pool_of(ssp) for ssp in records}
         appended: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
 
@@ -138,13 +136,13 @@ class LocalWriter(SystemWriter):
         return pool
 
     def _close_oldest(self) -> None:
-        """A writer that is kept for long must not keep every file of a large stream open."""
+        """Keep a long-lived writer from holding every file of a large stream open."""
         while len(self._pools) > _OPEN_FILES:
             self._pools.pop(next(iter(self._pools))).close()
 
 
 def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> int:
-    """How many records were inserted."""
+    """Returns the number of records."""
     rows = ((offset, timestamp, key, value) for offset, (timestamp, key, value) in enumerate(records, first))
     try:
         inserted = connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows).rowcount

@@ -19,7 +19,8 @@ class BlobAdmin(ObjectBackendAdmin):
     def __init__(self, context: AdminContext) -> None:
         super().__init__(context)
         self._reached: dict[str, frozenset[str]] = {}
-        """Index key -> it and all it names. An index never changes, and a new one has most of what the last one had."""
+        """Key of an index -> that key and all the keys it names. An index never changes; the next one names mostly the
+        same."""
         self._cached_keys = 0
 
     def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
@@ -32,7 +33,8 @@ class BlobAdmin(ObjectBackendAdmin):
         return epoch_of(key)
 
     def order(self, key: str) -> tuple[int, ...]:
-        """An index goes after all it names, which is of its epoch or older: as long as it is there they are found."""
+        """An index is deleted after the objects it names, of its epoch or older: as long as it exists they can be
+        found."""
         return (epoch_of(key) or 0, 1 if is_index(key) else 0)
 
     def _reach_one(self, own: StoreMarker) -> frozenset[str]:

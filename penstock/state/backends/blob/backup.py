@@ -18,8 +18,8 @@ class BlobBackup(TaskBackupManager):
     """Uploads, at each commit, the files of every changed store that its last index does not have.
 
     The base of a store with content is an upload of all its files in the background, from the copy of one commit; the
-    commit that finds it done uploads what its own copy has beyond that, and the index. A store with a marker that
-    another backend restored has other files than its index: its first change uploads them all, within the commit.
+    commit that finds it done uploads the rest of its own copy, and the index. A store with a marker that another
+    backend restored has other files than its index: its first change uploads them all, within the commit.
     """
 
     def __init__(self, context: BackendContext, budget: ByteBudget, max_part_bytes: int) -> None:
@@ -37,7 +37,7 @@ class BlobBackup(TaskBackupManager):
                 self._bases.need(name, self._base(name, checkpoint_id))
 
     def wants_copy(self, store: str, *, changed: bool, last: bool) -> bool:
-        """Also of one that has not changed, as long as there is no index of it that is known to be good."""
+        """True also for an unchanged store, as long as it has no index that is known to be good."""
         return changed or store in self._bases or not self._stores[store].is_current
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
@@ -64,7 +64,7 @@ class BlobBackup(TaskBackupManager):
         self._bases.cancel()
 
     def _base(self, name: str, checkpoint_id: CheckpointId) -> BaseBackup[None]:
-        """The files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
+        """Its files are named after the checkpoint that the job continues from, which wrote nothing in this epoch."""
 
         def work(copy: StoreCopy, cancelled: threading.Event) -> None:
             self._stores[name].put_files(checkpoint_id, copy.directory, cancelled)

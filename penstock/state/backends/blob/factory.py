@@ -15,11 +15,11 @@ from penstock.state.backends.content.transfer import ByteBudget
 
 NAME = "blob"
 _IN_FLIGHT = ByteBudget(128 << 20)
-"""Of all tasks of a process together."""
+"""Shared by all tasks of a process."""
 
 
 class BlobFactory(StateBackendFactory):
-    """`blob`."""
+    """The factory of the backend `blob`."""
 
     def __init__(self, budget: ByteBudget = _IN_FLIGHT, max_part_bytes: int = MAX_PART_BYTES) -> None:
         self._budget = budget

@@ -1,4 +1,4 @@
-"""What a store looked like at one commit, as JSON: its files, and the objects that hold them.
+"""The index of a store at one commit, as JSON: its files, and the objects that hold them.
 
 Keys are dashed as in Samza's index. Unknown keys are ignored, so that an older Penstock reads what a newer one added.
 """
@@ -19,7 +19,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class SnapshotIndex:
-    """A store at one commit. `previous` is the name of the index it was compared with, if there was one."""
+    """A store at one commit. `previous` is the name of the index it was compared with, if any."""
 
     checkpoint_id: CheckpointId
     creation_time_ms: int
@@ -32,8 +32,8 @@ class SnapshotIndex:
     directory: DirIndex
 
     def serialize(self) -> bytes:
-        """The object's bytes; equal values give equal bytes."""
-        written = _Written(
+        """Equal values give equal bytes."""
+        written = _IndexFields(
             FORMAT,
             str(self.checkpoint_id),
             self.creation_time_ms,
@@ -49,10 +49,10 @@ class SnapshotIndex:
 
     @classmethod
     def deserialize(cls, data: bytes, key: str) -> SnapshotIndex:
-        """Read an index. Raises CorruptError naming the key, IncompatibleError for a newer format."""
+        """Raises CorruptError naming the key, IncompatibleError for a newer format."""
         what = f"index `{key}` is damaged"
         with decoding(what):
-            own = decode_format(_Written, data, what, f"index `{key}`", FORMAT)
+            own = decode_format(_IndexFields, data, what, f"index `{key}`", FORMAT)
             return cls(
                 CheckpointId.parse(own.checkpoint_id),
                 own.creation_time_millis,
@@ -66,8 +66,8 @@ class SnapshotIndex:
             )
 
 
-class _Written(Struct, rename="kebab"):
-    """The fields of an index."""
+class _IndexFields(Struct, rename="kebab"):
+    """The fields of an index, as they are written."""
 
     format: Positive
     checkpoint_id: str

@@ -1,4 +1,4 @@
-"""The marker of a store in the blob backend: which index, and the hash of that index.
+"""The marker of a store in the blob backend: the name of an index and the hash of that index.
 
 The index has the hash of every file, so the marker vouches for every byte of the store.
 """
@@ -28,12 +28,11 @@ class BlobMarker:
     sha256: str
 
     def serialize(self) -> str:
-        """The marker as it is written in a checkpoint."""
         return orjson.dumps({"format": _FORMAT, "index": self.index, "sha256": self.sha256}).decode()
 
     @classmethod
     def deserialize(cls, text: str) -> BlobMarker:
-        """Read a marker. Raises CorruptError if it is not one, IncompatibleError for a newer format."""
+        """Raises CorruptError if the text is not a marker, IncompatibleError for a newer format."""
         what = f"`{text}` is not a marker of the blob backend"
         marker = decode_format(cls, text, what, f"marker `{text}`", _FORMAT)
         if index_epoch(marker.index) is None:
@@ -42,7 +41,7 @@ class BlobMarker:
 
 
 def read_index(objects: ObjectStore, names: ContentNames, marker: BlobMarker) -> SnapshotIndex:
-    """The index of a marker. Raises NotFoundError, CorruptError or IncompatibleError, naming the object."""
+    """The index that a marker names. Raises NotFoundError, CorruptError or IncompatibleError, naming the object."""
     key = names.key(marker.index)
     try:
         data = objects.get(key)

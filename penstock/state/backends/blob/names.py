@@ -1,4 +1,4 @@
-"""How the blob backend names its objects: all in the folder `blob` of a task's store.
+"""The names of the blob backend's objects, all in the folder `blob` of a task's store.
 
 <epoch>-<checkpoint id>-<sha256>    content; see `content/names.py`
 <epoch>-<checkpoint id>.index       the index of the commit
@@ -19,27 +19,22 @@ _NAME = re.compile(rf"({NUMBER})-{NUMBER}-{NUMBER}\.index")
 
 
 def blob_names(paths: JobPaths, store: str, task: int) -> ContentNames:
-    """The names of one task's store."""
     return ContentNames(paths, store, task, FOLDER)
 
 
 def index_name(epoch: int, checkpoint_id: CheckpointId) -> str:
-    """The name of a commit's index."""
     return f"{epoch}-{checkpoint_id}{_INDEX}"
 
 
 def is_index(name: str) -> bool:
-    """Whether a name, or a key, is an index's."""
     return name.endswith(_INDEX)
 
 
 def index_epoch(name: str) -> int | None:
-    """The epoch that wrote an index; None for what is no name of one."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def epoch_of(key: str) -> int | None:
-    """The epoch that wrote a key; None for what is no key of the blob backend."""
     place, _, name = key.rpartition("/")
     return index_epoch(name) if is_index(name) and place.endswith(f"/{FOLDER}") else content.epoch_of(key, FOLDER)

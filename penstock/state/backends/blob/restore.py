@@ -22,7 +22,7 @@ class BlobRestore(TaskRestoreManager):
         fetch_files(self._context, names, index.directory, target.directory, self._budget, progress)
 
     def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
-        """Keep the files that the wanted version has, too, and download the others. No engine is opened over them."""
+        """Keep the files that the later version has, too, and download the others. No engine is opened over them."""
         names = blob_names(self._context.paths, store, self._context.task)
         index = read_index(self._context.objects, names, BlobMarker.deserialize(marker))
         keep_files(index.directory, target.directory)

@@ -1,4 +1,4 @@
-"""The backup of one store of one task: what is stored of it, and what each commit adds."""
+"""The backup of one store of one task: its last durable index, and the files each commit adds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class StoredSnapshot:
 
 
 class StoreBackup:
-    """Uploads what the last index does not have. Used by one thread at a time."""
+    """Uploads the files that the last index does not have. Used by one thread at a time."""
 
     def __init__(self, context: BackendContext, store: str, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
@@ -41,11 +41,11 @@ class StoreBackup:
         self._last: StoredSnapshot | None = None
 
     def resume(self, marker: BlobMarker) -> None:
-        """Continue from a marker; its index is read when it is first needed."""
+        """Continue from a marker. Its index is read when it is first needed."""
         self._resumed = marker
 
     def last(self) -> StoredSnapshot | None:
-        """What to compare with. An index that cannot be read is none: everything is uploaded again."""
+        """The snapshot to compare with. None if its index cannot be read: everything is uploaded again."""
         if self._resumed is not None:
             try:
                 directory = read_index(self._context.objects, self._names, self._resumed).directory
@@ -59,11 +59,10 @@ class StoreBackup:
 
     @property
     def is_current(self) -> bool:
-        """Whether what is stored of it is known."""
         return self._resumed is None and self._last is not None
 
     def upload(self, checkpoint_id: CheckpointId, directory: Path) -> StoredSnapshot:
-        """Make the copy in the directory durable: its new files, and then its index."""
+        """Make the copy in the directory durable: first its new files, then its index."""
         last = self.last()
         index = self.put_files(checkpoint_id, directory, self._context.leaving)
         snapshot = SnapshotIndex(
@@ -82,12 +81,11 @@ class StoreBackup:
         return StoredSnapshot(BlobMarker(name, hashlib.sha256(data).hexdigest()), index)
 
     def advance(self, snapshot: StoredSnapshot) -> None:
-        """The commit is done: the next one is compared with it."""
+        """Compare the next copy with this snapshot, whose commit is done."""
         if snapshot is not self._last:
             self._last = snapshot
             self._files.advance()
 
     def put_files(self, checkpoint_id: CheckpointId, directory: Path, cancelled: threading.Event) -> DirIndex:
-        """Upload what is not stored yet of the copy in the directory, in parallel."""
         last = self.last()
         return self._files.put(checkpoint_id, directory, last.directory if last else DirIndex.of({}), cancelled)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.errors import CorruptError
 from penstock.job.paths import versioned_name
 from penstock.state.backends.base import AdminContext, Retention, StoreMarker
-from penstock.state.backends.changelog_files.history import Found
+from penstock.state.backends.changelog_files.history import StoredVersions
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.runs import Runs
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snapshot, shared_names
@@ -20,13 +20,13 @@ _CACHED = 10_000
 
 
 class ChangelogFilesAdmin(ObjectBackendAdmin):
-    """Deletes deltas and snapshots that no retained marker needs. Deltas are counted in runs of versions: lineages may
-    be long, and are mostly alike."""
+    """Deletes deltas and snapshots that no retained marker needs. Deltas are counted in runs of versions, because
+    lineages may be long, and are mostly alike."""
 
     def __init__(self, context: AdminContext) -> None:
         super().__init__(context)
         self._reached: dict[str, frozenset[str]] = {}
-        """Key of a snapshot -> it and the shared files it names; a snapshot never changes."""
+        """Key of a snapshot -> that key and the shared files it names. A snapshot never changes."""
 
     def plan(self, retention: Retention) -> set[str]:
         kept = Runs(retention.retained)
@@ -43,20 +43,20 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         return gone | super().plan(replace(retention, left=tuple(_one_by_one(retention.left))))
 
     def _with_found(self, retained: Sequence[StoreMarker], listing: Sequence[str]) -> Iterator[StoreMarker]:
-        """The markers, with the snapshots of their own versions that were made after them."""
+        """The markers, extended by later snapshots of their own versions."""
         by_folder: dict[str, list[str]] = {}
         for key in listing:
             by_folder.setdefault(key.rpartition("/")[0], []).append(key)
         for own in retained:
             marker = ChangelogMarker.deserialize(own.marker)
-            found = Found.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
+            found = StoredVersions.among(by_folder.get(self.context.paths.state_folder(own.store, own.task), ()))
             later = {each for each in found.snapshots if marker.has(each)} - set(marker.snapshots)
             named = sorted({*marker.snapshots, *(each for each in later if self._is_whole(own, each))}, reverse=True)
             yield replace(own, marker=replace(marker, snapshots=tuple(named)).serialize())
 
     def _is_whole(self, own: StoreMarker, version: tuple[int, int]) -> bool:
-        """False for a damaged snapshot, which restores nothing. Only of a snapshot that no marker names does a
-        collection not wait until it is mended."""
+        """False for a damaged snapshot, which restores nothing. Only for a snapshot that no marker names: a collection
+        does not wait until it is repaired."""
         try:
             self._reach_one(own, *version)
         except CorruptError:
@@ -64,7 +64,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         return True
 
     def _dead_deltas(self, listing: Sequence[str], kept: Runs, before: int) -> set[str]:
-        """Deltas of dead epochs that no retained lineage has: nobody writes them any more."""
+        """Deltas of dead epochs that no retained lineage has. Nobody writes them any more."""
         found = set()
         for key in listing:
             named, (*_, store, task, _name) = versioned_name(key), key.split("/")
@@ -75,7 +75,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         return found
 
     def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
-        """Snapshots and their files; deltas are counted elsewhere."""
+        """The snapshots and their files. Deltas are counted elsewhere."""
         found: set[str] = set()
         for own in markers:
             for version in ChangelogMarker.deserialize(own.marker).snapshots:
@@ -94,14 +94,15 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
         return self._reached[key]
 
     def epoch_of(self, key: str) -> int | None:
-        """Of snapshots and their files. Whether a delta is dead is decided by runs."""
+        """None for a delta: `Runs` decides if that is dead."""
         named = versioned_name(key)
         if named is not None:
             return named[1] if named[2] == "zip" else None
         return epoch_of(key, SHARED_FOLDER)
 
     def order(self, key: str) -> tuple[int, ...]:
-        """Deltas, oldest first; then files; then snapshots: as long as one is there the files it names are found."""
+        """Deltas first, oldest first; then files; then snapshots: as long as a snapshot exists its files can be
+        found."""
         named = versioned_name(key)
         if named is None:
             return (1, epoch_of(key, SHARED_FOLDER) or 0)
@@ -110,7 +111,7 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
 
 
 def _one_by_one(markers: Sequence[StoreMarker]) -> Iterator[StoreMarker]:
-    """Each snapshot by itself: the others of a marker are found if one of them is gone."""
+    """Split each marker into one for each snapshot: the others are found if one of them is gone."""
     for own in markers:
         for version, epoch in ChangelogMarker.deserialize(own.marker).snapshots:
             yield replace(own, marker=ChangelogMarker.of_snapshot(version, epoch).serialize())

@@ -14,7 +14,7 @@ from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.changelog_files.delta import DeltaHeader, encode_delta
-from penstock.state.backends.changelog_files.history import Found, ways
+from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
@@ -43,10 +43,9 @@ class ChangelogFilesBackup(TaskBackupManager):
         self._made: dict[str, tuple[Version, ...]] = {}
         """The snapshots that the markers of the commit under way may name."""
         self._due: set[str] = set()
-        """The stores that a snapshot is to be made of, with the commit under way."""
         self._owed: set[str] = set()
-        """Those of them that the commit does not change, and of which the next start would replay deltas: at the last
-        commit of a run, and where a snapshot is due by time."""
+        """The part of `_due` that the commit does not change, and for which the next start would replay deltas: at the
+        last commit of a run, and where a snapshot is due by time."""
 
     def init(self, checkpoint_id: CheckpointId | None, markers: Mapping[str, str]) -> None:
         for store in self._context.stores:
@@ -58,11 +57,11 @@ class ChangelogFilesBackup(TaskBackupManager):
                 self._bases.need(store, BaseBackup(work, self._context.pools.maintenance))
 
     def _resume(self, store: str, marker: ChangelogMarker) -> bool:
-        """Continue from a marker. False if the version cannot be rebuilt from what is there: another backend may have
-        restored the store, and what is continued from such a marker could never be restored."""
+        """Continue from a marker. False if the version cannot be rebuilt from the objects that exist: another backend
+        may have restored the store, and a version that continued from such a marker could never be restored."""
         context = self._context
         keys = frozenset(context.objects.list(context.paths.state_folder(store, context.task)))
-        found = Found.among(keys)
+        found = StoredVersions.among(keys)
         whole: list[Snapshot] = []
         missing: list[str] = []
         for way in ways(marker, found):
@@ -89,7 +88,7 @@ class ChangelogFilesBackup(TaskBackupManager):
         return True
 
     def _whole_snapshot(self, store: str, version: Version, keys: frozenset[str]) -> Snapshot:
-        """Raises CorruptError or NotFoundError unless it and all its files are there."""
+        """Raises CorruptError or NotFoundError unless the snapshot and all its files exist and are whole."""
         context = self._context
         key = context.paths.snapshot(store, context.task, *version)
         if key in context.damaged:  # a listing tells what is there, and only a restore what is damaged
@@ -121,7 +120,6 @@ class ChangelogFilesBackup(TaskBackupManager):
         return keeper.pace.is_due_by_time and not keeper.is_busy and self._is_behind(store)
 
     def _is_behind(self, store: str) -> bool:
-        """Whether a restore of the store would replay deltas."""
         return self._deltas and self._keepers[store].is_behind(self._markers[store])
 
     def snapshot(self, checkpoint_id: CheckpointId, changes: Mapping[str, Changes]) -> None:
@@ -194,10 +192,10 @@ class ChangelogFilesBackup(TaskBackupManager):
     def _make_base(
         self, store: str, checkpoint_id: CheckpointId, copy: StoreCopy, cancelled: threading.Event
     ) -> ChangelogMarker:
-        """Everything in the copy as a snapshot that begins a new history, named after the checkpoint that the
-        job continues from, which wrote nothing in this epoch.
+        """Write the whole copy as a snapshot that begins a new history. It is named after the checkpoint that the job
+        continues from, which wrote nothing in this epoch.
 
-        Tries again here: a base that began again, from a later copy, would find its name taken by other content.
+        Retries here: a base that began again, from a later copy, would find its name taken by other content.
         """
         version = (1, self._context.epoch)
 

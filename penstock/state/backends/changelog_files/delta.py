@@ -31,7 +31,7 @@ _CHECKSUM_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class DeltaHeader:
-    """What a delta says of itself. `lineage` is that of the version it makes: runs of (epoch, first, last)."""
+    """The header of a delta. `lineage` is that of the version it makes: runs of (epoch, first, last)."""
 
     version: Count
     epoch: Count
@@ -48,7 +48,7 @@ class _Head(Struct):
 
 
 def encode_delta(header: DeltaHeader, changes: Changes) -> bytes:
-    """The file's bytes. The same changes in the same order give the same bytes."""
+    """The same changes in the same order give the same bytes."""
     records = encode_records(changes)
     head = orjson.dumps({"format": FORMAT, **asdict(header), "size": len(records)})
     start, body = b"".join((MAGIC, _LENGTH.pack(len(head)), head)), compress(records)
@@ -59,7 +59,7 @@ def encode_delta(header: DeltaHeader, changes: Changes) -> bytes:
 
 
 def decode_delta(data: bytes, name: str) -> tuple[DeltaHeader, dict[bytes, bytes | None]]:
-    """Header and changes. Raises CorruptError naming the file, IncompatibleError for a newer format."""
+    """Raises CorruptError naming the file, IncompatibleError for a newer format."""
     if len(data) < len(MAGIC) + 4 + _CHECKSUM_BYTES or not data.startswith(MAGIC):
         raise CorruptError(f"`{name}` is not a delta file: {len(data)} bytes that begin with {data[:8]!r}")
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]

@@ -18,11 +18,11 @@ from penstock.state.backends.content.transfer import ByteBudget
 
 _KINDS = {"delta": "deltas", "zip": "snapshots"}
 _IN_FLIGHT = ByteBudget(64 << 20)
-"""Of the snapshots of all tasks of a process together."""
+"""For the snapshots of all tasks of a process together."""
 
 
 class ChangelogFilesFactory(StateBackendFactory):
-    """`changelog-files`."""
+    """The factory of the backend `changelog-files`."""
 
     def __init__(
         self,

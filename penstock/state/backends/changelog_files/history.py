@@ -1,4 +1,4 @@
-"""Which ways lead to a version, as a function of its marker and of what is in the store's folder."""
+"""The ways to rebuild a version, as a function of its marker and of the keys in the store's folder."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker, Vers
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class StoredVersions:
     """The versions that have a delta, and those that have a snapshot, whatever epoch wrote them."""
 
     deltas: frozenset[Version]
     snapshots: frozenset[Version]
 
     @classmethod
-    def among(cls, keys: Iterable[str]) -> Found:
-        """What the keys of a task's folder are."""
+    def among(cls, keys: Iterable[str]) -> StoredVersions:
         by_kind: dict[str, set[Version]] = {"delta": set(), "zip": set()}
         for key in keys:
             if (named := versioned_name(key)) is not None:
@@ -28,21 +27,20 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A snapshot to begin with, or none for the empty store, and the deltas after it to the marker's version."""
+    """A snapshot to begin with (None: the empty store), and the deltas after it up to the marker's version."""
 
     snapshot: Version | None
     marker: ChangelogMarker
 
     def deltas(self) -> Iterator[Version]:
-        """The deltas after the snapshot, oldest first. One by one: how many a marker claims says nothing yet."""
+        """The deltas after the snapshot, oldest first. Lazy, because a damaged marker may claim any number of them."""
         return self.marker.deltas(0 if self.snapshot is None else self.snapshot[0])
 
-    def missing(self, found: Found) -> Version | None:
-        """The first delta that is not there."""
+    def missing(self, found: StoredVersions) -> Version | None:
         return next((delta for delta in self.deltas() if delta not in found.deltas), None)
 
 
-def ways(marker: ChangelogMarker, found: Found) -> list[Way]:
+def ways(marker: ChangelogMarker, found: StoredVersions) -> list[Way]:
     """Every way to the version, the one with the fewest deltas first.
 
     A snapshot that was made after the marker, of a version on its lineage, serves as well as one it names.

@@ -30,49 +30,47 @@ _JITTER = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How the files of a snapshot are stored: cut into parts of at most `part_bytes`, and those of at most
-    `small_file_bytes` in the snapshot's own file."""
+    """Limits in a snapshot: files are cut into parts of at most `part_bytes`, and files of at most `small_file_bytes`
+    lie in the snapshot's own file."""
 
     part_bytes: int
     small_file_bytes: int
 
 
 @dataclass(slots=True)
-class Pace:
-    """When the next snapshot is due: after so many deltas, or so long after the last one, give or take a quarter, so
-    that tasks do not make theirs all at once."""
+class SnapshotPace:
+    """Decides when the next snapshot is due: after so many deltas, or so long after the last one. Both vary at random
+    by up to a quarter, so that tasks do not make theirs all at once."""
 
     settings: StateSettings
     clock: Clock
     deltas: int = 0
-    """Since the version of the last snapshot that was begun."""
+    """Deltas since the version of the last snapshot that was begun."""
     _jitter: float = 1.0
     _begun: float = 0.0
 
     def restart(self, deltas: int = 0) -> None:
-        """A snapshot has been begun, or a history is continued `deltas` after its last one."""
+        """Begin to count anew: a snapshot was begun, or a history is continued `deltas` after its last one."""
         self.deltas = deltas
         self._jitter = 1 + _JITTER * (2 * random.random() - 1)  # noqa: S311 - not a secret
         self._begun = self.clock.monotonic()
 
     @property
     def is_due(self) -> bool:
-        """Whether the commit that is about to be made, which changes the store, should be followed by a snapshot."""
+        """True if the coming commit, which changes the store, should be followed by a snapshot."""
         commits = self.settings.snapshot_interval_commits
         by_commits = commits > 0 and self.deltas + 1 >= round(commits * self._jitter)
         return by_commits or self.is_due_by_time
 
     @property
     def is_due_by_time(self) -> bool:
-        """Whether it is time for a snapshot of what was committed since the last one, whether the store changes or
-        not."""
+        """True if it is time for a snapshot of the commits since the last one, even if the store does not change."""
         seconds = self.settings.snapshot_interval_seconds
         return seconds > 0 and self.clock.monotonic() - self._begun >= seconds * self._jitter
 
 
 class SnapshotKeeper:
-    """Makes the snapshots of one store: one at a time. Used by the commit's thread; `make` runs
-    on any one thread."""
+    """Makes the snapshots of one store, one at a time. Used by the commit's thread; `make` runs on any one thread."""
 
     def __init__(self, context: BackendContext, store: str, budget: ByteBudget, limits: Limits) -> None:
         self._context = context
@@ -89,17 +87,16 @@ class SnapshotKeeper:
         self._running: list[Future[None]] = []
         self._made: list[Version] = []
         self._newest: Version | None = None
-        self.pace = Pace(context.config.state, context.clock)
+        self.pace = SnapshotPace(context.config.state, context.clock)
 
     def resume(self, marker: ChangelogMarker, newest: Snapshot | None) -> None:
-        """Continue from a marker, whose newest snapshot that is whole is given."""
+        """Continue from a marker. `newest`: its newest snapshot that is whole."""
         self._newest = newest.version if newest else None
         self._last = newest.shared if newest else DirIndex.of({})
         self._show(marker)
         self.pace.restart(sum(1 for _ in marker.deltas(newest.version[0] if newest else 0)))
 
     def committed(self, marker: ChangelogMarker, before: ChangelogMarker) -> None:
-        """A commit that continued from another marker has this one."""
         self.pace.deltas += marker.version - before.version
         self._show(marker)
 
@@ -109,15 +106,13 @@ class SnapshotKeeper:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a snapshot is being made."""
         return any(not future.done() for future in self._running)
 
     def is_behind(self, marker: ChangelogMarker) -> bool:
-        """Whether a restore of the marker would replay deltas."""
+        """True if a restore of the marker would replay deltas."""
         return (marker.version, marker.epoch) != self._newest and marker.version > 0
 
     def made(self) -> tuple[Version, ...]:
-        """The snapshots that were made by now."""
         return tuple(self._made)
 
     def begin(
@@ -127,8 +122,8 @@ class SnapshotKeeper:
         copy: StoreCopy,
         cancelled: threading.Event,
     ) -> None:
-        """Make a snapshot of a version in the background, from a copy of exactly it. If it fails the next one comes in
-        its turn: until then a restore replays more deltas."""
+        """Make a snapshot of a version in the background, from a copy of exactly that version. If it fails, the next
+        one comes in its turn: until then a restore replays more deltas."""
         self.pace.restart()
         copy.acquire()
         future = self._maintenance.submit(partial(self._make_or_tell, checkpoint_id, version, copy, cancelled))
@@ -136,7 +131,7 @@ class SnapshotKeeper:
         self._running = [*(future for future in self._running if not future.done()), future]
 
     def make(self, checkpoint_id: CheckpointId, version: Version, directory: Path, cancelled: threading.Event) -> None:
-        """Make a snapshot now; the same again if it is called again after an error.
+        """Make a snapshot now. A second call after an error makes the same one.
 
         Raises RetryableError once it is cancelled.
         """
@@ -184,12 +179,12 @@ class SnapshotKeeper:
             )
 
     def finish(self, timeout_s: float) -> bool:
-        """Wait for what is being made. False if it takes longer."""
+        """Wait for snapshots under way. False if they take longer."""
         deadline = time.monotonic() + timeout_s
         return all(settle(future, max(0.0, deadline - time.monotonic())) for future in self._running)
 
     def close(self) -> None:
-        """Wait for what is being made, which was cancelled; what has not begun never does."""
+        """Wait for snapshots under way, which must have been cancelled. A snapshot that has not begun never does."""
         for future in self._running:
             if not future.cancel():
                 settle(future)

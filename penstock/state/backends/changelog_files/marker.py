@@ -1,4 +1,4 @@
-"""The marker of a store in the changelog files backend: a version, and what it is rebuilt from."""
+"""The marker of a store in the changelog files backend: a version, and the objects it is rebuilt from."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from penstock.errors import CorruptError
 
 NAME = "changelog-files"
 _FORMAT = 2
-"""1 has no snapshots; a marker without any is still written in it."""
+"""Format 1 has no snapshots. A marker without any is still written in it."""
 KEPT = 2
-"""How many snapshots a marker names: the newest one, and one to fall back to."""
+"""The number of snapshots that a marker names: the newest one, and one to fall back to."""
 
 Version: TypeAlias = tuple[Count, Count]
 """(number, epoch): two epochs may each write a version of one number, and only one of them counts."""
 Lineage: TypeAlias = tuple[tuple[Count, Count, Count], ...]
-"""Runs of versions: epoch, first and last one."""
+"""Runs of versions: (epoch, first, last)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogMarker:
-    """Names one version of a store, and all that a restore may need of it: up to two snapshots, and every delta after
+    """Names one version of a store, and all that a restore may need for it: up to two snapshots, and every delta after
     the older one, or from the beginning.
 
-    `lineage` is the deltas, as runs of (epoch, first, last): a version that another epoch discarded is in none.
+    `lineage` is the deltas, as runs of (epoch, first, last). A version that another epoch discarded is in none.
     `snapshots` are newest first. Version 0, made of nothing, is the empty store.
     """
 
@@ -46,11 +46,10 @@ class ChangelogMarker:
 
     @classmethod
     def of_snapshot(cls, version: int, epoch: int) -> ChangelogMarker:
-        """A version that its snapshot alone makes, and where a history begins."""
+        """A version that its snapshot alone makes, and with which a history begins."""
         return cls(version, (), ((version, epoch),))
 
     def next(self, epoch: int) -> ChangelogMarker:
-        """The version after this one, by a delta written in `epoch`."""
         version = self.version + 1
         if self.lineage and self.lineage[-1][0] == epoch:
             last = self.lineage[-1]
@@ -58,15 +57,14 @@ class ChangelogMarker:
         return replace(self, version=version, lineage=(*self.lineage, (epoch, version, version)))
 
     def has(self, version: Version) -> bool:
-        """Whether a delta of this marker made the version."""
         return any(epoch == version[1] and first <= version[0] <= last for epoch, first, last in self.lineage)
 
     def with_snapshots(self, made: Iterable[Version]) -> ChangelogMarker:
-        """With these snapshots, too, as far as they belong to its history."""
+        """The marker with these snapshots added. Snapshots outside its history are ignored."""
         return self.made_of({*self.snapshots, *made})
 
     def made_of(self, snapshots: Iterable[Version]) -> ChangelogMarker:
-        """With the two newest of these snapshots that belong to its history; what is before both is let go."""
+        """The marker with the two newest of these snapshots that belong to its history. Older versions are dropped."""
         own = {version for version in snapshots if version in self.snapshots or self.has(version)}
         kept = tuple(sorted(own, reverse=True)[:KEPT])
         floor = 0 if self.begins_empty and len(kept) < KEPT else kept[-1][0]
@@ -74,14 +72,13 @@ class ChangelogMarker:
         return replace(self, lineage=tuple(runs), snapshots=kept)
 
     def deltas(self, after: int = 0) -> Iterator[Version]:
-        """Every delta that came after a version, oldest first."""
         for epoch, first, last in self.lineage:
             for version in range(max(first, after + 1), last + 1):
                 yield version, epoch
 
     def since(self, held: ChangelogMarker) -> list[Version] | None:
         """The deltas that lead from another marker to this one, oldest first; None if this one's history does not have
-        that version, or no longer says so."""
+        that version, or no longer names it."""
         version = (held.version, held.epoch)
         known = self.has(version) or version in self.snapshots or (version == (0, 0) and self.begins_empty)
         if not known or held.version > self.version:
@@ -91,20 +88,19 @@ class ChangelogMarker:
 
     @property
     def begins_empty(self) -> bool:
-        """Whether the deltas alone rebuild the version."""
+        """True if the deltas alone rebuild the version."""
         return self.lineage[0][1] == 1 if self.lineage else not self.snapshots
 
     def serialize(self) -> str:
-        """The marker as it is written in a checkpoint."""
         written = _FORMAT if self.snapshots else 1
         fields = {"format": written, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
         return orjson.dumps(fields | ({"snapshots": self.snapshots} if self.snapshots else {})).decode()
 
     @classmethod
     def deserialize(cls, text: str) -> ChangelogMarker:
-        """Read a marker. Raises CorruptError if it is not one, or does not lead to its version."""
+        """Raises CorruptError if the text is not a marker, or does not lead to its version."""
         what = f"`{text}` is not a marker of the {NAME} backend"
-        written = decode_format(_Written, text, what, f"marker `{text}`", _FORMAT)
+        written = decode_format(_MarkerFields, text, what, f"marker `{text}`", _FORMAT)
         marker = cls(written.version, written.lineage, written.snapshots)
         marker._check(text)
         return marker
@@ -124,8 +120,8 @@ class ChangelogMarker:
             raise CorruptError(f"the snapshots of marker `{text}` are not in order")
 
 
-class _Written(Struct):
-    """The fields of a marker. Its epoch follows from them."""
+class _MarkerFields(Struct):
+    """The fields of a marker, as they are written. Its epoch follows from them."""
 
     version: Count
     lineage: Lineage

@@ -9,7 +9,7 @@ from contextlib import closing
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.changelog_files.delta import decode_delta
-from penstock.state.backends.changelog_files.history import Found, Way, ways
+from penstock.state.backends.changelog_files.history import StoredVersions, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
@@ -34,7 +34,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
         wanted = ChangelogMarker.deserialize(marker)
         folder = self._context.paths.state_folder(store, self._context.task)
         # A snapshot that is not listed yet costs deltas; those it would save are there as long as it is named.
-        known = ways(wanted, Found.among(self._context.objects.list(folder)))
+        known = ways(wanted, StoredVersions.among(self._context.objects.list(folder)))
         broken: list[PenstockError] = []
         for way in known:
             self._check(progress, store)
@@ -70,7 +70,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             raise RetryableError(f"the restore of store `{store}` of task {self._context.task} was cancelled")
 
     def _begin(self, store: str, way: Way, target: RestoreTarget, progress: RestoreProgress) -> Engine:
-        """The engine as of the way's snapshot. Raises CorruptError or NotFoundError if that is not whole."""
+        """The engine as of the way's snapshot. Raises CorruptError or NotFoundError if the snapshot is not whole."""
         if way.snapshot is None:
             return target.engine()
         context = self._context
@@ -95,7 +95,8 @@ class ChangelogFilesRestore(TaskRestoreManager):
         return self._opened(store, target)
 
     def _opened(self, store: str, target: RestoreTarget) -> Engine:
-        """The target's engine over the snapshot's files; of another kind of engine, the entries are carried over."""
+        """The target's engine over the snapshot's files. If they are of another kind of engine, the entries are
+        copied."""
         settings = self._context.config.store(store)
         if engine_kind(target.directory) == settings.factory:
             return target.engine()
@@ -134,7 +135,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
         progress: RestoreProgress,
         refused: Callable[[Version, PenstockError], PenstockError] = lambda _, error: error,
     ) -> None:
-        """Load deltas in their order. `refused` says what to raise where one is damaged or missing."""
+        """Load deltas in order. `refused` makes the error to raise where one is damaged or missing."""
         gathered: dict[bytes, bytes | None] = {}
         size = 0
         replayed = self._context.metrics.new_counter(f"store.{store}", "changelog-deltas-replayed")
@@ -167,7 +168,6 @@ class ChangelogFilesRestore(TaskRestoreManager):
     def _beyond_repair(
         self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, errors: Sequence[PenstockError]
     ) -> PenstockError:
-        """Every other way that is left needs this delta, too."""
         first = way.snapshot[0] if way.snapshot else 0
         intact = f"versions {first} to {delta[0] - 1}" if delta[0] - 1 > first else f"version {first}"
         return type(errors[0])(

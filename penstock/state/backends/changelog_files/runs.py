@@ -1,4 +1,4 @@
-"""The versions that markers are made of, in runs."""
+"""Sets of versions, as runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker
 
 
 class Runs:
-    """The versions that markers are made of: (store, task, epoch) -> runs (first, last), in order and apart."""
+    """The versions that markers are made of: (store, task, epoch) -> runs (first, last), in order and disjoint."""
 
     def __init__(self, markers: Sequence[StoreMarker]) -> None:
         self.runs: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
@@ -26,7 +26,6 @@ class Runs:
             self.runs[place] = merged
 
     def uncovered(self, place: tuple[str, int, int], first: int, last: int) -> Iterator[int]:
-        """The versions from `first` to `last` that are in none of the runs."""
         for start, end in self.runs.get(place, ()):
             yield from range(first, min(last + 1, start))
             first = max(first, end + 1)

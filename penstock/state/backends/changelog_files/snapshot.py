@@ -1,8 +1,9 @@
 """The snapshot file, `<version>.<epoch>.zip`: a store at one version.
 
-A zip archive of `snapshot.json`, which says what it is of and in which objects its larger files lie, and of the small
-files themselves, below `files/`. Its comment, the last 64 bytes, is the SHA-256 of everything before it in hexadecimal.
-The larger files, RocksDB's tables above all, are stored once by content and shared by the snapshots that have them.
+A zip archive of `snapshot.json`, which names its store and version and the objects of its larger files, and of the
+small files themselves, below `files/`. Its comment, the last 64 bytes, is the SHA-256 of everything before it in
+hexadecimal. The larger files, RocksDB's tables above all, are stored once by content and shared by the snapshots that
+have them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from penstock.state.backends.content.names import ContentNames
 
 FORMAT = 1
 SHARED_FOLDER = "files"
-"""Of the shared files, in a task's folder."""
+"""The folder of the shared files, in a task's folder."""
 _CHECKSUM = 64
 _INDEX, _SMALL = "snapshot.json", "files/"
 
@@ -39,13 +40,12 @@ class Snapshot:
     store: str
     task: int
     shared: DirIndex
-    """Files that lie in objects of their own."""
     small: Mapping[str, bytes]
-    """Files that are here, by their paths."""
+    """The other files: path -> content."""
 
     def encode(self) -> bytes:
-        """The archive's bytes. Equal values give equal bytes."""
-        written = _Written(FORMAT, *self.version, self.store, self.task, self.shared)
+        """Equal values give equal bytes."""
+        written = _SnapshotFields(FORMAT, *self.version, self.store, self.task, self.shared)
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(_info(_INDEX), msgspec.json.encode(written))
@@ -57,12 +57,12 @@ class Snapshot:
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> Snapshot:
-        """Read an archive. Raises CorruptError naming the key, IncompatibleError for a newer format."""
+        """Raises CorruptError naming the key, IncompatibleError for a newer format."""
         if hashlib.sha256(data[:-_CHECKSUM]).hexdigest().encode() != data[-_CHECKSUM:]:
             raise CorruptError(f"snapshot `{key}` is damaged: the checksum of its {len(data)} bytes does not match")
         what = f"snapshot `{key}` is damaged"
         with decoding(what), opened_archive(data, f"snapshot `{key}`") as archive:
-            own = decode_format(_Written, archive.read(_INDEX), what, f"snapshot `{key}`", FORMAT)
+            own = decode_format(_SnapshotFields, archive.read(_INDEX), what, f"snapshot `{key}`", FORMAT)
             names = [name for name in archive.namelist() if name.startswith(_SMALL)]
             if any(part in {"", ".", ".."} for name in names for part in name.split("/")):
                 raise ValueError("a file leads out of its folder")
@@ -70,7 +70,7 @@ class Snapshot:
             return cls((own.version, own.epoch), own.store, own.task, own.shared, small)
 
 
-class _Written(Struct):
+class _SnapshotFields(Struct):
     """The fields of `snapshot.json`."""
 
     format: Positive
@@ -82,7 +82,6 @@ class _Written(Struct):
 
 
 def shared_names(paths: JobPaths, store: str, task: int) -> ContentNames:
-    """The names of the shared files of one task's store."""
     return ContentNames(paths, store, task, SHARED_FOLDER)
 
 

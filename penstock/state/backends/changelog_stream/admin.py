@@ -28,10 +28,10 @@ from penstock.wording import counted, listed
 logger = logging.getLogger(__name__)
 
 _CLAIMS = "changelog-streams"
-"""The namespace of what says which streams are the job's, where their system does not."""
+"""The namespace of the claims: which streams are the job's, where their system does not say."""
 _STORED = Retry(pause_s=0.02, longest_pause_s=1.0, within_s=20.0)
 _MIN_DIRTY_RATIO = 0.5
-"""A partition is compacted when at least this part of what is looked at is new, as Kafka's log cleaner does it."""
+"""A partition is compacted if at least this part of the range is new, as Kafka's log cleaner does it."""
 
 
 class ChangelogStreamAdmin(StateBackendAdmin):
@@ -42,7 +42,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         self._admins: dict[str, SystemAdmin] = {}
 
     def create_resources(self, epoch: int) -> None:
-        """Create the streams that are not there, and fence all of them.
+        """Create the streams that do not exist, and fence all of them.
 
         Raises:
             ConfigError: two stores share a stream, or another job or store owns it; or it has messages, and neither an
@@ -75,9 +75,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             self._check_partitions(stream)
 
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
-        """Compact each partition that a marker left, or in a sweep all; see `needless`. It is done in one transaction
-        each, fenced with the epoch; outside of sweeps only where much is new, so that what all collections cost grows
-        with what was written."""
+        """Compact each partition that a marker left, or in a sweep all partitions; see `needless`. Each compaction is
+        one transaction, fenced with the epoch. Outside of sweeps only partitions with much new data are compacted, so
+        that the cost of all collections grows with the amount written."""
         retained, left = _by_partition(retention.retained), _by_partition(retention.left)
         writer = changelog_writer(self._context.paths, retention.epoch)
         ratio = 0.0 if retention.sweep else _MIN_DIRTY_RATIO
@@ -107,7 +107,6 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         self._admins.clear()
 
     def _streams(self) -> dict[SystemStream, str]:
-        """The stream of each store."""
         stores: dict[SystemStream, str] = {}
         for store in self._context.stores:
             stream = self._context.config.store(store).changelog
@@ -138,9 +137,9 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             )
 
     def _claim(self, stream: SystemStream, store: str) -> None:
-        """Keep in the job's folder, from before the first record on, that the stream is a store's. A system that
-        compacts by age may lose who owns a stream (in Kafka, with a topic); the folder then says whose the messages
-        are. Raises ConfigError if it is another store's, or has messages that this job did not write."""
+        """Record in the job's folder, before the first message is written, that the stream belongs to a store. A system
+        that compacts by age may lose the owner of a stream (in Kafka, with a topic); the folder then says whose the
+        messages are. Raises ConfigError if it is another store's, or has messages that this job did not write."""
         identity = self._admin(stream).stream_identity(stream.stream)
         key = self._context.paths.metadata(_CLAIMS, f"{stream} {identity}")
         objects = self._context.objects
@@ -165,7 +164,7 @@ class ChangelogStreamAdmin(StateBackendAdmin):
         return system is not None and not system.compacts_on_request and system.compacts_by_age
 
     def _refuse_messages(self, stream: SystemStream, store: str) -> None:
-        """Raise ConfigError if a stream without an owner has messages that the job's state is not made of. Compaction
+        """Raise ConfigError if a stream without an owner has messages that no checkpoint of the job needs. Compaction
         would delete them. A job that continues an imported checkpoint takes over the changelog that it names."""
         admin = self._admin(stream)
         # In this order: what is committed in between is before the end that is read second.
@@ -223,8 +222,8 @@ def needless(
     """The range to compact, from the first offset that any retained marker needs to the end of the one that ends first.
 
     Every retained marker begins at or behind the range's start and ends at or behind its end. So a record goes only
-    for one that all of them see, and a delete only when nothing is left for any of them to delete. Where no retained
-    marker names the partition, and the job no longer writes it, all that a marker that left named goes.
+    for one that all of them see, and a delete only when nothing is left for any of them to delete. If no retained
+    marker names the partition, and the job no longer writes it, everything goes that the departed markers named.
     """
     if retained:
         start = min(marker.generation for marker in retained)

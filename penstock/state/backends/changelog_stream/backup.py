@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 class ChangelogStreamBackup(TaskBackupManager):
-    """Appends net changes."""
+    """Appends net changes to a task's partitions."""
 
     def __init__(self, context: BackendContext) -> None:
         self._context = context
@@ -88,7 +88,7 @@ class ChangelogStreamBackup(TaskBackupManager):
     def _continue(
         self, store: str, log: Changelog, checkpoint_id: CheckpointId | None, marker: ChangelogMarker | None
     ) -> ChangelogMarker | None:
-        """What the next commit follows, the log being at it; None if the store needs a base."""
+        """The marker that the next commit follows, with the log brought back to it; None if the store needs a base."""
         upcoming = log.take_over()
         if checkpoint_id is None or (marker is not None and marker.offset is None):
             # The store is empty: a new generation, nothing to revert.
@@ -109,7 +109,7 @@ class ChangelogStreamBackup(TaskBackupManager):
             return None
 
     def _write_base(self, store: str, copy: StoreCopy, cancelled: threading.Event) -> ChangelogMarker:
-        """Everything in the copy, as a new generation. Until it is complete nobody else appends to the partition."""
+        """Write the whole copy as a new generation. Until it is complete nobody else appends to the partition."""
 
         def proceed() -> None:
             if cancelled.is_set():
@@ -126,7 +126,7 @@ class ChangelogStreamBackup(TaskBackupManager):
 
 
 def _replacing(leftovers: set[bytes], entries: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes | None]]:
-    """The entries, and a delete of every key that is left over and not among them."""
+    """The entries, followed by a delete of every leftover key that is not among them."""
     for key, value in entries:
         leftovers.discard(key)
         yield key, value

@@ -1,7 +1,7 @@
 """The changelog stream backend: a commit's net changes are appended to a compacted stream.
 
-Processing logs nothing; only `upload` writes. A store has a stream, a task a partition of it. A store that is backed up
-anew, or begins without a checkpoint, starts a generation: only what is behind its first offset counts.
+Processing logs nothing; only `upload` writes. Each store has a stream, each task a partition of it. A store that is
+backed up anew, or begins without a checkpoint, starts a generation: only records from its first offset on count.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.state.backends.changelog_stream.restore import ChangelogStreamRest
 
 
 class ChangelogStreamFactory(StateBackendFactory):
-    """`changelog-stream`."""
+    """The factory of the backend `changelog-stream`."""
 
     @property
     def name(self) -> str:
@@ -26,7 +26,6 @@ class ChangelogStreamFactory(StateBackendFactory):
         return "system"
 
     def marker_text(self, marker: str) -> str:
-        """The offsets of the generation."""
         try:
             own = ChangelogMarker.deserialize(marker)
         except (CorruptError, IncompatibleError):

@@ -1,9 +1,9 @@
-"""What ranges of changelogs hold, exactly or not at all, on either kind of system.
+"""Reads ranges of changelogs, exactly or not at all, on either kind of system.
 
 A system that compacts on request knows what is gone. One that compacts by the age of records, as Kafka does, drops a
 record for a newer one of its key once that newer one is older than the stream's lag. A range is therefore whole as long
-as everything behind its end is younger: what went from inside went for a later record inside. This is looked at again
-after the range was read. Where nothing was ever appended behind the range, its age does not matter.
+as everything behind its end is younger: a record inside the range then went only for a later record inside it. This is
+checked again after the range was read. If nothing was ever appended behind the range, its age does not matter.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from penstock.system.base import OffsetRange, RawMessage, System, SystemAdmin
 
 _READ_MESSAGES = 5_000
 _END_OF_TRANSACTION = 1
-"""How many offsets a system may use behind a last record, for the end of the transaction that wrote it. Behind a record
-that is no last one there is another of its transaction, and of its timestamp."""
+"""The number of offsets a system may use behind a last record, for the end of the transaction that wrote it. Every
+record but the last of a transaction is followed by another with the same timestamp."""
 _SHOWN = Retry(pause_s=0.02, longest_pause_s=0.5, within_s=10.0)
-"""How long what was committed may take to be readable."""
+"""Committed records become readable within this time."""
 
 
 class History:
@@ -37,8 +37,8 @@ class History:
         """The records of a range that compaction has kept. In an empty store, they give the same as the whole range.
 
         Raises:
-            NotFoundError: the range, or the stream, is not there, or may no longer be there as a whole.
-            RetryableError: it failed for now; what was read so far is of no use.
+            NotFoundError: the range, or the stream, does not exist, or may no longer exist as a whole.
+            RetryableError: the read failed for now; the records read so far are of no use.
         """
         if self._on_request:
             yield from self._reader.read_compacted(offsets, _READ_MESSAGES)
@@ -46,15 +46,15 @@ class History:
             yield from self._read_whole(offsets, offsets.end)
 
     def read_every(self, offsets: OffsetRange) -> Iterator[list[RawMessage]]:
-        """Every record of a range. Raises as `read`, also where one has gone for another one in the range."""
+        """Every record of a range. Raises as `read`, also if one was dropped for another one in the range."""
         if self._on_request:
             yield from self._reader.read(offsets, _READ_MESSAGES)
         elif len(offsets):
             yield from self._read_whole(offsets, offsets.start)
 
     def keys(self, ssp: SystemStreamPartition) -> set[bytes]:
-        """The keys that have a value, if the partition is read from its beginning. Those of messages without a key are
-        left out."""
+        """The keys that have a value, if the partition is read from its beginning. Messages without a key are
+        ignored."""
         ends = self._admin.offsets(ssp.stream)[ssp.partition]
         found: set[bytes] = set()
         for messages in self._reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), _READ_MESSAGES):
@@ -66,11 +66,10 @@ class History:
         return found
 
     def identity(self, ssp: SystemStreamPartition) -> str | None:
-        """What distinguishes the stream from others of its name; None if the system has nothing for it."""
+        """The id that distinguishes the stream from others of its name; None if the system has none."""
         return self._admin.stream_identity(ssp.stream)
 
     def close(self) -> None:
-        """Release what is open."""
         self._reader.close()
         if self._opened is not None:
             self._opened.close()
@@ -96,7 +95,7 @@ class History:
             )
 
     def _wait_for(self, offsets: OffsetRange) -> None:
-        """Wait for the end of the range, which was committed, to be readable. If it is not there, reading says so."""
+        """Wait until the end of the range, which was committed, can be read. If that fails, reading reports it."""
 
         def look() -> None:
             if self._admin.offsets(offsets.ssp.stream)[offsets.ssp.partition].upcoming < offsets.end:
@@ -108,7 +107,7 @@ class History:
             return
 
     def _check(self, offsets: OffsetRange, untouched_from: int) -> int:
-        """Raises NotFoundError unless the range is whole. Returns how long deletes stay, in milliseconds."""
+        """The time that deletes stay, in milliseconds. Raises NotFoundError unless the range is whole."""
         found = self._admin.compaction(offsets.ssp.stream)
         if found.untouched_from[offsets.ssp.partition] > untouched_from + _END_OF_TRANSACTION:
             raise NotFoundError(

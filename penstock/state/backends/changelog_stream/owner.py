@@ -8,7 +8,7 @@ _OWNER = re.compile(r"job \S+ \(uid (\S+)\), (?:store .+|intermediate stream)", 
 
 
 def owner_text(job: str, uid: str, store: str) -> str:
-    """The owner. The uid tells the job from jobs of the same name in other roots.
+    """The text for a store. The uid tells the job from jobs of the same name in other roots.
 
     Example:
         >>> owner_text("counts-1", "0123456789ab", "words")
@@ -18,17 +18,14 @@ def owner_text(job: str, uid: str, store: str) -> str:
 
 
 def owner_of_intermediates(job: str, uid: str) -> str:
-    """The owner of a durable intermediate stream."""
     return f"{_job(job, uid)}, intermediate stream"
 
 
 def is_owned_by(owner: str, job: str, uid: str) -> bool:
-    """Whether the owner is the job, or a store of it."""
     return owner.startswith(_job(job, uid))
 
 
 def owner_uid(owner: str) -> str | None:
-    """The uid of the owner's job; None if the text has another form."""
     match = _OWNER.fullmatch(owner)
     return match[1] if match else None
 

@@ -1,13 +1,13 @@
-"""One partition of a changelog stream: markers into it, and how it is written, read and brought back to a marker.
+"""One partition of a changelog stream: markers into it; writing it, reading it, and bringing it back to a marker.
 
-A partition belongs to one store of one task. Its records are a key's new value, or None where the key was deleted; a
-later record of a key counts. What makes a marker's range hold this task's commits and nothing else:
+A partition belongs to one store of one task. A record is a key and its new value, or None where the key was deleted;
+the last record of a key counts. A marker's range holds this task's commits and nothing else, for these reasons:
 
 * Every write carries the epoch, and the system refuses an epoch that is older than one it has seen. Whoever takes over
-  raises the fence before it looks at what is there, so nothing can follow that it has not seen.
-* What a dead epoch wrote behind the last checkpoint is outweighed before the first commit: every key that it changed is
-  written again as it was (`Changelog.revert`). Its records may then lie inside the range of the next marker: for every
-  one of their keys a later record in the range says what holds.
+  raises the fence before it looks at the partition, so nothing can follow that it has not seen.
+* Records that a dead epoch wrote behind the last checkpoint are outweighed before the first commit: every key that it
+  changed is written again as it was (`Changelog.revert`). Its records may then lie inside the range of the next marker:
+  for every one of their keys a later record in the range has the valid value.
 * An append whose outcome is not known is made again. If both happened, the same values stand there twice with nothing
   of another writer between them, and the marker names the end of the one that surely happened. For a keyed log that is
   the same as once.
@@ -30,41 +30,38 @@ from penstock.system.base import OffsetRange, RawMessage, RawRecord, System, Wri
 
 NAME = BACKEND
 GROUP = f"backend.{NAME}"
-"""The group of its metrics."""
 _APPEND_RECORDS = 50_000
 _APPEND_BYTES = 8 << 20
-"""The most keys and values of one append: what is held in memory once more, and written in one transaction."""
+"""The most keys and values of one append: they are held in memory once more, and written in one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogMarker:
-    """A store at one commit: what the records from `generation` to `offset`, both included, make of an empty one.
+    """A store at one commit: the result of the records from `generation` to `offset`, both included, in an empty store.
 
     Its text is a ChangelogStreamMarker. In one that Samza wrote the generation begins with the stream.
     """
 
     ssp: SystemStreamPartition
     generation: int
-    """The first offset of the generation: what is before it has nothing to do with the store."""
+    """The first offset of the generation. Earlier records have nothing to do with the store."""
     offset: int | None
     """The last record of the store; None if it has none and is empty."""
     identity: str | None = field(default=None, compare=False)
-    """That of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is checked with
-    `check_identity`; older versions and Samza do not write it, and then it is None, or UNKNOWN_STREAM."""
+    """The identity of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is
+    checked with `check_identity`. Older versions and Samza do not write it; then it is None, or UNKNOWN_STREAM."""
 
     @property
     def range(self) -> OffsetRange:
-        """The records the store is made of."""
         return OffsetRange(self.ssp, self.generation, self.generation if self.offset is None else self.offset + 1)
 
     def serialize(self) -> str:
-        """The marker as it is written in a checkpoint."""
         offset = None if self.offset is None else str(self.offset)
         return ChangelogStreamMarker(self.ssp, offset, str(self.generation), self.identity).serialize()
 
     @classmethod
     def deserialize(cls, text: str) -> ChangelogMarker:
-        """Read a marker. Raises CorruptError if it is not one, IncompatibleError if it is of a newer version."""
+        """Raises CorruptError if the text is not a marker, IncompatibleError for a newer version."""
         written = ChangelogStreamMarker.deserialize(text)
         with decoding(f"an offset of marker `{text}` is not a number"):
             generation = 0 if written.generation_offset is None else number(written.generation_offset)
@@ -75,7 +72,7 @@ class ChangelogMarker:
         return marker
 
     def check_identity(self, found: str | None) -> None:
-        """Raise NotFoundError if the stream that is there is not, or may not be, the one of the marker."""
+        """Raise NotFoundError if the existing stream is not, or may not be, the marker's."""
         if self.identity == UNKNOWN_STREAM and found is not None:
             raise NotFoundError(
                 f"whether the changelog `{self.ssp.system_stream}` is the stream that the checkpoint was written to is "
@@ -114,7 +111,7 @@ def changelog_system(systems: Mapping[str, System], stream: SystemStream) -> Sys
 
 
 def changelog_writer(paths: JobPaths, epoch: int) -> WriterIdentity:
-    """Who writes the changelogs of a job."""
+    """The writer of all changelogs of a job."""
     return WriterIdentity(f"{paths.root}/state", epoch)
 
 
@@ -134,13 +131,13 @@ class Changelog:
 
     @property
     def identity(self) -> str | None:
-        """That of the stream when it was first asked for, if its system has one."""
+        """The stream's identity at the first call, if its system has one."""
         if self._identity is None:
             self._identity = self._history.identity(self.ssp)
         return self._identity
 
     def take_over(self) -> int:
-        """From here on no older epoch can write; returns the offset the next record will get."""
+        """Keep older epochs from writing from here on. Returns the offset that the next record will get."""
         return self._writer.append(self.ssp, [])
 
     def append(
@@ -149,7 +146,7 @@ class Changelog:
         changes: Iterable[tuple[bytes, bytes | None]],
         proceed: Callable[[], None] | None = None,
     ) -> OffsetRange | None:
-        """Append the changes, many at once; returns the range they lie in, None if there are none.
+        """Append the changes, many at once. Returns their range, None if there are none.
 
         `proceed` is called before each append and may raise. A call that raised may have appended a part;
         calling it again appends everything behind that part.
@@ -166,12 +163,13 @@ class Changelog:
         return None if start is None else OffsetRange(self.ssp, start, end)
 
     def leftovers(self) -> set[bytes]:
-        """The keys that the whole partition has values for, where nobody drops what is before a generation: whoever
+        """The keys with a value in the whole partition, if the system keeps records from before a generation: whoever
         reads it from its beginning, as Samza does, must find them deleted. They are held in memory."""
         return self._history.keys(self.ssp) if self._by_age else set()
 
     def _append(self, records: list[RawRecord]) -> tuple[int, int]:
-        """Append at once; returns the first offset, and the one behind the last record. In between may be gaps."""
+        """Append at once. Returns the first offset, and the one behind the last record. There may be gaps between
+        them."""
         if not self._by_age:
             first = self._writer.append(self.ssp, records)
             return first, first + len(records)
@@ -181,13 +179,14 @@ class Changelog:
         return ranges[0][0], ranges[-1][1]
 
     def revert(self, marker: ChangelogMarker, timestamp_ms: int) -> ChangelogMarker:
-        """Bring the partition back to the marker; returns one of the same content that has in it what was behind.
+        """Bring the partition back to the marker. Returns a marker of the same content whose range includes the records
+        that were behind it.
 
         Call `take_over` first. The values are read from the log itself, so it does not matter who restored the store.
         The keys that changed behind the marker, with their values, are held in memory.
 
         Raises:
-            NotFoundError: the marker's records are not all there.
+            NotFoundError: some of the marker's records are gone.
         """
         marker.check_identity(self.identity)
         upcoming = self.take_over()
@@ -207,12 +206,11 @@ class Changelog:
         return replace(marker, offset=end - 1) if changed else marker
 
     def close(self) -> None:
-        """Release what is open."""
         self._history.close()
         self._writer.close()
 
     def _net(self, offsets: OffsetRange, only: Collection[bytes] | None = None) -> dict[bytes, bytes | None]:
-        """The last value of every key in the range (of `only` these); it is checked that the range can be read."""
+        """The last value of every key in the range (or of the keys `only`). Checks that the range can be read."""
         net: dict[bytes, bytes | None] = {}
         for chunk in read_changes(self._history, offsets):
             if only is not None and not only:
@@ -222,19 +220,19 @@ class Changelog:
 
 
 def read_changes(history: History, offsets: OffsetRange) -> Iterator[dict[bytes, bytes | None]]:
-    """The net changes of a range, in chunks; to be applied in their order.
+    """The net changes of a range, in chunks to be applied in order.
 
     Raises:
-        NotFoundError: the range, or the stream, is not there, or no longer as a whole.
+        NotFoundError: the range, or the stream, does not exist, or no longer as a whole.
         CorruptError: there is a record without a key, which no changelog has.
-        RetryableError: it failed for now.
+        RetryableError: the read failed for now.
     """
     for messages in history.read(offsets):
         yield {key_of(message, offsets.ssp): message[3] for message in messages}
 
 
 def key_of(message: RawMessage, ssp: SystemStreamPartition) -> bytes:
-    """The key of a record. Raises CorruptError if it has none."""
+    """Raises CorruptError if the record has no key."""
     if message[2] is None:
         raise CorruptError(
             f"the record at offset {message[0]} of the changelog `{ssp.system_stream}` partition {ssp.partition} has "

@@ -22,7 +22,7 @@ from penstock.system.base import OffsetRange
 
 
 class ChangelogStreamRestore(TaskRestoreManager):
-    """Replays a marker's range, and nothing behind it: whatever other epochs wrote there has no effect."""
+    """Replays a marker's range, and nothing behind it: records of other epochs there have no effect."""
 
     def __init__(self, context: BackendContext) -> None:
         self._context = context
@@ -48,8 +48,8 @@ class ChangelogStreamRestore(TaskRestoreManager):
             history.close()
 
     def advance(self, store: str, held: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> bool:
-        """Read every record since. Where some of them were compacted away, deletes may be among them: then it is
-        restored whole."""
+        """Reads every record since. If some of them were compacted away, there may have been deletes among them: then
+        the store is restored whole."""
         before, wanted = ChangelogMarker.deserialize(held), ChangelogMarker.deserialize(marker)
         one_generation = (before.ssp, before.generation, before.identity) == (
             wanted.ssp,

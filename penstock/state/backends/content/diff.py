@@ -1,4 +1,4 @@
-"""What of a copy is already stored: a comparison of its files with the last index, by content alone.
+"""Compares the files of a copy with the last index, by content alone, to find those that are already stored.
 
 Two restores of one copy write different files of one name and size, so these prove nothing. A hash does, under any
 name.
@@ -17,18 +17,16 @@ from penstock.state.backends.content.index import DirIndex, FileIndex
 
 @dataclass(frozen=True, slots=True)
 class DirDiff:
-    """`retained` and `added` together are the copy's files, by path."""
+    """The result of a comparison. `retained` and `added` together are the copy's files, by path."""
 
     retained: dict[str, FileIndex]
     """Files whose content the index has, under their paths in the copy."""
     added: dict[str, LocalFile]
-    """Files whose content it does not have."""
     removed: dict[str, FileIndex]
     """Files of the index that the copy does not have under that path."""
 
 
 def diff(local: Iterable[LocalFile], index: DirIndex) -> DirDiff:
-    """Compare the files of a copy with an index."""
     before = index.by_path()
     stored = {file.content: file for file in before.values()}
     retained: dict[str, FileIndex] = {}

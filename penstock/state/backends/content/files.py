@@ -16,7 +16,7 @@ from penstock.state.backends.content.transfer import in_parallel
 MAX_PART_BYTES = 32 << 20
 """Files are cut into equal parts of at most this size, so that memory and a retry are bounded."""
 _READ_BYTES = 256 << 10
-"""So few that they are in the processor's cache when they are hashed again, for the whole file."""
+"""Small enough to be still in the processor's cache when the bytes are hashed again, for the whole file."""
 
 _Identity: TypeAlias = tuple[str, int, int, int]
 
@@ -32,7 +32,7 @@ class LocalFile:
 
     @property
     def content(self) -> tuple[int, str]:
-        """What two files of the same bytes have in common."""
+        """Equal for two files of the same bytes."""
         return self.size, self.sha256
 
 
@@ -45,7 +45,8 @@ def part_ranges(size: int, max_bytes: int = MAX_PART_BYTES) -> Iterator[tuple[in
 
 
 class FileHashes:
-    """Lists copies of one store, and hashes what it has not seen in the one before. Used by one thread at a time."""
+    """Lists copies of one store, and hashes the files that the previous copy did not have. Used by one thread at a
+    time."""
 
     def __init__(self, max_part_bytes: int = MAX_PART_BYTES) -> None:
         self._max_part_bytes = max_part_bytes

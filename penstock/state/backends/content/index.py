@@ -1,4 +1,4 @@
-"""The files of a folder and the objects that hold them, and how they are written as JSON.
+"""The files of a folder and the objects that hold them, and their form as JSON.
 
 Keys are dashed as in Samza's index. Unknown keys are ignored, so that an older Penstock reads what a newer one added.
 """
@@ -28,7 +28,6 @@ class FileBlob(Struct, frozen=True):
 
     @property
     def sha256(self) -> str:
-        """The hash of what the object holds."""
         return content_of(self.name) or ""
 
 
@@ -48,11 +47,10 @@ class FileIndex(Struct, frozen=True):
 
     @property
     def content(self) -> tuple[int, str]:
-        """What two files of the same bytes have in common."""
+        """Equal for two files of the same bytes."""
         return self.size, self.sha256
 
     def parts(self) -> Iterator[tuple[FileBlob, int]]:
-        """The blobs and their sizes."""
         ends = [*(blob.offset for blob in self.blobs[1:]), self.size]
         for blob, end in zip(self.blobs, ends, strict=False):
             yield blob, end - blob.offset
@@ -76,7 +74,6 @@ class DirIndex(Struct, frozen=True):
 
     @classmethod
     def of(cls, files: Mapping[str, FileIndex], name: str = "") -> DirIndex:
-        """The folder with these files, by their paths below it."""
         own: list[FileIndex] = []
         below: dict[str, dict[str, FileIndex]] = {}
         for path, file in sorted(files.items()):
@@ -88,19 +85,17 @@ class DirIndex(Struct, frozen=True):
         return cls(name, tuple(own), tuple(cls.of(inner, sub) for sub, inner in sorted(below.items())))
 
     def by_path(self) -> dict[str, FileIndex]:
-        """All files by their paths below this folder."""
         found = {file.name: file for file in self.files}
         for sub in self.sub_dirs:
             found |= {f"{sub.name}/{path}": file for path, file in sub.by_path().items()}
         return found
 
     def objects(self) -> Iterator[str]:
-        """The names of all objects that hold the files, as often as they are named."""
+        """The names of all objects that hold the files. A name occurs once for each use."""
         return (blob.name for file in self.by_path().values() for blob in file.blobs)
 
     @property
     def depth(self) -> int:
-        """How deep other folders are nested in it."""
         return max((sub.depth + 1 for sub in self.sub_dirs), default=0)
 
 

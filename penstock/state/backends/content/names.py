@@ -1,9 +1,9 @@
-"""How objects are named that hold files by content, all in one folder of a task's store.
+"""Names of objects that hold files by content, all in one folder of a task's store.
 
     <epoch>-<checkpoint id>-<sha256>    a file, or a part of one, that this commit was the first to hold
 
-A name is never used for anything else: content that comes back after it was gone gets a new name. So whatever a
-checkpoint that left the log names, a commit under way can need it only if the checkpoint before it holds it, too.
+A name is never used for anything else: content that comes back after it was gone gets a new name. So a commit under way
+can need an object of a checkpoint that left the log only if the checkpoint before the commit names it, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ class ContentNames:
     folder: str
 
     def key(self, name: str) -> str:
-        """The object key of a name."""
         return self.paths.state_object(self.store, self.task, f"{self.folder}/{name}")
 
     def __str__(self) -> str:
@@ -36,18 +35,15 @@ class ContentNames:
 
 
 def file_name(epoch: int, checkpoint_id: CheckpointId, sha256: str) -> str:
-    """The name of content that a commit was the first to hold."""
     return f"{epoch}-{checkpoint_id}-{sha256}"
 
 
 def content_of(name: str) -> str | None:
-    """The SHA-256 of what is under a name; None for what is no name of content."""
     match = _NAME.fullmatch(name)
     return match[2] if match else None
 
 
 def epoch_of(key: str, folder: str) -> int | None:
-    """The epoch that wrote a key; None for what is no key of content in this folder."""
     place, _, name = key.rpartition("/")
     match = _NAME.fullmatch(name)
     return int(match[1]) if match and place.endswith(f"/{folder}") else None

@@ -1,5 +1,5 @@
-"""The content store: the files of a store's copies, each content stored once. What is there is found by its hash and
-named again. Which files a version has, its index says, which is its backend's to keep."""
+"""The content store: the files of a store's copies, each content stored once. Content that is stored already is found
+by its hash. The index, kept by the backend, says which files a version has."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class ContentStore:
-    """Uploads what the last copy did not have. Used by one thread at a time."""
+    """Uploads the files that the last copy did not have. Used by one thread at a time."""
 
     def __init__(self, context: BackendContext, names: ContentNames, budget: ByteBudget, max_part_bytes: int) -> None:
         self._context = context
@@ -34,7 +34,8 @@ class ContentStore:
         self._max_part_bytes = max_part_bytes
         self._hashes = FileHashes(max_part_bytes)
         self._put: dict[str, str] = {}
-        """SHA-256 -> name of what was uploaded and is in no index yet, so that a second try does not do it again."""
+        """SHA-256 -> name of content that was uploaded and is in no index yet, so that a retry does not upload it
+        again."""
 
     def put(
         self,
@@ -45,8 +46,8 @@ class ContentStore:
         *,
         leave_out: Collection[str] = (),
     ) -> DirIndex:
-        """Upload what `last` does not have of the copy in the directory, in parallel. New names carry the checkpoint.
-        Files with the paths in `leave_out` are somebody else's business.
+        """Upload the copy's files that `last` does not have, in parallel. New names carry the checkpoint. The caller
+        handles the files with the paths in `leave_out`.
 
         Raises RetryableError once it is cancelled.
         """
@@ -72,9 +73,9 @@ class ContentStore:
         return DirIndex.of(difference.retained | added)
 
     def advance(self) -> None:
-        """What was put is in an index that counts: the next copy is compared with that.
+        """Forget the uploaded content: an index that counts has it now, and the next copy is compared with that.
 
-        Only what the last one holds is safe from collection, so nothing else is remembered.
+        Only content in the last index is safe from collection, so nothing else is remembered.
         """
         self._put.clear()
 

@@ -1,4 +1,4 @@
-"""Many transfers at once, within bounds."""
+"""Parallel transfers, within bounds."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from penstock.errors import RetryableError
 T = TypeVar("T")
 
 _AT_ONCE = 8
-"""How many of one transfer run at once."""
 
 
 class ByteBudget:
-    """How many bytes may be in memory at once, for all who share it. Whoever holds some asks for no more."""
+    """A limit for the bytes in memory, shared by all who use it. A holder must not ask for more."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -28,7 +27,8 @@ class ByteBudget:
 
     @contextmanager
     def hold(self, size: int) -> Iterator[None]:
-        """Wait until `size` bytes are free, and hold them. More than there are is all of them."""
+        """Wait until `size` bytes are free, and hold them. A request larger than the budget waits for the whole
+        budget."""
         size = min(size, self._limit)
         with self._changed:
             self._changed.wait_for(lambda: self._free >= size)
@@ -44,10 +44,10 @@ class ByteBudget:
 def in_parallel(
     jobs: Iterable[Callable[[], T]], transfers: Executor, cancelled: threading.Event, what: str
 ) -> Iterator[T]:
-    """Run the jobs on the pool, a few at a time, so that others have their turn; yields, in the caller's thread, what
-    they return, as it comes.
+    """Run the jobs on the pool, a few at a time, so that others have their turn. Yields their results in the caller's
+    thread, in the order in which they end.
 
-    After a failure no other job begins; what the running ones return still comes, and then the failure is raised.
+    After a failure no other job begins; the results of the running ones still come, and then the failure is raised.
     Once it is cancelled that failure is a RetryableError that says `what` was.
     """
     stopping = threading.Event()
@@ -88,7 +88,7 @@ def _begin(
 
 
 def _run(job: Callable[[], T], cancelled: threading.Event, stopping: threading.Event, what: str) -> T:
-    """Do a job unless another one has failed (CancelledError) or it was cancelled."""
+    """Do a job unless another one has failed (CancelledError) or the transfer was cancelled."""
     if stopping.is_set():
         raise CancelledError
     if cancelled.is_set():

@@ -1,4 +1,4 @@
-"""What Kafka's Java client calls a property, and what librdkafka calls it. Pure: no file is read, no client made."""
+"""The names of properties in Kafka's Java client and in librdkafka. Pure: no file is read, no client made."""
 
 from __future__ import annotations
 
@@ -93,7 +93,6 @@ REFUSED: Mapping[str, str] = {
 """Properties that a configuration may not hold, and why."""
 
 SECRETS = re.compile(r"password|secret|passphrase|jaas|\.pem|keystore\.key|oauthbearer\.config|certificate\.chain")
-"""The names of properties whose values are never shown."""
 
 _MODULE = re.compile(r"([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b(.*?);?", re.DOTALL)
 _ARGUMENT = re.compile(r"""(?<![\w.])([\w.]+)\s*=\s*("((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|[^\s;]+)""")
@@ -104,7 +103,7 @@ def translate(name: str, properties: Mapping[str, str]) -> dict[str, str]:
     """The properties in librdkafka's names. Names that neither client has stay as they are.
 
     Args:
-        name: what they belong to, such as `systems.kafka.consumer`, for messages.
+        name: their owner, such as `systems.kafka.consumer`, for messages.
         properties: in the Java client's names, or librdkafka's.
 
     Raises:
@@ -130,7 +129,7 @@ def translate(name: str, properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_number(key: str, text: str) -> int:
-    """The value of a property that is a whole number, 0 or more. Raises ConfigError for another text."""
+    """A whole number, 0 or more. Raises ConfigError for another text."""
     if re.fullmatch(r"\s*[0-9]{1,19}\s*", text) is None:
         raise ConfigError(f"`{key}` = `{text}`: expected a whole number")
     return int(text)
@@ -154,7 +153,7 @@ def _login(name: str, text: str) -> dict[str, str]:
 
 
 def _stores(name: str, left: dict[str, str]) -> dict[str, str]:
-    """The files of certificates and keys. What is translated is taken from `left`."""
+    """The files of certificates and keys. Translated properties are removed from `left`."""
     found = {}
     if "ssl.truststore.location" in left:
         path = left.pop("ssl.truststore.location")

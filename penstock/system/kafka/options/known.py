@@ -1,4 +1,4 @@
-"""The names of librdkafka's properties that a configuration may hold, by who has them.
+"""The names of librdkafka's properties that a configuration may hold, by client.
 
 Properties that hold a function or an object of a program are left out.
 """
@@ -37,7 +37,6 @@ SHARED = frozenset(
     topic.metadata.refresh.fast.interval.ms topic.metadata.refresh.interval.ms topic.metadata.refresh.sparse
     """.split()  # noqa: SIM905 - a table
 )
-"""Those of consumers, producers and admins."""
 
 CONSUMER = frozenset(
     """
@@ -50,7 +49,6 @@ CONSUMER = frozenset(
     queued.max.messages.kbytes queued.min.messages session.timeout.ms share.acknowledgement.mode
     """.split()  # noqa: SIM905 - a table
 )
-"""Those of consumers alone."""
 
 PRODUCER = frozenset(
     """
@@ -62,4 +60,3 @@ PRODUCER = frozenset(
     sticky.partitioning.linger.ms transaction.timeout.ms transactional.id
     """.split()  # noqa: SIM905 - a table
 )
-"""Those of producers alone."""

@@ -1,4 +1,4 @@
-"""The options of a system `kafka`: checked, and translated to what librdkafka takes. Nothing is opened here."""
+"""The options of a system `kafka`: checked, and translated to those of librdkafka. Nothing is opened here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.system.kafka.options.values import expected
 from penstock.system.kafka.signatures import RecordSigner
 
 DEFAULT_TIMEOUT_MS = 30_000
-"""How long a call waits for the brokers before it is a RetryableError."""
+"""A call waits so long for the brokers before it is a RetryableError."""
 _TIMEOUT = "default.api.timeout.ms"
 _PARTS = ("consumer.", "producer.", "default.stream.")
 _SERVERS = "bootstrap.servers"
@@ -23,44 +23,40 @@ _SECURITY = ("security.protocol", "ssl.", "sasl.", "enable.ssl.", "enable.sasl."
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """What `systems.<name>.*` says, in librdkafka's names. It may hold passwords: they are in no text of it."""
+    """The settings in `systems.<name>.*`, in librdkafka's names. They may hold passwords, so `repr` omits the
+    values."""
 
     system: str
     consumer: Mapping[str, str] = field(repr=False)
-    """For consumers, and for admins what admins know of it."""
+    """For consumers, and in part for admins."""
     producer: Mapping[str, str] = field(repr=False)
     topics: Mapping[str, str] = field(default_factory=dict)
-    """The settings of topics that Penstock creates."""
     timeout_ms: int = DEFAULT_TIMEOUT_MS
-    """How long a call waits for the brokers."""
     keys: RootKeys = field(default_factory=RootKeys)
-    """Those of `job.root`, which sign Penstock's own records."""
+    """The keys of `job.root`, which sign Penstock's own records."""
     takes_unsigned: bool = False
-    """Whether records of the job without a signature count, although there is a key: while they are being signed."""
+    """Accept records of the job without a signature, although there is a key: while they are being signed."""
 
     @property
     def signer(self) -> RecordSigner:
-        """Signs and verifies Penstock's own records."""
         return RecordSigner(self.keys, takes_unsigned=self.takes_unsigned)
 
     @property
     def servers(self) -> str:
-        """The addresses that brokers are looked for at, for messages."""
         return self.consumer[_SERVERS]
 
     @property
     def timeout_s(self) -> float:
-        """How long a call waits for the brokers, in seconds."""
         return self.timeout_ms / 1000
 
     @property
     def admin(self) -> Mapping[str, str]:
-        """For admins: what of `consumer` is no property of consumers alone."""
+        """The part of `consumer` that is not for consumers alone."""
         return {key: value for key, value in self.consumer.items() if key not in CONSUMER}
 
 
 def weaknesses(options: KafkaOptions) -> list[str]:
-    """What in the options lets others read or pretend, in words."""
+    """The weaknesses of the options, in words: others could read, or pretend to be a broker."""
     given = options.consumer
     protocol = given.get("security.protocol", "plaintext").lower()
     found = []
@@ -78,16 +74,15 @@ def weaknesses(options: KafkaOptions) -> list[str]:
 
 
 def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
-    """What `systems.<name>.*` says.
+    """Parse the options of a system.
 
     Args:
-        system: the system's name.
         options: by the rest of the key, such as `consumer.bootstrap.servers`. `root.key` and `root.key.previous` come
             from `job.root.key`.
 
     Raises:
         ConfigError: no brokers are given, or an option is unknown (the message names the nearest) or cannot be taken
-            (the message says why). No value of an option is in the message where it could be a secret.
+            (the message says why). No value of an option is in the message if it could be a secret.
     """
     keys = RootKeys(options.get("root.key"), options.get("root.key.previous"))
     parts: dict[str, dict[str, str]] = {part: {} for part in _PARTS}
@@ -123,7 +118,8 @@ def _timeout_ms(system: str, consumer: dict[str, str]) -> int:
 
 
 def _share_connection(consumer: dict[str, str], producer: dict[str, str]) -> None:
-    """Where only one side names brokers, both have them; where only one says how to reach these, both reach them so."""
+    """If only one side names brokers, both use them; if only one has security settings for these brokers, both use
+    them."""
     sides = (consumer, producer), (producer, consumer)
     for given, other in sides:
         if _SERVERS in given:
@@ -169,7 +165,7 @@ def _all_names() -> list[str]:
 
 
 def _taken(known: frozenset[str]) -> list[str]:
-    """The names that a configuration may have, of either client: those of the Java client only where they belong."""
+    """The names that a configuration may have, of either client: the Java client's only if they apply."""
     renamed = {name for name, translated in RENAMED.items() if translated in known}
     held = HELD if known & SHARED else frozenset()
     return sorted(({*known} | renamed | held) - REFUSED.keys())

@@ -1,4 +1,4 @@
-"""The values that librdkafka takes for its properties. Pure."""
+"""The valid values of librdkafka's properties. Pure."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ _RANGES = {
 RANGES: Mapping[str, tuple[int, int]] = {name: limits for limits, names in _RANGES.items() for name in names.split()}
 """Whole numbers, by the property's name: the least and the largest one."""
 FRACTIONS = frozenset({"linger.ms", "queue.buffering.max.ms"})
-"""Those that may have a fraction."""
 CHOICES: Mapping[str, tuple[str, ...]] = {
     name: tuple(values.split())
     for name, values in {
@@ -76,17 +75,16 @@ SWITCHES = frozenset(
     topic.metadata.refresh.sparse
     """.split()  # noqa: SIM905 - a table
 )
-"""Those that are true or false."""
 _TRUE_OR_FALSE = ("true", "false")
 _WHOLE = re.compile(r"[-+]?[0-9]+")
 _FRACTION = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?")
 
 
 def expected(name: str, value: str) -> str | None:
-    """What a property takes, if it does not take this value; None if it does, or if that is not known here.
+    """The expected form if the property does not take this value; None if it does, or if that is not known here.
 
     Args:
-        name: the property, as librdkafka calls it.
+        name: the property, in librdkafka's names.
         value: its value.
 
     Example:

@@ -54,7 +54,7 @@ def fence(options: KafkaOptions, writer: WriterIdentity) -> None:
 
 
 def retire(options: KafkaOptions, topic: str, producers: Sequence[str], fences: Sequence[int] = ()) -> None:
-    """End what is under way in the transactions of these ids, for ever, and delete their records."""
+    """End all open transactions of these ids, for ever, and delete their records."""
     if len(producers) == 1:
         _end(options, producers[0], topic)
     elif producers:
@@ -67,10 +67,10 @@ def retire(options: KafkaOptions, topic: str, producers: Sequence[str], fences: 
 
 
 def register(options: KafkaOptions, writer: WriterIdentity, reported: ClientErrors) -> tuple[str, Producer, JobTopic]:
-    """A new producer that a newer epoch can fence: its transactional id, it, and what the topic says. `reported` gets
-    what the producer reports.
+    """A new producer that a newer epoch can fence: its transactional id, the producer, and the state of the topic.
+    `reported` gets the reports of the producer.
 
-    The order is everything: the id is on record before the producer can write, and the fences are read afterwards.
+    The order is essential: the id is on record before the producer can write, and the fences are read afterwards.
 
     Raises:
         FencedError: a larger epoch has taken over.
@@ -99,8 +99,8 @@ def check(options: KafkaOptions, writer: WriterIdentity) -> None:
 
 
 def has_job_topic(options: KafkaOptions, writer_name: str) -> bool:
-    """Whether there is still the topic that keeps what writers of this name have published. With a key, one from which
-    every genuine record was removed is as good as none: the topic of a job that has run has a fence.
+    """True if the topic with the progress of writers of this name still exists. With a key, a topic from which every
+    genuine record was removed is as good as none: the topic of a job that has run has a fence.
 
     Raises:
         RetryableError: the cluster does not answer.
@@ -130,7 +130,6 @@ def sign(options: KafkaOptions, writer: WriterIdentity) -> None:
 
 
 def opened(options: KafkaOptions, writer_name: str, *, committed: bool) -> job_log.JobLog:
-    """What the topic of a writer's name says; see `TopicLog`."""
     return job_log.TopicLog(options, _state(options, writer_name), committed=committed)
 
 
@@ -139,11 +138,11 @@ def _state(options: KafkaOptions, writer_name: str) -> JobTopic:
 
 
 def initialised(options: KafkaOptions, transactional_id: str, topic: str | None, reported: ClientErrors) -> Producer:
-    """A producer of this id: what others of the id had under way has ended, and they can write no more.
+    """A producer of this id. It ends open transactions of others with the id, which can write no more.
 
     Args:
         topic: one that exists.
-        reported: gets what the producer reports.
+        reported: gets the reports of the producer.
     """
     made = open_producer(options, reported, {"transactional.id": transactional_id})
     what = f"the transactions of `{transactional_id}` could not be initialised"

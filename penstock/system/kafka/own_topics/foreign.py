@@ -8,19 +8,18 @@ _LONGEST = 300
 
 
 @dataclass(slots=True)
-class Foreign:
-    """How many there are, and what is wrong with the last one: a flood of them is one message, and no memory."""
+class ForeignRecords:
+    """Their number, and the fault of the last one: a flood of them is one message, and no memory."""
 
     count: int = 0
     last: str = ""
 
     def add(self, key: bytes | None, reason: str) -> None:
-        """Another one."""
         self.count += 1
         self.last = f"the key {repr(key)[:_LONGEST]}: {reason[:_LONGEST]}"
 
     def take(self) -> str:
-        """What to say of those that have come since the last call; empty if there are none."""
+        """A text about the records since the last call; empty if there are none."""
         if not self.count:
             return ""
         said = f"{self.count} that Penstock has not written, the last one under {self.last}"

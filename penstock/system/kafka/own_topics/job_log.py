@@ -19,19 +19,19 @@ from penstock.system.kafka.client import open_consumer, open_producer
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.errors import ClientErrors, away, explain, is_of_group
 from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.foreign import ForeignRecords
 from penstock.system.kafka.own_topics.job_topic import JobTopic
 from penstock.system.kafka.signatures import Headers
 
 logger = logging.getLogger(__name__)
 
 STEP_SECONDS = 1.0
-"""How long one call into the client waits: an interrupt of the process is seen between two calls."""
+"""One call into the client waits so long: an interrupt of the process is seen between two calls."""
 _PAUSE_SECONDS = 0.05
 _MESSAGES_AT_ONCE = 1000
 _SETTINGS = {
     "cleanup.policy": "compact",
-    # What is written often is compacted soon: a start reads the whole topic.
+    # Written often, compacted soon: a start reads the whole topic.
     "segment.ms": "600000",
     "segment.bytes": str(8 << 20),
     "min.cleanable.dirty.ratio": "0.1",
@@ -40,13 +40,13 @@ _SETTINGS = {
 
 
 class TopicState(Protocol):
-    """What the records of a topic say, read in their order."""
+    """The state of a topic, built from its records in their order."""
 
     topic: str
-    foreign: Foreign
+    foreign: ForeignRecords
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
-        """Take in the next record."""
+        """Add the next record."""
 
 
 S = TypeVar("S", bound=TopicState)
@@ -54,14 +54,13 @@ T = TypeVar("T")
 
 
 class TopicLog(Generic[S]):
-    """What a topic says. Each `catch_up` reads what was added since the last one."""
+    """Reads a topic into a state. Each `catch_up` reads the records since the last one."""
 
     def __init__(self, options: KafkaOptions, state: S, *, committed: bool) -> None:
         """
         Args:
-            committed: whether records of open and aborted transactions are left out. Then `catch_up` waits for the
-                transactions that were open when it was called.
-        """
+            committed: leave out records of open and aborted transactions. Then `catch_up` waits for the
+                transactions that were open when it was called."""
         self._options = options
         self.state = state
         self._reported = ClientErrors()
@@ -78,11 +77,10 @@ class TopicLog(Generic[S]):
 
     @property
     def was_written(self) -> bool:
-        """Whether anything was ever written to what was read."""
+        """True if anything was ever written to the part that was read."""
         return self._position > 0
 
     def wait_until_there(self) -> None:
-        """Wait for a topic that was just created."""
         retry(
             self.catch_up,
             Retry(0.05, longest_pause_s=0.5, within_s=self._options.timeout_s),
@@ -90,7 +88,7 @@ class TopicLog(Generic[S]):
         )
 
     def catch_up(self) -> S:
-        """Read to the end that the topic has now.
+        """Read to the present end of the topic.
 
         Raises:
             NotFoundError: there is no such topic.
@@ -144,8 +142,8 @@ class TopicLog(Generic[S]):
                 time.sleep(_PAUSE_SECONDS)
 
     def _exists(self) -> bool:
-        """Whether the brokers know the topic. The client takes a partition without a leader for none at all, as while
-        its broker comes back."""
+        """True if the brokers know the topic. The client takes a partition without a leader for none at all, for
+        example while its broker comes back."""
         try:
             found = self._ends.list_topics(self.state.topic, STEP_SECONDS).topics[self.state.topic]
         except KafkaException:
@@ -178,18 +176,16 @@ class TopicLog(Generic[S]):
         return open_consumer(self._options, self._reported, {"isolation.level": isolation})
 
     def close(self) -> None:
-        """Close the connections."""
         self._reader.close()
         if self._ends is not self._reader:
             self._ends.close()
 
 
 JobLog: TypeAlias = TopicLog[JobTopic]
-"""What a job's topic says."""
 
 
 def created(options: KafkaOptions, state: S) -> TopicLog[S]:
-    """The log of a topic, with all its records. The topic is created if there is none."""
+    """The log of a topic, with all its records. The topic is created if it does not exist."""
     log = TopicLog(options, state, committed=False)
     try:
         is_there = True
@@ -216,10 +212,10 @@ def put(
     """Write records, signed, outside of any transaction; when it returns they are on all replicas in sync.
 
     Args:
-        within_s: how long that may take; None: as long as the options say.
+        within_s: the time limit in seconds; None: that of the options.
 
     Raises:
-        RetryableError: it is not known whether they are there.
+        RetryableError: the outcome is unknown.
     """
     failed: list[KafkaError] = []
 
@@ -251,7 +247,6 @@ def put(
 
 
 def _create(options: KafkaOptions, topic: str) -> None:
-    """Create the topic unless it is there."""
     replicas = options.topics.get("replication.factor", "-1")
     with closing(Cluster(options)) as cluster:
         cluster.create(topic, 1, _SETTINGS, int(replicas))
@@ -265,10 +260,10 @@ def patiently(
     seconds: float,
     reported: ClientErrors,
 ) -> object:
-    """Call what may be called again until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`.
+    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`.
 
     Raises:
-        KafkaException: what does not pass by calling again.
+        KafkaException: an error that repeating does not remove.
         RetryableError: it took longer than `seconds`, or is to end now; the outcome is not known.
         ConfigError: the brokers do not let the client in.
     """
@@ -296,7 +291,7 @@ def apart(call: Callable[[], T]) -> T:
 
 
 def discard(writer: Producer) -> None:
-    """Let go of a producer and of what it has not sent. The broker aborts its transaction in time."""
+    """Give up a producer and its unsent messages. The broker aborts its transaction in time."""
     with suppress(KafkaException):
         writer.purge()
         writer.flush(0)

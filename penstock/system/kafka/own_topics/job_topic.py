@@ -1,17 +1,17 @@
-"""What the topic of a writer's name holds, one for each name and cluster: fences, producers, progress. Pure.
+"""The topic of a writer's name, one for each name and cluster: fences, producers, progress. Pure.
 
 ```
 fence/<epoch>                      {"format": 1}                                     epochs below it may not write
 producer/<transactional id>        {"format": 1, "epoch": 4}                         a producer that may write
-progress/<stream>/<partition>      {"format": 1, "slot": 7, "chunk": 3}              how far publishing is
+progress/<stream>/<partition>      {"format": 1, "slot": 7, "chunk": 3}              the progress of publishing
 ```
 
 The topic has one partition and is compacted: a record counts until there is a newer one of its key, or a tombstone.
 
 Whoever may write to the topic can write anything. With `job.root.key`, only records with a genuine signature count.
-Others are left out and told; where one may have taken the place of the only genuine progress, that is not known, and
-nothing may be published. Without a key, a fence that does not parse, or is further ahead than any job comes, is left
-out and told. What could not be left out without doubt is an error: how far publishing is, and the producers.
+Others are ignored and reported. If one may have taken the place of the only genuine progress, the progress is unknown,
+and nothing may be published. Without a key, a fence that does not parse, or is further ahead than any job comes, is
+ignored and reported. Progress and producers cannot be ignored without doubt, so a wrong record of these is an error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, Versioned, decode_format, decoding, number
 from penstock.errors import ConfigError, CorruptError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
-from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.foreign import ForeignRecords
 from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
 
 FORMAT = 1
@@ -52,7 +52,7 @@ def job_topic(writer_name: str) -> str:
 
 
 def new_transactional_id(topic: str) -> str:
-    """One that no other producer has. It begins with the topic's name, so that one rule of access fits all."""
+    """A unique id. It begins with the topic's name, so that one rule of access fits all."""
     return f"{topic}-{uuid.uuid4().hex}"
 
 
@@ -71,22 +71,18 @@ def fence_record(epoch: int) -> tuple[bytes, bytes]:
 
 
 def producer_record(transactional_id: str, epoch: int) -> tuple[bytes, bytes]:
-    """The key and value that register a producer."""
     return producer_key(transactional_id), orjson.dumps({"format": FORMAT, "epoch": epoch})
 
 
 def fence_key(epoch: int) -> bytes:
-    """The key of a fence, for its tombstone."""
     return fence_record(epoch)[0]
 
 
 def producer_key(transactional_id: str) -> bytes:
-    """The key of a producer, for its tombstone."""
     return b"%s/%s" % (_PRODUCER, transactional_id.encode())
 
 
 def progress_record(ssp: SystemStreamPartition, mark: Progress) -> tuple[bytes, bytes]:
-    """The key and value that keep how far publishing is."""
     value = orjson.dumps({"format": FORMAT, "slot": mark.slot, "chunk": mark.chunk})
     return _progress_key(ssp.stream, ssp.partition), value
 
@@ -97,22 +93,22 @@ def _progress_key(stream: str, partition: int) -> bytes:
 
 @dataclass(slots=True)
 class JobTopic:
-    """What the records of a topic say, read in their order."""
+    """The state of a topic, built from its records in their order."""
 
     topic: str
     signer: RecordSigner = field(default_factory=RecordSigner)
     fences: set[int] = field(default_factory=set)
     producers: dict[str, int] = field(default_factory=dict)
-    """By transactional id, the epoch."""
+    """Transactional id -> epoch."""
     progress: dict[tuple[str, int], Progress] = field(default_factory=dict)
     """By stream and partition."""
     doubtful: dict[tuple[str, int], Signature] = field(default_factory=dict)
-    """By stream and partition, where no progress is known, and a record that does not count may have replaced it."""
-    foreign: Foreign = field(default_factory=Foreign)
+    """By stream and partition: no progress is known, and a record that does not count may have replaced it."""
+    foreign: ForeignRecords = field(default_factory=ForeignRecords)
     _has_genuine: bool = False
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
-        """Take in the next record. Records of kinds that this version does not know are for others.
+        """Add the next record. Records of kinds that this version does not know are for others.
 
         Raises:
             ConfigError: it is signed, and there is no key.
@@ -127,7 +123,7 @@ class JobTopic:
             self._leave_out(kind, key, rest, signature)
             return
         if not self._has_genuine:  # what is before it was written before there was a key, and is signed behind it
-            self._has_genuine, self.foreign = True, Foreign()
+            self._has_genuine, self.foreign = True, ForeignRecords()
         what = f"the record {key!r} of the Kafka topic `{self.topic}` is damaged"
         with decoding(what):
             if kind == _FENCE:
@@ -161,8 +157,8 @@ class JobTopic:
                     self.doubtful[place] = signature
 
     def check_known(self, places: Iterable[tuple[str, int]], system: str) -> None:
-        """Raise IncompatibleError if a record that does not count may have replaced how far publishing to one of these
-        places is. Brokers keep the last record of a key only, whoever wrote it."""
+        """Raise IncompatibleError if a record that does not count may have replaced the progress of one of these
+        places: brokers keep the last record of a key only, whoever wrote it."""
         for stream, partition in places:
             if (signature := self.doubtful.get((stream, partition))) is not None:
                 raise IncompatibleError(
@@ -177,7 +173,6 @@ class JobTopic:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no record counts."""
         return not (self.fences or self.producers or self.progress)
 
     def _add_fence(self, key: bytes | None, rest: bytes, value: bytes | None, what: str) -> None:
@@ -207,11 +202,9 @@ class JobTopic:
             )
 
     def older_producers(self, epoch: int) -> list[str]:
-        """The transactional ids of smaller epochs."""
         return sorted(each for each, own in self.producers.items() if own < epoch)
 
     def older_fences(self, epoch: int) -> list[int]:
-        """The fences that one of this epoch makes superfluous."""
         return sorted(each for each in self.fences if each < epoch)
 
 

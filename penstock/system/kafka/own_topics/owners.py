@@ -1,19 +1,19 @@
-"""Who owns which topics of a cluster: one small topic says it, which all jobs of the cluster share.
+"""The owners of a cluster's topics, in one small topic that all jobs of the cluster share.
 
 ```
 owner/<id of the topic>/<claim>    {"format": 1, "stream": "counts-changelog", "owner": "job counts-1 ..."}
 ```
 
-Claims have keys of which there is only one record each, so compaction moves none: the first claim of a topic counts.
+Each claim has a key with only one record, so compaction moves none: the first claim of a topic counts.
 A job that claims a topic writes first and reads afterwards. Two jobs that do it at once both see the same first claim.
 
-Every job of the cluster reads all claims. One that does not parse is left out and told; one of a newer format has an
-owner that is not known, which is a matter of its topic alone.
+Every job of the cluster reads all claims. One that does not parse is ignored and reported. One of a newer format has an
+unknown owner, which matters for its topic alone.
 
-Jobs may have different keys (`job.root.key`), or none, so a claim counts whether its signature can be verified or not:
+Jobs may have different keys (`job.root.key`), or none, so a claim counts even if its signature cannot be verified:
 it keeps other jobs from writing. Only a signature that is known to be wrong makes a claim nobody's. A signed claim is
-neither replaced nor withdrawn by a record of its key that this job cannot verify. If it was withdrawn by its own job,
-it is that of a topic that is gone, or not the first one, so that to keep it does no harm.
+neither replaced nor withdrawn by a record of its key that this job cannot verify. If its own job withdrew it, its topic
+is gone, or it is not the first claim, so that keeping it does no harm.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from penstock.documents import Versioned, decode_format, decoding
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.own_topics import job_log
-from penstock.system.kafka.own_topics.foreign import Foreign
+from penstock.system.kafka.own_topics.foreign import ForeignRecords
 from penstock.system.kafka.own_topics.job_topic import PREFIX
 from penstock.system.kafka.signatures import Headers, RecordSigner, Signature
 
 FORMAT = 1
 TOPIC = f"{PREFIX}owners"
-"""No job's topic has this name: those end with a hash."""
+"""No job's topic has this name, because those end with a hash."""
 _OWNER = b"owner"
 
 
@@ -46,18 +46,17 @@ class _Claim(Versioned):
 
 @dataclass(slots=True)
 class OwnersTopic:
-    """What the records of the topic say, read in their order."""
+    """The state of the topic, built from its records in their order."""
 
     topic: str = TOPIC
     signer: RecordSigner = field(default_factory=RecordSigner)
     claims: dict[str, dict[str, _Claim]] = field(default_factory=dict)
     """By the id of a topic and that of the claim, the first claim first."""
-    foreign: Foreign = field(default_factory=Foreign)
+    foreign: ForeignRecords = field(default_factory=ForeignRecords)
     _signatures: dict[bytes, Signature] = field(default_factory=dict)
-    """Those of the signed claims, by the keys of their records."""
 
     def add(self, key: bytes | None, value: bytes | None, headers: Headers = None) -> None:
-        """Take in the next record. Records of kinds that this version does not know are for others."""
+        """Add the next record. Records of kinds that this version does not know are for others."""
         kind, _, rest = (key or b"").partition(b"/")
         if key is None or kind != _OWNER:
             return
@@ -81,7 +80,6 @@ class OwnersTopic:
             self.foreign.add(key, str(error))
 
     def owner(self, topic_id: str) -> str | None:
-        """The owner of a topic; None if it has none."""
         return next((claim.owner for claim in self.claims.get(topic_id, {}).values()), None)
 
     def streams(self) -> list[str]:
@@ -98,7 +96,7 @@ class Owners:
         self._log: job_log.TopicLog[OwnersTopic] | None = None
 
     def read(self) -> OwnersTopic:
-        """What the topic says now; nothing if there is none.
+        """The present state of the topic; empty if it does not exist.
 
         Raises:
             RetryableError: the cluster does not answer.
@@ -107,7 +105,7 @@ class Owners:
             return self._read()
 
     def own(self, stream: str, topic_id: str, owner: str) -> str:
-        """Claim a topic; returns whose it is.
+        """Claim a topic; returns its owner.
 
         Raises:
             RetryableError: the cluster does not answer. The topic may have been claimed.
@@ -138,7 +136,6 @@ class Owners:
                 job_log.put(self._options, TOPIC, [(_key(topic_id, each), None) for each in claims])
 
     def close(self) -> None:
-        """Close the connections."""
         with self._lock:
             self._discard()
 

@@ -12,10 +12,10 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options.options import KafkaOptions
-from penstock.system.kafka.reading.place import Place
+from penstock.system.kafka.reading.partition import FetchedPartition
 
 _AHEAD_BYTES = 16 << 20
-"""About how much the buffers of partitions may hold that are not being read."""
+"""The approximate limit for the buffers of partitions that are not being read."""
 
 _Name: TypeAlias = tuple[str, int]
 
@@ -23,43 +23,41 @@ _Name: TypeAlias = tuple[str, int]
 class Fetcher:
     """A consumer, and the partitions that it fetches: those that are assigned. Used by one thread.
 
-    All that it fetches comes in one queue. What is in front of the messages that are waited for belongs to other
-    partitions, and goes to their places. A place that has its share of `_AHEAD_BYTES` is no longer fetched, and what
-    comes for it is dropped: its place does not know of it, and has it fetched again later.
+    All fetched messages come in one queue. Messages in front of the awaited ones belong to other partitions, and go to
+    their places. A place that has its share of `_AHEAD_BYTES` is no longer fetched, and later messages for it are
+    dropped: its place does not know of them, and has them fetched again later.
     """
 
     def __init__(self, options: KafkaOptions, reported: ClientErrors) -> None:
         self._options = options
         self._reported = reported
         self._opened: Consumer | None = None
-        self.places: dict[SystemStreamPartition, Place] = {}
-        """The partitions that this consumer is for, assigned or not."""
-        self._assigned: dict[_Name, Place] = {}
+        self.places: dict[SystemStreamPartition, FetchedPartition] = {}
+        """The partitions of this consumer, assigned or not."""
+        self._assigned: dict[_Name, FetchedPartition] = {}
         self._resting: set[_Name] = set()
-        """Those assigned ones of which nothing is wanted now."""
+        """The assigned partitions of which no messages are wanted now."""
         self._ever: set[_Name] = set()
-        """Every partition that this consumer has fetched. While it is only one, no message is looked at for its own."""
+        """Every partition that this consumer has fetched. While it is only one, no message is checked for its
+        partition."""
         self._held_bytes = 0
-        """What buffers held when it was last counted, and what was put into them since."""
+        """The bytes in buffers when they were last counted, and those added since."""
 
     @property
     def client(self) -> Consumer:
-        """The consumer."""
         if self._opened is None:
             self._opened = open_consumer(self._options, self._reported)
         return self._opened
 
-    def fetches(self, place: Place) -> bool:
-        """Whether it is assigned."""
+    def fetches(self, place: FetchedPartition) -> bool:
         return _name(place) in self._assigned
 
     @property
     def others(self) -> bool:
-        """Whether more than one partition is assigned."""
         return len(self._assigned) > 1
 
-    def assign(self, places: Iterable[Place]) -> None:
-        """Fetch them from what they know on, also those that are assigned."""
+    def assign(self, places: Iterable[FetchedPartition]) -> None:
+        """Fetch them from their known offsets on, even if they are assigned already."""
         wanted = {_name(place): place for place in places}
         self._unassign([name for name in wanted if name in self._assigned])
         if wanted:
@@ -69,13 +67,12 @@ class Fetcher:
             self._assigned |= wanted
             self._ever |= wanted.keys()
 
-    def want(self, place: Place) -> None:
-        """More of it is wanted than has been read."""
+    def want(self, place: FetchedPartition) -> None:
         self._resting.discard(_name(place))
         self._held_bytes = sum(each.held_bytes for each in self.places.values())
 
-    def unassign(self, places: Iterable[Place]) -> None:
-        """Do not fetch them; what is in their buffers stays."""
+    def unassign(self, places: Iterable[FetchedPartition]) -> None:
+        """Stop fetching them. Their buffers stay."""
         self._unassign([name for name in map(_name, places) if name in self._assigned])
 
     def keep(self, partitions: Container[SystemStreamPartition]) -> None:
@@ -85,28 +82,28 @@ class Fetcher:
         for place in left:
             del self.places[place.ssp]
 
-    def rest(self, place: Place) -> None:
-        """Nothing of it is wanted now. Once that is so for all that are assigned, nothing is fetched any more: brokers
-        would be asked again and again. Until then it costs less to leave it."""
+    def rest(self, place: FetchedPartition) -> None:
+        """Expect no reads of this place for now. Once that is so for all assigned places, nothing is fetched any more:
+        brokers would be asked again and again. Until then it costs less to leave it."""
         if self.fetches(place):
             self._resting.add(_name(place))
         if len(self._resting) == len(self._assigned):
             self._unassign(list(self._assigned))
 
-    def behind(self, place: Place, offset: int) -> int:
-        """How many offsets behind this one are known to be there."""
+    def behind(self, place: FetchedPartition, offset: int) -> int:
+        """The number of offsets behind this one that are known to exist."""
         if place.at_end or not self.fetches(place):
             return place.known - offset
         at = TopicPartition(place.ssp.stream, place.ssp.partition)
         found = self.client.get_watermark_offsets(at, cached=True)
         return max(place.known, -1 if found is None else found[1]) - offset
 
-    def poll(self, place: Place, most: int, wait_s: float) -> list[KafkaError]:
-        """Take messages that the client has, at most so many, or wait for one, and put them where they belong.
+    def poll(self, place: FetchedPartition, most: int, wait_s: float) -> list[KafkaError]:
+        """Take messages that the client has, at most so many, or wait for one, and put them into their places.
 
         Returns:
-            The errors of the place, and those of no partition. Another partition that has one is no longer fetched:
-            its own reading meets it.
+            The errors of the place, and those of no partition. Another partition with an error is no longer fetched:
+            its own reading meets the error.
 
         Raises:
             KafkaException: the client failed.
@@ -123,15 +120,14 @@ class Fetcher:
         return list(self._sort(place, messages))
 
     def close(self) -> None:
-        """Close the connections."""
         consumer, self._opened = self._opened, None
         self.places, self._assigned, self._resting = {}, {}, set()
         if consumer is not None:
             consumer.close()
 
-    def _sort(self, reading: Place, messages: list[Message]) -> Iterator[KafkaError]:
-        """Put messages where they belong, in their order: the end of a partition counts only for a place that has what
-        was before it. Gives the errors of the place that is read."""
+    def _sort(self, reading: FetchedPartition, messages: list[Message]) -> Iterator[KafkaError]:
+        """Put messages into their places, in order: the end of a partition counts only for a place that has the
+        messages before it. Yields the errors of the place that is read."""
         begin = 0
         for (name, is_message), same in groupby(map(_kind, messages)):
             end = begin + sum(1 for _ in same)
@@ -146,7 +142,9 @@ class Fetcher:
             elif place is not None:
                 self._unassign([name])
 
-    def _errors(self, reading: Place, place: Place | None, messages: Iterable[Message]) -> Iterator[KafkaError]:
+    def _errors(
+        self, reading: FetchedPartition, place: FetchedPartition | None, messages: Iterable[Message]
+    ) -> Iterator[KafkaError]:
         for message in messages:
             error, offset = message.error(), message.offset()
             if error is None:
@@ -159,7 +157,7 @@ class Fetcher:
             elif place is not None:
                 self.unassign([place])
 
-    def _has_room(self, place: Place) -> bool:
+    def _has_room(self, place: FetchedPartition) -> bool:
         return self._held_bytes < _AHEAD_BYTES and place.held_bytes < _AHEAD_BYTES // len(self._assigned)
 
     def _unassign(self, names: list[_Name]) -> None:
@@ -170,7 +168,7 @@ class Fetcher:
             self._resting.difference_update(names)
 
 
-def _name(place: Place) -> _Name:
+def _name(place: FetchedPartition) -> _Name:
     return place.ssp.stream, place.ssp.partition
 
 

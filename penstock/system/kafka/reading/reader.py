@@ -17,33 +17,33 @@ from penstock.system.kafka.cluster import Cluster, check_partition, check_system
 from penstock.system.kafka.errors import ClientErrors, explain, is_away, is_not_found, is_of_group
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.system.kafka.reading.fetcher import Fetcher
-from penstock.system.kafka.reading.place import Place
+from penstock.system.kafka.reading.partition import FetchedPartition
 from penstock.system.ranges import check_call, check_inside, missing
 
 _POLL_S = 0.5
-"""How long one wait for a message is. A signal is seen between two of them."""
+"""The longest single wait for a message. A signal is seen between two of them."""
 _POLL_AT_END_S = 0.05
-"""The same, where the end of the partition was met before the end of the range."""
+"""The same, if the end of the partition was met before the end of the range."""
 _KNOWN_S = 1.0
-"""For so long a topic is taken to have the partitions that it had. A wrong one is an error of the fetch as well."""
+"""A topic is assumed to keep its partitions for so long. If that is wrong, the fetch fails as well."""
 _FETCH_AGAIN_S = 5.0
-"""After so long without anything, the partition is assigned again."""
+"""After so long without any message, the partition is assigned again."""
 _CONSUMERS = 8
-"""How many consumers fetch the partitions of a reader. Each has a queue and some threads: with one for all partitions,
-what was fetched for others is in front of what is read, where there is much of it."""
+"""The number of consumers that fetch the partitions of a reader. Each has a queue and some threads: with one for all
+partitions, many messages fetched for others may be in front of those that are read."""
 _SHARED_MESSAGES = 500
-"""How many messages are taken at once at least, where they may be those of several partitions."""
+"""The least number of messages taken at once if they may be those of several partitions."""
 _MUCH = 8
-"""A partition is fetched on behind a range if there is more than this part of the range: else less is saved than spent
-on asking for each message as it comes."""
+"""A partition is fetched on behind a range if more than this part of the range is left: else it saves less than it
+costs to ask for each message as it comes."""
 
 
 class KafkaReader(SystemReader):
-    """Reads what is committed in offset ranges of topics. Used by one thread at a time; made by `KafkaSystem.reader`.
+    """Reads committed messages in offset ranges of topics. Used by one thread at a time; made by `KafkaSystem.reader`.
 
     It keeps a few consumers for all partitions, which fetch ahead while there is more to read. A range that continues
-    the last one of its partition is served from what was fetched. Once the ranges that it knows of have been read, it
-    stops to fetch, so that an idle reader costs nothing.
+    the last one of its partition is served from the fetched messages. Once all known ranges have been read, it stops
+    fetching, so that an idle reader costs nothing.
 
     A range has been read once a message at or behind its end came, or the client met the end of the partition there:
     offsets may be those of aborted messages, of messages that were compacted, or of the markers of transactions.
@@ -55,20 +55,20 @@ class KafkaReader(SystemReader):
         self._reported = ClientErrors()
         self._fetchers = [Fetcher(options, self._reported) for _ in range(_CONSUMERS)]
         self._expected: dict[SystemStreamPartition, OffsetRange] = {}
-        """What `expect` named since the last look."""
+        """The ranges named by `expect` since the last look."""
         self._cluster: Cluster | None = None
         self._counts: dict[str, tuple[int, float]] = {}
-        """The partitions of topics, and when they were counted: with hundreds of them, the count takes longer than what
-        is read of one."""
+        """The partition counts of topics, and when they were read: with hundreds of partitions, the count takes longer
+        than reading one."""
 
     def read(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
-        """Every message of the range that is there and committed.
+        """Every existing and committed message of the range.
 
         Raises:
             NotFoundError: there is no such topic or partition, messages of the range were deleted before they were
-                read, or the range ends behind what is committed.
+                read, or the range ends behind the committed messages.
             ConfigError: the range ends before it starts, or a bound is not positive; or the brokers refuse.
             RetryableError: nothing came within `consumer.default.api.timeout.ms`.
         """
@@ -80,7 +80,6 @@ class KafkaReader(SystemReader):
         self._expected = {offsets.ssp: offsets for offsets in ranges}
 
     def close(self) -> None:
-        """Close the connections."""
         for fetcher in self._fetchers:
             fetcher.close()
         cluster, self._cluster = self._cluster, None
@@ -103,18 +102,18 @@ class KafkaReader(SystemReader):
                 yield chunk
 
     def _look_ahead(self) -> None:
-        """Fetch what is expected, all at once: one partition after the other, each would wait for the brokers."""
+        """Fetch all expected ranges at once: one partition after the other, each would wait for the brokers."""
         expected, self._expected = self._expected, {}
         if not expected:
             return
         for fetcher in self._fetchers:
             fetcher.keep(expected)
-        wanted: dict[Fetcher, list[Place]] = {}
+        wanted: dict[Fetcher, list[FetchedPartition]] = {}
         for ssp, offsets in expected.items():
             fetcher = self._fetcher(ssp)
             if ssp not in fetcher.places:
                 fetcher = min(self._fetchers, key=lambda each: len(each.places))
-            place = fetcher.places.setdefault(ssp, Place(ssp, offsets.start))
+            place = fetcher.places.setdefault(ssp, FetchedPartition(ssp, offsets.start))
             if not place.move(offsets.start):
                 fetcher.unassign([place])
                 place.restart(offsets.start)
@@ -124,11 +123,11 @@ class KafkaReader(SystemReader):
             fetcher.assign(places)
 
     def _fetcher(self, ssp: SystemStreamPartition) -> Fetcher:
-        """The one that has the partition; the first one, if none has it."""
+        """The fetcher that has the partition; the first one, if none has it."""
         return next((each for each in self._fetchers if ssp in each.places), self._fetchers[0])
 
-    def _move(self, fetcher: Fetcher, offsets: OffsetRange) -> Place:
-        """Be where the range begins: there already, further on in what was fetched, or by fetching from there."""
+    def _move(self, fetcher: Fetcher, offsets: OffsetRange) -> FetchedPartition:
+        """Move to the beginning of the range: it may be the present offset, or a fetched one, or is fetched now."""
         place = fetcher.places.get(offsets.ssp)
         if place is not None and place.move(offsets.start):
             return place
@@ -137,13 +136,12 @@ class KafkaReader(SystemReader):
         if offsets.start < 0:
             raise missing(offsets, offsets.start, "offsets are not negative")
         if place is None:
-            place = fetcher.places[offsets.ssp] = Place(offsets.ssp, offsets.start)
+            place = fetcher.places[offsets.ssp] = FetchedPartition(offsets.ssp, offsets.start)
         place.restart(offsets.start)
         fetcher.assign([place])
         return place
 
     def _is_known(self, ssp: SystemStreamPartition) -> bool:
-        """Whether the partition was there a moment ago."""
         count, counted_s = self._counts.get(ssp.stream, (0, 0.0))
         return 0 <= ssp.partition < count and time.monotonic() - counted_s < _KNOWN_S
 
@@ -165,17 +163,16 @@ class KafkaReader(SystemReader):
             check_partition(ssp, len(found.partitions))
 
     def _take(
-        self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int
+        self, fetcher: Fetcher, place: FetchedPartition, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int
     ) -> list[RawMessage]:
-        """The next messages of the range; none if it has been read."""
         while not place.waits:
             if place.known >= offsets.end:
                 return []
             self._fill(fetcher, place, offsets, chunk_messages)
         return place.take(offsets.end, chunk_messages, chunk_bytes)
 
-    def _fill(self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int) -> None:
-        """Wait until the client has messages or the end of the partition, and take what it has."""
+    def _fill(self, fetcher: Fetcher, place: FetchedPartition, offsets: OffsetRange, chunk_messages: int) -> None:
+        """Wait until the client has messages or the end of the partition, and take them."""
         if not fetcher.fetches(place):
             fetcher.assign([place])
         fetcher.want(place)
@@ -196,7 +193,7 @@ class KafkaReader(SystemReader):
                 fetcher.assign([place])
                 fetching = now
 
-    def _poll(self, fetcher: Fetcher, place: Place, offsets: OffsetRange, chunk_messages: int) -> None:
+    def _poll(self, fetcher: Fetcher, place: FetchedPartition, offsets: OffsetRange, chunk_messages: int) -> None:
         most = min(chunk_messages, offsets.end - place.known)
         if fetcher.others:
             most = max(chunk_messages, _SHARED_MESSAGES)
@@ -211,7 +208,7 @@ class KafkaReader(SystemReader):
                 fetcher.assign([place])
 
     def _is_over(self, error: KafkaError, offsets: OffsetRange, known: int) -> bool:
-        """Whether the partition has to be assigned again after an error. Raises what ends the reading."""
+        """True if the partition has to be assigned again after an error. Raises errors that end the reading."""
         if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
             check_inside(replace(offsets, start=known), self._ends(offsets.ssp, self._options.timeout_s))
             return True  # it is there after all
@@ -226,7 +223,7 @@ class KafkaReader(SystemReader):
         return False
 
     def _ends(self, ssp: SystemStreamPartition, within_s: float) -> PartitionOffsets:
-        """Where the partition begins, and what is committed ends."""
+        """The beginning of the partition, and the end of its committed messages."""
         if self._cluster is None:
             limit = replace(self._options, timeout_ms=max(1000, int(within_s * 1000)))
             self._cluster = Cluster(limit)
@@ -235,7 +232,7 @@ class KafkaReader(SystemReader):
         )
         return PartitionOffsets(oldest[ssp.partition], stable[ssp.partition])
 
-    def _late(self, place: Place, offsets: OffsetRange) -> RetryableError:
+    def _late(self, place: FetchedPartition, offsets: OffsetRange) -> RetryableError:
         last = self._reported.last
         why = "" if last is None else f"; the client reported: {last.str()}"
         kind = SystemAwayError if is_away(last) else RetryableError

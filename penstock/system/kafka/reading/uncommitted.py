@@ -1,4 +1,4 @@
-"""When transactions that are still open began to write."""
+"""The times at which open transactions began to write."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.system.kafka.errors import ClientErrors
 from penstock.system.kafka.options.options import KafkaOptions
 
 _WITHIN_S = 2.0
-"""A timestamp is only told to people: nothing waits longer for it."""
+"""Nothing waits longer for a timestamp, which is only shown to people."""
 _POLL_S = 0.1
 
 
 def first_timestamps(options: KafkaOptions, stream: str, offsets: Mapping[int, int]) -> dict[int, int]:
-    """By partition, the timestamp of the first message at or behind an offset, committed or not, in epoch milliseconds.
+    """The timestamp of the first message at or behind an offset, committed or not, in epoch milliseconds, by partition.
     Partitions that did not answer in time are left out."""
     decided = {"isolation.level": "read_uncommitted", "enable.partition.eof": False}
     consumer = open_consumer(options, ClientErrors(), decided)

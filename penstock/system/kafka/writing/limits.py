@@ -1,4 +1,4 @@
-"""What a topic refuses of a message, by its settings and those of the producer. Pure."""
+"""The messages that a topic refuses, by its settings and those of the producer. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from penstock.system.contract.limits import RecordLimits
 CLIENT_BYTES = 100_000_000
 """The largest message that a producer takes; the brokers and topics have their own limits."""
 COMPRESSION = "lz4"
-"""How a producer compresses, if the configuration does not say it."""
 
 
 def record_limits(topic: Mapping[str, str], producer: Mapping[str, str]) -> RecordLimits:
-    """The limits that the settings of a topic and the properties of a producer make.
+    """The limits that result from the settings of a topic and the properties of a producer.
 
     Example:
         >>> limits = record_limits({"cleanup.policy": "compact,delete", "max.message.bytes": "1048588"}, {})

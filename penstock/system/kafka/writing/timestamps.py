@@ -1,4 +1,4 @@
-"""The timestamps that a topic takes, and the header that has the true one of a message sent with another. Pure."""
+"""The timestamps that a topic takes, and the header with the true one of a message sent with another. Pure."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from dataclasses import dataclass
 from penstock.system.kafka.compaction import margin_ms
 
 HEADER = "penstock.timestamp"
-"""Its value is the event time in epoch milliseconds, as decimal digits."""
+"""The value is the event time in epoch milliseconds, as decimal digits."""
 ANY_MS = (1 << 63) - 1
 _UNTIMED = -1
 """A message without a timestamp, which brokers always take."""
 _LEAST_MS = 1
-"""The client takes the time 0 as none."""
+"""The client treats the time 0 as none."""
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampLimits:
-    """How far from the brokers' clock the timestamps of a topic may be. The default suits a topic whose settings nobody
-    may read: brokers refuse what is an hour ahead, if nobody changed it.
+    """The distance from the brokers' clock that the timestamps of a topic may have. The default suits a topic with
+    unreadable settings: by default brokers refuse messages that are an hour ahead.
 
     Args:
-        before_ms: how far behind.
-        after_ms: how far ahead.
-        replaced: whether the brokers put the time of the append in the place of each timestamp.
-        needed: whether the topic's compaction goes by timestamps.
-        trusted: whether the brokers have not refused a timestamp that these limits allow.
+        before_ms: the limit behind the clock.
+        after_ms: the limit ahead of it.
+        replaced: the brokers replace each timestamp by the time of the append.
+        needed: the topic's compaction goes by timestamps.
+        trusted: the brokers have not refused a timestamp that these limits allow.
 
     Example:
         >>> limits = TimestampLimits(after_ms=3_600_000)
@@ -51,7 +51,7 @@ class TimestampLimits:
         return now_ms - self.before_ms + margin_ms(self.before_ms), now_ms + self.after_ms - margin_ms(self.after_ms)
 
     def sent(self, timestamp_ms: int, now_ms: int) -> int:
-        """The timestamp that a message is sent with. If it is not its own, its own goes into the header."""
+        """The timestamp to send a message with. If it is not the message's own, that goes into the header."""
         if not self.trusted:
             return _UNTIMED
         first, last = self.taken(now_ms)
@@ -60,7 +60,7 @@ class TimestampLimits:
 
 
 def timestamp_limits(topic: Mapping[str, str]) -> TimestampLimits:
-    """The limits that the settings of a topic make. Brokers before 3.6 have one limit for both directions.
+    """The limits that result from the settings of a topic. Brokers before 3.6 have one limit for both directions.
 
     Example:
         >>> timestamp_limits({"message.timestamp.after.max.ms": "3600000"}).after_ms
@@ -74,7 +74,6 @@ def timestamp_limits(topic: Mapping[str, str]) -> TimestampLimits:
 
 
 def header_of(timestamp_ms: int) -> list[tuple[str, str | bytes | None]]:
-    """The headers of a message that is sent with another timestamp."""
     return [(HEADER, b"%d" % timestamp_ms)]
 
 

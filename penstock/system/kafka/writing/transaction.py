@@ -23,10 +23,9 @@ from penstock.errors import (
 )
 from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
-from penstock.system.kafka.access import Right, topic
+from penstock.system.kafka.access import Right, alter_command, topic
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.own_topics import job_log
-from penstock.system.kafka.scripts import alter_command
 from penstock.system.kafka.signatures import SentHeaders
 from penstock.system.kafka.writing.timestamps import ANY_MS, TimestampLimits, header_of
 from penstock.wording import listed
@@ -40,21 +39,19 @@ _ABORT_SECONDS = 10.0
 
 
 @dataclass(slots=True)
-class _Run:
+class _SentRecords:
     """The messages of one call, and the offsets that they got."""
 
     every: bool
-    """Whether the offset of each message is asked for, or of the first and the last one only."""
+    """The offset of each message is reported, not only that of the first and the last one."""
     limits: TimestampLimits
-    """By which its messages were sent."""
     messages: int = 0
     offsets: list[int] = field(default_factory=list)
     failed: bool = False
     replaced: bool = False
-    """Whether the brokers replaced a timestamp, and the header does not have it."""
+    """True if the brokers replaced a timestamp that is not in the header."""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take a delivery report."""
         offset = message.offset()
         self.failed = self.failed or error is not None
         if not self.limits.replaced and message.timestamp()[0] == TIMESTAMP_LOG_APPEND_TIME:
@@ -62,7 +59,7 @@ class _Run:
         self.offsets.append(-1 if offset is None else offset)
 
     def ranges(self) -> list[tuple[int, int]] | None:
-        """The ranges of offsets. None if the reports do not say, because others appended in between."""
+        """The ranges of offsets. None if the reports do not tell, because others appended in between."""
         expected = self.messages if self.every else min(self.messages, 2)
         if len(self.offsets) != expected or min(self.offsets) < 0:
             return None
@@ -79,15 +76,15 @@ class KafkaTransaction(WriterTransaction):
         self._writer = writer
         self._system = writer.options.system
         self._producer: Producer | None = None
-        """Once something was sent."""
-        self._runs: dict[SystemStreamPartition, list[_Run]] = {}
+        self._runs: dict[SystemStreamPartition, list[_SentRecords]] = {}
         self._marks: dict[SystemStreamPartition, Progress] = {}
         self._has_failed = False
-        """Whether something was not delivered. The client may then not number what follows as the brokers expect."""
+        """True if a message was not delivered. The client may then number later messages other than the brokers
+        expect."""
         self._appended: Appended = {}
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> None:
-        """Send the records. Those that the brokers do not have yet are in memory, within the client's limits.
+        """Send the records. Records that the brokers do not have yet are in memory, within the client's limits.
 
         Raises:
             NotFoundError, ConfigError, FencedError, RetryableError, PenstockTimeoutError: as for `KafkaWriter.append`.
@@ -100,7 +97,7 @@ class KafkaTransaction(WriterTransaction):
             return
         limits = self._writer.places.timestamps(ssp.stream)
         first, last = limits.taken(SYSTEM_CLOCK.now_ms())
-        run = _Run(self._writer.reports_every_offset(ssp), limits)
+        run = _SentRecords(self._writer.reports_every_offset(ssp), limits)
         runs.append(run)
         produce = self._begun().produce
         name, partition, sent = ssp.stream, ssp.partition, 0
@@ -135,8 +132,8 @@ class KafkaTransaction(WriterTransaction):
     def commit(self) -> None:
         """Commit everything in one transaction.
 
-        After an error that is no FencedError it may not be known whether it has committed, because the brokers did not
-        answer. The next use of the writer first ends what is under way, and `KafkaWriter.progress` knows.
+        After an error other than FencedError the outcome may be unknown, because the brokers did not answer. The next
+        use of the writer first ends the open transaction, and `KafkaWriter.progress` knows the outcome.
         """
         if self._producer is None and not self._marks:
             if self._runs:
@@ -159,7 +156,7 @@ class KafkaTransaction(WriterTransaction):
         self._writer.committed(self._marks)
 
     def abort(self) -> None:
-        """Drop what was sent. If the brokers do not answer, the next use of the writer does it."""
+        """If the brokers do not answer, the next use of the writer aborts."""
         producer, self._producer = self._producer, None
         self._runs.clear()
         self._marks.clear()
@@ -187,7 +184,6 @@ class KafkaTransaction(WriterTransaction):
                 self._writer.lose_producer()
 
     def appended(self) -> Appended:
-        """After the commit: the offsets of its records."""
         return self._appended
 
     def _begun(self) -> Producer:
@@ -208,7 +204,8 @@ class KafkaTransaction(WriterTransaction):
         limits: TimestampLimits,
         headers: SentHeaders | None = None,
     ) -> None:
-        """Send a record, with all that may come in between. A timestamp that the topic does not take is in a header."""
+        """Send a record, and wait if the client's queue is full. A timestamp that the topic does not take goes into a
+        header."""
         producer, (timestamp, key, value) = self._begun(), _checked(record)
         sent = limits.sent(timestamp, SYSTEM_CLOCK.now_ms())
         if sent != timestamp or limits.replaced:
@@ -218,7 +215,7 @@ class KafkaTransaction(WriterTransaction):
                 return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers)
             except BufferError:
                 check_interrupt(f"a message could not be appended to `{ssp}`")
-                # What the brokers do not take fails within the transaction's time, and makes room as well.
+                # A message that the brokers do not take fails within the transaction's time, and makes room as well.
                 if producer.poll(job_log.STEP_SECONDS) == 0 and len(producer) == 0:
                     raise ConfigError(
                         f"a message for `{ssp}` of {len(key or b'') + len(value or b'')} bytes is larger than what the "
@@ -242,7 +239,7 @@ class KafkaTransaction(WriterTransaction):
                 )
 
     def _check_places(self) -> None:
-        """Raise NotFoundError if a topic was deleted: the client would wait until it is there again."""
+        """Raise NotFoundError if a topic was deleted: the client would wait until it exists again."""
         self._writer.places.forget()
         try:
             for ssp in self._runs:
@@ -298,7 +295,6 @@ class KafkaTransaction(WriterTransaction):
         return found
 
     def _failure(self, error: KafkaException, what: str) -> PenstockError:
-        """What the caller gets. A producer that cannot be used again is given up."""
         reason: KafkaError = error.args[0]
         self._has_failed = True
         if reason.code() == KafkaError._STATE and self._producer is not None:
@@ -326,15 +322,14 @@ class KafkaTransaction(WriterTransaction):
         return RetryableError(f"{failed}; the transaction is aborted") if passes else failed
 
     def _find_refused(self, text: str) -> None:
-        """After the brokers refused a timestamp: the client's text names the topic. Delivery reports do not, because
-        the messages were dropped before, with those for other topics."""
+        """Find the topic of a refused timestamp in the client's text. Delivery reports do not have it, because the
+        messages were dropped before, with those for other topics."""
         sent = {ssp.stream: runs[-1].limits for ssp, runs in self._runs.items() if runs}
         named = {stream: limits for stream, limits in sent.items() if f" {stream} [" in text}
         for stream, limits in (named or sent).items():
             self._writer.places.refused_timestamp(stream, limits)
 
     def _alter(self, setting: str) -> str:
-        """How to change a setting of the topic, with one of those that this transaction writes to."""
         name = min((ssp.stream for ssp in self._runs), default="...")
         return f"To change the topic: `{alter_command(self._writer.options.servers, name, setting)}`"
 
@@ -343,7 +338,6 @@ class KafkaTransaction(WriterTransaction):
         return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
 
     def _refused(self, error: KafkaException, what: str) -> PenstockError:
-        """What the caller gets if the producer cannot be used again."""
         self._producer = None
         self._writer.lose_producer()
         reason: KafkaError = error.args[0]
@@ -357,7 +351,7 @@ class KafkaTransaction(WriterTransaction):
 
 
 def _flushed(producer: Producer) -> int:
-    """How many messages the brokers still do not have, after a while."""
+    """Wait a while. Returns the number of messages that the brokers still do not have."""
     try:
         return producer.flush(job_log.STEP_SECONDS)
     except SystemError as error:  # the client calls back while it raises
@@ -374,7 +368,7 @@ def _is_refused(error: KafkaError) -> bool:
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges, ascending, with those that touch as one."""
+    """The ranges, ascending; those that touch are merged."""
     merged: list[tuple[int, int]] = []
     for start, end in ranges:
         if merged and merged[-1][1] == start:
@@ -385,7 +379,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _checked(record: RawRecord) -> RawRecord:
-    """The record as the client takes it. Raises ConfigError."""
+    """Raises ConfigError unless the client can take the record."""
     try:
         timestamp, key, value = record
     except (TypeError, ValueError) as error:

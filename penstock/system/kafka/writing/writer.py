@@ -27,43 +27,41 @@ from penstock.system.kafka.own_topics.job_topic import (
     progress_record,
 )
 from penstock.system.kafka.signatures import SentHeaders
-from penstock.system.kafka.writing.places import Places
+from penstock.system.kafka.writing.topics import WriterTopics
 from penstock.system.kafka.writing.transaction import KafkaTransaction
 
 _CLOSE_SECONDS = 2.0
-"""For how long a writer that is closed tries to delete its registration."""
+"""A writer that is closed tries to delete its registration for so long."""
 _MOST_REFUSED = 5
-"""How many producers a writer replaces one after the other, without a commit in between."""
+"""A writer replaces so many producers one after the other, without a commit in between."""
 
 
 class KafkaWriter(SystemWriter):
     """Appends to streams of Kafka. Used by one thread; made by `KafkaSystem.writer`.
 
     It keeps a producer from transaction to transaction. A producer whose outcome is not known, or that the broker
-    has refused, is replaced by the next transaction, which first ends what the old one had under way.
+    has refused, is replaced by the next transaction, which first ends the old one's.
     """
 
     def __init__(self, options: KafkaOptions, identity: WriterIdentity | None) -> None:
         self.options = options
         self.identity = identity
-        self.places = Places(options)
+        self.places = WriterTopics(options)
         self.reported = ClientErrors()
-        """What the producers reported."""
         self._topic = None if identity is None else job_topic(identity.name)
         self._id = ""
         self._producer: Producer | None = None
         self._lost: list[str] = []
-        """Transactional ids whose producers were given up, and that may have something under way."""
+        """Transactional ids of producers that were given up, and may have an open transaction."""
         self._refused = 0
-        """How many producers were refused one after the other, without a commit in between."""
+        """The number of producers refused one after the other, without a commit in between."""
         self.is_committing = False
-        """Whether a commit was asked for, and the brokers' answer is not known."""
+        """True if a commit was requested, and the brokers' answer is not known."""
         self._has_taken_over = False
         self._log: job_log.JobLog | None = None
         self._marks: dict[tuple[str, int], Progress] | None = None
-        """The last marks of this writer's name; None if they are not known."""
         self._exact: set[SystemStreamPartition] = set()
-        """Partitions to which others append at the same time: the offset of every message is asked for."""
+        """Partitions to which others append at the same time: the offset of every message is reported."""
 
     def append(self, ssp: SystemStreamPartition, records: Iterable[RawRecord]) -> int:
         """Append all records or none. Returns the first one's offset.
@@ -81,18 +79,18 @@ class KafkaWriter(SystemWriter):
         return appended[ssp][0][0] if ssp in appended else self.places.upcoming(ssp)
 
     def begin(self) -> WriterTransaction:
-        """Begin to append to several partitions. Its commit is one step for all of them."""
+        """Its commit is one step for all partitions."""
         return KafkaTransaction(self)
 
     def progress(self, ssps: Iterable[SystemStreamPartition]) -> Mapping[SystemStreamPartition, Progress]:
-        """The last marks of this writer's name, once no older epoch can add one, and no transaction of this epoch whose
-        outcome was not known.
+        """The last marks of this writer's name, once no older epoch can add one, and no transaction of this epoch has
+        an unknown outcome.
 
         Raises:
             FencedError: a larger epoch of this writer's name was seen.
             RetryableError: the cluster does not answer, or a transaction of another process stays open.
             ConfigError: the writer has no name.
-            IncompatibleError: what somebody wrote may have replaced the mark of a partition.
+            IncompatibleError: a foreign record may have replaced the mark of a partition.
         """
         check_may_mark(self.identity)
         asked = list(ssps)
@@ -105,7 +103,7 @@ class KafkaWriter(SystemWriter):
         return {ssp: marks[place] for ssp in asked if (place := (ssp.stream, ssp.partition)) in marks}
 
     def close(self) -> None:
-        """Let go of the producer. What is not committed is never there."""
+        """Give up the producer. Uncommitted records never become visible."""
         made, self._producer = self._producer, None
         if made is not None:
             job_log.discard(made)
@@ -119,7 +117,7 @@ class KafkaWriter(SystemWriter):
                 job_log.put(self.options, self._topic, [(producer_key(self._id), None)], within_s=_CLOSE_SECONDS)
         self._id = ""
 
-    # What transactions use.
+    # For transactions.
 
     def producer(self) -> Producer:
         """The producer, made if there is none. Raises FencedError if a larger epoch has taken over."""
@@ -135,13 +133,11 @@ class KafkaWriter(SystemWriter):
         return self._producer
 
     def take_over(self) -> None:
-        """Fence older epochs, once."""
         if self.identity is not None and not self._has_taken_over:
             fences.fence(self.options, self.identity)
             self._has_taken_over = True
 
     def check_fence(self) -> None:
-        """Raise FencedError if a larger epoch has taken over."""
         if self.identity is not None:
             fences.check(self.options, self.identity)
 
@@ -158,18 +154,16 @@ class KafkaWriter(SystemWriter):
     def mark_record(
         self, ssp: SystemStreamPartition, mark: Progress
     ) -> tuple[SystemStreamPartition, tuple[bytes, bytes], SentHeaders]:
-        """Where a mark is kept, and the key, value and headers that keep it."""
+        """The topic of marks, as a partition, and the key, value and headers that keep this one."""
         topic, record = self._topic or "", progress_record(ssp, mark)
         return SystemStreamPartition(ssp.system, topic, 0), record, self.options.signer.headers(topic, *record)
 
     def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
-        """A transaction has committed."""
         self._refused = 0
         if self._marks is not None:
             self._marks.update({(ssp.stream, ssp.partition): mark for ssp, mark in marks.items()})
 
     def refused(self, what: str, reason: str) -> PenstockError:
-        """What the caller gets when a producer of the newest epoch was refused."""
         self._refused += 1
         text = (
             f"{what}: the brokers have ended the transaction, which took longer than "
@@ -181,7 +175,7 @@ class KafkaWriter(SystemWriter):
         return PenstockTimeoutError(f"{text}. This happened {self._refused} times in a row: raise the timeout")
 
     def lose_producer(self) -> None:
-        """Use the producer no more: what it has under way, or whether it may write, is not known."""
+        """Give up the producer: it may have an open transaction, or may have lost the right to write."""
         self._marks = None
         made, self._producer = self._producer, None
         if made is not None:
@@ -191,15 +185,15 @@ class KafkaWriter(SystemWriter):
             job_log.discard(made)
 
     def reports_every_offset(self, ssp: SystemStreamPartition) -> bool:
-        """Whether the offset of every message is asked for, not only of the first and the last one."""
+        """True if the offset of every message is reported, not only that of the first and the last one."""
         return ssp in self._exact
 
     def report_every_offset(self, ssps: Iterable[SystemStreamPartition]) -> None:
-        """From now on ask for the offset of every message of these partitions."""
+        """Report the offset of every message of these partitions from now on."""
         self._exact.update(ssps)
 
     def _end_lost(self) -> None:
-        """End what lost producers have under way. Raises FencedError if a larger epoch has taken over."""
+        """End the transactions of lost producers. Raises FencedError if a larger epoch has taken over."""
         if not self._lost:
             return
         if self.identity is None:

@@ -8,8 +8,8 @@ from penstock.api.serdes import Bytes
 from penstock.api.state.store import StoreSpec
 from penstock.runtime.timers import Timers, place_of
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.reading.timer_check import timer_problem
 from penstock.state.stores.build import build_store
+from penstock.state.stores.timer_entries import timer_problem
 
 
 def engine_of() -> MemoryEngine:

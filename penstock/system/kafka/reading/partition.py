@@ -1,4 +1,4 @@
-"""How far one partition has been fetched, and what of it waits to be read. Nothing is opened here."""
+"""The fetched part of one partition, and its messages that wait to be read. Nothing is opened here."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ from penstock.system.kafka.writing.timestamps import event_time
 from penstock.system.ranges import take_chunk
 
 _MESSAGE_BYTES = 200
-"""What a message takes in memory beside its key and value."""
 
 
-class Place:
-    """A partition as a reader knows it: three offsets, and the messages between the first two.
+class FetchedPartition:
+    """The part of a partition that a reader knows: offsets, and the messages between the first two.
 
-    `next` is what the reader gives next, and every message below `known` was given or is in the buffer. So a range that
-    begins between the two continues, and any other one has to be fetched from where it begins.
+    `next` is the offset that the reader gives next, and every message below `known` was given or is in the buffer. So a
+    range that begins between the two continues, and any other one has to be fetched from its beginning.
     """
 
     __slots__ = ("_buffer", "_size", "at_end", "known", "next", "ssp")
@@ -32,23 +31,22 @@ class Place:
         self.next = start
         self.known = start
         self.at_end = False
-        """Whether `known` is where the partition ended when it was last looked at."""
+        """True if `known` is the end of the partition when it was last looked at."""
         self._buffer: list[RawMessage] = []
         self._size = 0
-        """The bytes of the buffer's keys and values, at least."""
+        """The least number of bytes of the buffer's keys and values."""
 
     @property
     def waits(self) -> bool:
-        """Whether messages are in the buffer."""
         return bool(self._buffer)
 
     @property
     def held_bytes(self) -> int:
-        """About how much memory the buffer takes."""
+        """The approximate memory of the buffer."""
         return self._size + _MESSAGE_BYTES * len(self._buffer)
 
     def move(self, start: int) -> bool:
-        """Be at an offset, without what is below it. False if it has to be fetched from there."""
+        """Move to an offset, without the messages below it. False if it has to be fetched from there."""
         if not self.next <= start <= self.known:
             return False
         if self.next < start:
@@ -57,12 +55,11 @@ class Place:
         return True
 
     def restart(self, start: int) -> None:
-        """Know nothing but where to begin."""
         self.next = self.known = start
         self._buffer, self._size, self.at_end = [], 0, False
 
     def accept(self, messages: Sequence[Message]) -> None:
-        """Put messages into the buffer. They follow what is known."""
+        """Put messages into the buffer. They must follow the known ones."""
         # Without a line of Python for each message without headers: this is where the time goes.
         keys, values = list(map(_KEY, messages)), list(map(_VALUE, messages))
         times = [time for _, time in map(_TIMESTAMP, messages)]
@@ -80,7 +77,6 @@ class Place:
             self.known, self.at_end = last, False
 
     def ended(self, offset: int) -> None:
-        """The partition ended at an offset."""
         if offset >= self.known:
             self.known, self.at_end = offset, True
 
@@ -103,4 +99,4 @@ class Place:
 _TIMESTAMP, _KEY, _VALUE = Message.timestamp, Message.key, Message.value
 _HEADERS = cast("Callable[[Message], list[tuple[str, bytes | None]] | None]", Message.headers)
 _OFFSET = cast("Callable[[Message], int]", Message.offset)
-"""None only for what is no message."""
+"""None only for an object that is not a message."""

@@ -1,4 +1,4 @@
-"""Which partitions a writer may append to, and which timestamps their topics take."""
+"""The partitions that a writer may append to, and the timestamps that their topics take."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from penstock.system.kafka.writing.timestamps import TimestampLimits, timestamp_
 
 logger = logging.getLogger(__name__)
 _KNOWN_S = 60.0
-"""For so long a topic is taken to have the settings that it had, unless the brokers refuse a timestamp."""
+"""A topic is assumed to keep its settings for so long, unless the brokers refuse a timestamp."""
 
 
-class Places:
+class WriterTopics:
     """The topics that a writer has seen. Appending to one that does not exist would create it on some clusters."""
 
     def __init__(self, options: KafkaOptions) -> None:
@@ -27,13 +27,12 @@ class Places:
         self._partitions: dict[str, int] = {}
         self._cluster: Cluster | None = None
         self._limits: dict[str, tuple[TimestampLimits, float]] = {}
-        """Those of topics, and when they were read."""
         self._refused: dict[str, TimestampLimits] = {}
         """Limits that allowed a timestamp which the brokers refused."""
         self._replacing: set[str] = set()
-        """Topics whose settings nobody may read, and whose brokers replaced a timestamp."""
+        """Topics with unreadable settings, whose brokers replaced a timestamp."""
         self._unknown: set[str] = set()
-        """Topics whose settings nobody may read, of which the log knows."""
+        """Topics with unreadable settings that were logged."""
 
     def check(self, ssp: SystemStreamPartition) -> None:
         """Look at the topic once.
@@ -59,7 +58,8 @@ class Places:
         return replace(limits, trusted=False)
 
     def refused_timestamp(self, stream: str, limits: TimestampLimits) -> None:
-        """The brokers refused a timestamp that these limits allow: the topic has others now, or the clocks differ."""
+        """Note that the brokers refused a timestamp that these limits allow: the topic has others now, or the clocks
+        differ."""
         self._limits.pop(stream, None)
         if limits == self._refused.get(stream):
             return
@@ -73,13 +73,13 @@ class Places:
         )
 
     def replaced_timestamp(self, stream: str) -> None:
-        """The brokers replaced a timestamp: the topic has `LogAppendTime` by now."""
+        """Note that the brokers replaced a timestamp: the topic has `LogAppendTime` by now."""
         self._limits.pop(stream, None)
         self._replacing.add(stream)
 
     def upcoming(self, ssp: SystemStreamPartition) -> int:
-        """The end of the partition, once no transaction is under way in it. What older epochs have committed, which
-        brokers may show a little later, is before it. Raises RetryableError if one stays open."""
+        """The end of the partition, once it has no open transaction. Messages that older epochs have committed, which
+        brokers may show a little later, are before it. Raises RetryableError if a transaction stays open."""
         end = 0
 
         def is_settled() -> bool:
@@ -93,7 +93,6 @@ class Places:
         return end
 
     def forget(self) -> None:
-        """Look at every topic again."""
         self._partitions.clear()
 
     def _read_limits(self, stream: str) -> TimestampLimits:
@@ -114,7 +113,6 @@ class Places:
         return found
 
     def close(self) -> None:
-        """Close the connection."""
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
