@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from penstock.wire.protocol import AUTH_HEADER
-
 logger = logging.getLogger(__name__)
+
+AUTH_HEADER = "authorization"
 
 
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]

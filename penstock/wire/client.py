@@ -19,10 +19,11 @@ import pyarrow.flight as flight
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 from penstock.host.machine import machine_id
 from penstock.metrics.snapshot import Row, Snapshot
+from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
 from penstock.wire.endings import Unknown, ending_of
-from penstock.wire.protocol import Beat, ContainerAddress, Identity, Nothing, RenewPort, Request
+from penstock.wire.protocol import Beat, Identity, Nothing, RenewPort, Request
 from penstock.wire.tls import TlsIdentity, connect
 
 logger = logging.getLogger(__name__)

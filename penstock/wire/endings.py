@@ -9,7 +9,7 @@ import psutil
 
 from penstock.host.logs import epitaph, exit_status
 from penstock.host.machine import machine_id
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 
 _LOGGED_SECONDS = 1.0
 """How long the end of a process may take to be in its log."""

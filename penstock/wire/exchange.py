@@ -14,8 +14,9 @@ from penstock.errors import ContainerLostError
 from penstock.host.machine import machine_id
 from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, Kind
 from penstock.runtime.messages.streams import run_together
+from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
-from penstock.wire.protocol import END_OF_INPUT, AttemptCall, ContainerAddress, dump
+from penstock.wire.protocol import END_OF_INPUT, AttemptCall, dump
 from penstock.wire.tls import TlsIdentity, connect
 
 _clients: dict[tuple[int, str], tuple[ContainerAddress, TlsIdentity | None, flight.FlightClient]] = {}

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from penstock.documents import decode, decoding
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 
 _LARGEST = 16 << 20
 

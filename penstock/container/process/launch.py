@@ -22,7 +22,7 @@ from penstock.documents import decode
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.host.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.host.machine import ExecutorProcess, ending, own_executor
-from penstock.wire.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
 
 _ALLOCATOR = {

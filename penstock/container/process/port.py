@@ -14,8 +14,9 @@ from penstock.container.epoch.container import Container
 from penstock.container.process.gate import Gate
 from penstock.container.process.server import ContainerServer
 from penstock.errors import PenstockError
+from penstock.wire.address import ContainerSpec
 from penstock.wire.auth import TokenCheck
-from penstock.wire.protocol import ContainerSpec, RenewedPort
+from penstock.wire.protocol import RenewedPort
 from penstock.wire.tls import new_identity
 
 _GRACE_SECONDS = 10.0

@@ -27,6 +27,7 @@ from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import pickled
 from penstock.spark.workers.worker import Lane
 from penstock.standby.driver.followers import moved_to, ready_standbys
+from penstock.wire.address import ContainerAddress, ContainerSpec
 from penstock.wire.assignment import Assignment, Distance, Place, assign
 from penstock.wire.calls import (
     CLOSE,
@@ -38,16 +39,7 @@ from penstock.wire.calls import (
 from penstock.wire.client import ContainerClient
 from penstock.wire.package import JobPackage
 from penstock.wire.ports import Opening, ignore_answer
-from penstock.wire.protocol import (
-    ContainerAddress,
-    ContainerSpec,
-    EpochFailure,
-    Nothing,
-    OpenEpoch,
-    Request,
-    Restored,
-    StandbyState,
-)
+from penstock.wire.protocol import EpochFailure, Nothing, OpenEpoch, Request, Restored, StandbyState
 from penstock.wire.tls import TlsIdentity
 from penstock.wording import counted
 

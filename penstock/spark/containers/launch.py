@@ -26,7 +26,7 @@ from penstock.spark.session.executors import (
     rdd_on,
 )
 from penstock.spark.session.spark_errors import cause_of
-from penstock.wire.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 
 logger = logging.getLogger(__name__)
 _TRIES = 2

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from concurrent.futures import CancelledError, Executor, Future, wait
 
 from penstock.spark.containers.launch import ContainerLauncher
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 
 logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 10.0

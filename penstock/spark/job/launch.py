@@ -44,7 +44,7 @@ from penstock.spark.workers.packages import Shipment
 from penstock.start.prepare import PreparedJob, prepare
 from penstock.start.streams import JobStreams
 from penstock.tables.driver.builds import TableBuilds
-from penstock.wire.protocol import ContainerSpec
+from penstock.wire.address import ContainerSpec
 
 logger = logging.getLogger(__name__)
 

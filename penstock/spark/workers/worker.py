@@ -26,8 +26,9 @@ from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, check_writing, write_outputs
 from penstock.runtime.stage.source import InputReaders, SourceProgress, run_source
 from penstock.system.base import System, WriterIdentity
+from penstock.wire.address import ContainerAddress
 from penstock.wire.exchange import exchange
-from penstock.wire.protocol import AttemptCall, ContainerAddress, Identity
+from penstock.wire.protocol import AttemptCall, Identity
 from penstock.wire.tls import TlsIdentity
 
 

@@ -18,13 +18,13 @@ from penstock.container.process.server import ContainerServer
 from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError
 from penstock.host.machine import machine_id
 from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import (
     Bootstrap,
     CleanUp,
-    ContainerAddress,
     EndBatch,
     Follow,
     Identity,
