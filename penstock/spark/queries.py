@@ -25,7 +25,7 @@ from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserC
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.lease import LeaseHeldError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
-from penstock.spark.job.program_end import Running, stop_with_program
+from penstock.spark.job.program_end import RunningWork, stop_with_program
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import FromCheckpoint
 from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput
@@ -386,7 +386,7 @@ def _close_at_end(query: StreamingQuery, running: RunningQuery) -> None:
     threading.Thread(target=wait, name="penstock-query", daemon=True).start()
     name = f"the query of job {running.settings.job.name}"
     # A handler that does not return has the query wait: then the job is given back without it.
-    stop_with_program(Running(name, running.closed, partial(_stop, query), running.close))
+    stop_with_program(RunningWork(name, running.closed, partial(_stop, query), running.close))
 
 
 def _await_former(following: RunningQuery) -> None:

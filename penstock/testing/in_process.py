@@ -48,10 +48,10 @@ from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
 from penstock.testing.runner.pushed_tables import TablesInProcess
-from penstock.wire.assignment import Assignment, Place, assign
+from penstock.wire.assignment import Assignment, ContainerPlace, assign
 from penstock.wire.calls import Call
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import Opening, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.ports import EpochOpening, PublishedTables, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
     EpochFailure,
@@ -199,12 +199,12 @@ class InProcessFleet:
         return {name: container.beat(0).standbys for name, container in list(self._containers.items())}
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        places = {name: Place(self.host_of(name), name) for name in self._containers}
+        places = {name: ContainerPlace(self.host_of(name), name) for name in self._containers}
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
     def open(
-        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+        self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
         """See `Fleet`."""
         self.at("open")

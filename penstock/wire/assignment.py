@@ -20,7 +20,7 @@ class Distance(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ContainerPlace:
     """Where a container is."""
 
     host: str
@@ -29,7 +29,7 @@ class Place:
     copies: Collection[int] = ()
     """The tasks of which its host had copies when it started."""
 
-    def distance(self, other: Place) -> Distance:
+    def distance(self, other: ContainerPlace) -> Distance:
         """What the two share."""
         if self.host != other.host:
             return Distance.HOSTS
@@ -76,7 +76,7 @@ class Assignment:
 def assign(
     tasks: int,
     before: Assignment,
-    places: Mapping[str, Place],
+    places: Mapping[str, ContainerPlace],
     standbys: int = 0,
     ready: Mapping[int, Collection[str]] | None = None,
 ) -> Assignment:
@@ -119,7 +119,7 @@ def _standbys(
     homes: Mapping[int, str],
     goal: Mapping[int, str],
     before: Mapping[int, tuple[str, ...]],
-    places: Mapping[str, Place],
+    places: Mapping[str, ContainerPlace],
     count: int,
 ) -> dict[int, tuple[str, ...]]:
     """First where the task is to be in the end, then as far away as possible, then where its standbys are already."""

@@ -18,24 +18,24 @@ from penstock.retry import Retry
 from penstock.wire.protocol import (
     Beat,
     Bootstrap,
-    Bootstrapped,
+    BootstrapState,
     CleanUp,
     EndBatch,
     Follow,
     Identity,
     LoadTable,
-    Nothing,
+    NoArguments,
     OpenEpoch,
+    OpenProgress,
     Publish,
     PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
-    Restored,
     StartRun,
     TableProgress,
     TakeSnapshot,
-    Uploaded,
+    UploadResult,
     UploadSnapshot,
     WindDown,
     dump,
@@ -79,11 +79,11 @@ class Call(Generic[Q, A]):
         return found
 
 
-OPEN = Call("open", OpenEpoch, Restored, lambda config, _: config.container.restore_timeout_ms / 1000)
+OPEN = Call("open", OpenEpoch, OpenProgress, lambda config, _: config.container.restore_timeout_ms / 1000)
 BOOTSTRAP = Call(
     "bootstrap",
     Bootstrap,
-    Bootstrapped,
+    BootstrapState,
     lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + _MINUTE,
 )
 START_RUN = Call("start-run", StartRun, NoneType)
@@ -92,19 +92,19 @@ SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
 UPLOAD = Call(
     "upload",
     UploadSnapshot,
-    Uploaded,
+    UploadResult,
     lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
     Retry(pause_s=0.2),
 )
 LOAD_TABLE = Call("load-table", LoadTable, NoneType)
-TABLES = Call("tables", Nothing, list[TableProgress])
+TABLES = Call("tables", NoArguments, list[TableProgress])
 CLEAN_UP = Call("clean-up", CleanUp, NoneType)
 PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
 FOLLOW = Call("follow", Follow, NoneType, lambda config, spent_s: FOLLOW_SECONDS)
 WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
-CLOSE = Call("close", Nothing, int, lambda config, spent_s: CLOSE_SECONDS)
+CLOSE = Call("close", NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
 RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
-BEAT = Call("beat", Nothing, Beat, lambda config, spent_s: None)
+BEAT = Call("beat", NoArguments, Beat, lambda config, spent_s: None)
 
 _TABLES = (LOAD_TABLE, TABLES)
 CALLS: dict[str, Call[Any, Any]] = {

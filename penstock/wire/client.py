@@ -22,8 +22,8 @@ from penstock.metrics.snapshot import Row, Snapshot
 from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
-from penstock.wire.endings import Unknown, ending_of
-from penstock.wire.protocol import Beat, Identity, Nothing, RenewPort, Request
+from penstock.wire.endings import UnknownEnd, ending_of
+from penstock.wire.protocol import Beat, Identity, NoArguments, RenewPort, Request
 from penstock.wire.tls import TlsIdentity, connect
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class ContainerClient:
         """Why the container counts as lost, once it does."""
         self.is_here = address.machine == machine_id()
         """Whether it is on this machine."""
-        self.inquiry: Future[list[str] | Unknown] | None = None
+        self.inquiry: Future[list[str] | UnknownEnd] | None = None
         """What its host is asked about its end, if that is another one and it is lost."""
         self._death: str | None = None
         self._beats: threading.Thread | None = None
@@ -151,7 +151,7 @@ class ContainerClient:
     def _follow_beats(self) -> bool:
         """Until they end, or come over a connection that another one has replaced. Returns whether it was replaced."""
         client = self._client
-        with closing(self.stream(BEAT, _ANY_EPOCH, Nothing(), None)) as beats:
+        with closing(self.stream(BEAT, _ANY_EPOCH, NoArguments(), None)) as beats:
             for beat in beats:
                 self.note_metrics(beat.metrics)
                 self.last_beat = beat
@@ -192,7 +192,7 @@ class ContainerClient:
     def _ending(self) -> list[str] | None:
         if self.is_here:
             found = ending_of(self.address, is_lost=self.lost is not None)
-            return None if isinstance(found, Unknown) else found
+            return None if isinstance(found, UnknownEnd) else found
         if self.lost is None:
             return None
         if self.inquiry is None:
@@ -200,8 +200,8 @@ class ContainerClient:
         try:
             found = self.inquiry.result(_INQUIRY_SECONDS)
         except (TimeoutError, CancelledError):
-            found = Unknown("its host did not report in time how it ended")
-        return [self.lost, found.why] if isinstance(found, Unknown) else found
+            found = UnknownEnd("its host did not report in time how it ended")
+        return [self.lost, found.why] if isinstance(found, UnknownEnd) else found
 
     def _error(self, action: str, text: str) -> PenstockError:
         """The container's own error, as the kind it was there."""

@@ -16,22 +16,22 @@ _LOGGED_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class UnknownEnd:
     """Why nobody knows how a container ended."""
 
     why: str
 
 
-def ending_of(address: ContainerAddress, *, is_lost: bool = True) -> list[str] | Unknown:
+def ending_of(address: ContainerAddress, *, is_lost: bool = True) -> list[str] | UnknownEnd:
     """How the container's process ended, and its last words. The caller must be on the same machine.
 
     `is_lost`: it may have ended this very moment, so its end is waited for a while.
     """
     if address.machine != machine_id():
-        return Unknown("Spark ran no task on its host")
+        return UnknownEnd("Spark ran no task on its host")
     log, lives = Path(address.log_path), _lives(address.pid)
     if exit_status(log, _LOGGED_SECONDS if is_lost or not lives else 0.0) is None and _lives(address.pid):
-        return Unknown("its process has not ended")
+        return UnknownEnd("its process has not ended")
     return list(epitaph(address.pid, log))
 
 

@@ -33,7 +33,7 @@ def ignore_answer(container: str, answer: object) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class EpochOpening:
     """An epoch as containers enter it."""
 
     epoch: int
@@ -47,7 +47,7 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class PublishedVersion:
     """What is published of a pushed table."""
 
     manifest: TableManifest | None
@@ -66,7 +66,7 @@ class PublishedTables(Protocol):
         slots of Spark in which containers are started. Idempotent."""
         ...
 
-    def published(self, table: str) -> Published:
+    def published(self, table: str) -> PublishedVersion:
         """Which version a table is to have. Answers at once; never raises."""
         ...
 
@@ -121,7 +121,7 @@ class Fleet(Protocol):
         ...
 
     def open(
-        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+        self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
         """Enter an epoch and restore every task. `progress` gets the bytes restored so far. Returns by task and
         operator the times of the oldest timers."""

@@ -107,7 +107,7 @@ class OpenEpoch(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class OpenProgress:
     """How far the opening of an epoch is."""
 
     size_bytes: int
@@ -124,7 +124,7 @@ class Bootstrap(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Bootstrapped:
+class BootstrapState:
     """How far that is."""
 
     done: Mapping[str, int] = field(default_factory=dict)
@@ -186,7 +186,7 @@ class UploadSnapshot(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
+class UploadResult:
     """What is durable of a snapshot."""
 
     markers: Markers
@@ -274,7 +274,7 @@ class TableProgress:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing(Request):
+class NoArguments(Request):
     """A call without arguments."""
 
 

@@ -18,7 +18,7 @@ from penstock.outbox.task import Taken
 from penstock.parallel import each
 from penstock.side.container.backups import SideSource
 from penstock.side.store.engine import SideEngine
-from penstock.wire.protocol import Markers, Uploaded
+from penstock.wire.protocol import Markers, UploadResult
 
 _COPIERS = 2
 _BASE_POLL_SECONDS = 0.2
@@ -76,7 +76,7 @@ class Committers:
             commit.snapshot(checkpoint_id, self._copiers, last=last)
         self._outboxes.snapshot()
 
-    def upload(self, checkpoint_id: CheckpointId) -> Uploaded:
+    def upload(self, checkpoint_id: CheckpointId) -> UploadResult:
         """The part of a commit that runs in the background. May be called again after a RetryableError."""
         self._doing = f"uploading checkpoint {checkpoint_id}"
         try:
@@ -84,7 +84,7 @@ class Committers:
         finally:
             self._doing = ""
 
-    def _upload(self, checkpoint_id: CheckpointId) -> Uploaded:
+    def _upload(self, checkpoint_id: CheckpointId) -> UploadResult:
         copies = {task: commit.await_copies() for task, commit in self._commits.items()}
         items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
         markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
@@ -104,7 +104,7 @@ class Committers:
                 raise RetryableError("the container leaves the epoch")
         for task, commit in self._commits.items():
             commit.uploaded(checkpoint_id, markers[str(task)], copies[task])
-        return Uploaded(markers, self._outboxes.uploaded())
+        return UploadResult(markers, self._outboxes.uploaded())
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
         """The checkpoint is in the log."""

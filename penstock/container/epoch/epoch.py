@@ -31,13 +31,13 @@ from penstock.wire.protocol import (
     EpochFailure,
     Follow,
     LoadTable,
-    Nothing,
+    NoArguments,
     OpenEpoch,
     StandbyState,
     StartRun,
     TableProgress,
     TakeSnapshot,
-    Uploaded,
+    UploadResult,
     UploadSnapshot,
     WindDown,
 )
@@ -173,7 +173,7 @@ class Epoch:
         self.side_inputs.standbys.begin()
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
 
-    def upload(self, request: UploadSnapshot) -> Uploaded:
+    def upload(self, request: UploadSnapshot) -> UploadResult:
         """Make the snapshot durable."""
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
 
@@ -181,7 +181,7 @@ class Epoch:
         """Begin to load a version of a pushed table."""
         self.tables.load(request)
 
-    def table_progress(self, request: Nothing) -> list[TableProgress]:
+    def table_progress(self, request: NoArguments) -> list[TableProgress]:
         """How far the loading of pushed tables is."""
         return self.tables.progress()
 

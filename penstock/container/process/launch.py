@@ -104,14 +104,14 @@ def _process(address: ContainerAddress) -> psutil.Process | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Starting:
+class _StartedProcess:
     """A container that was started: the shell around it, which writes its exit status to its log."""
 
     shell: subprocess.Popen[bytes]
     log: Path
 
 
-def _spawn(spec: ContainerSpec, name: str, parent: int) -> _Starting:
+def _spawn(spec: ContainerSpec, name: str, parent: int) -> _StartedProcess:
     """A child in the executor's process group, so that it ends with the executor's Python daemon as well."""
     environment = dict(os.environ)
     environment = {**_ALLOCATOR, **environment}
@@ -135,10 +135,10 @@ def _spawn(spec: ContainerSpec, name: str, parent: int) -> _Starting:
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and waiting for its address says how
         process.stdin.write(orjson.dumps(asdict(spec)))
         process.stdin.close()
-    return _Starting(process, log)
+    return _StartedProcess(process, log)
 
 
-def _await_address(started: _Starting, deadline: float) -> ContainerAddress:
+def _await_address(started: _StartedProcess, deadline: float) -> ContainerAddress:
     process = started.shell
     if process.stdout is None:
         raise RetryableError("the container's standard output could not be opened")

@@ -22,13 +22,13 @@ from penstock.retry import retry
 from penstock.spark.containers.callers import CallerIdentities
 from penstock.spark.containers.launch import ContainerLauncher
 from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
-from penstock.spark.containers.replacing import Replacing
+from penstock.spark.containers.replacing import ReplacementLaunch
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import pickled
 from penstock.spark.workers.worker import Lane
 from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.wire.address import ContainerAddress, ContainerSpec
-from penstock.wire.assignment import Assignment, Distance, Place, assign
+from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign
 from penstock.wire.calls import (
     CLOSE,
     CLOSE_SECONDS,
@@ -38,8 +38,8 @@ from penstock.wire.calls import (
 )
 from penstock.wire.client import ContainerClient
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import Opening, ignore_answer
-from penstock.wire.protocol import EpochFailure, Nothing, OpenEpoch, Request, Restored, StandbyState
+from penstock.wire.ports import EpochOpening, ignore_answer
+from penstock.wire.protocol import EpochFailure, NoArguments, OpenEpoch, OpenProgress, Request, StandbyState
 from penstock.wire.tls import TlsIdentity
 from penstock.wording import counted
 
@@ -85,7 +85,7 @@ class ContainerDirectory:
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
         self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
         self._set_callers()
-        self._replacing = Replacing(self._launcher, self._calls)
+        self._replacing = ReplacementLaunch(self._launcher, self._calls)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Watch containers from now on. `on_lost` is called from another thread when one is lost."""
@@ -213,9 +213,9 @@ class ContainerDirectory:
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, ContainerPlace]:
         addresses = [client.address for client in list(self._clients.values())]
-        return {each.container: Place(each.machine, each.executor_id, each.copies) for each in addresses}
+        return {each.container: ContainerPlace(each.machine, each.executor_id, each.copies) for each in addresses}
 
     def _warn_of_near_standbys(self) -> None:
         """Once in a run: a standby on the same executor is lost with it."""
@@ -307,14 +307,14 @@ class ContainerDirectory:
     # Calls to all.
 
     def open(
-        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+        self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
         """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far. Returns
         by task and operator the times of the oldest timers."""
         data = pickled(package)
         restored: dict[str, int] = {}
 
-        def restoring(container: str, answer: Restored) -> None:
+        def restoring(container: str, answer: OpenProgress) -> None:
             restored[container] = answer.size_bytes
             progress(sum(restored.values()))
 
@@ -402,7 +402,7 @@ class ContainerDirectory:
             self._clients.setdefault(address.container, client)
         self._launcher.end(partial(self._close_unknown, epoch))
         alive = [client for client in self._clients.values() if client.lost is None]
-        futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
+        futures = [self._calls.submit(client.ask, CLOSE, epoch, NoArguments(), CLOSE_SECONDS) for client in alive]
         for future in futures:
             try:
                 future.result()
@@ -422,7 +422,7 @@ class ContainerDirectory:
             return
         client = self._client(address)
         try:
-            client.ask(CLOSE, epoch, Nothing(), CLOSE_SECONDS)
+            client.ask(CLOSE, epoch, NoArguments(), CLOSE_SECONDS)
         except PenstockError as error:
             logger.info("a container did not close by itself: %s", error)
         finally:

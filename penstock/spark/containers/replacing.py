@@ -16,7 +16,7 @@ _END_SECONDS = 5.0
 _QUIET_SECONDS = 2.0
 
 
-class Replacing:
+class ReplacementLaunch:
     """One launch at a time. Used by the run loop's thread."""
 
     def __init__(self, launcher: ContainerLauncher, pool: Executor) -> None:

@@ -22,8 +22,8 @@ from penstock.driver.show.progress import (
 from penstock.errors import NotFoundError
 from penstock.job.shown_outage import Outage
 from penstock.metrics.snapshot import Snapshot
-from penstock.spark.job.program_end import Running, stop_with_program
-from penstock.spark.job.stop_signals import Ending, count_end_of_program
+from penstock.spark.job.program_end import RunningWork, stop_with_program
+from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -67,7 +67,7 @@ class Job:
         self._error: BaseException | None = None
         self._is_error_known = False
         """Whether the program was given the error, or it was logged."""
-        self.ending = Ending()
+        self.ending = JobEnd()
         """The job's end, and whether the program asks for it. For the launcher."""
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class Job:
         self._cancel, self._drain = cancel, drain
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
         name, at_once = f"job {self.name}", partial(self.stop, wait=False)  # a second request
-        stop_with_program(Running(name, self.ending.done, self._end_with_program, at_once, self._report))
+        stop_with_program(RunningWork(name, self.ending.done, self._end_with_program, at_once, self._report))
 
     def _run(self, body: Callable[[], None]) -> None:
         try:

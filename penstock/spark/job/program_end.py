@@ -18,7 +18,7 @@ _PATIENCE_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Running:
+class RunningWork:
     """A job or a query, and how to end it."""
 
     name: str
@@ -30,7 +30,7 @@ class Running:
     """Called last, also if it had ended before: the program will not ask any more how it ended."""
 
 
-def stop_with_program(running: Running) -> None:
+def stop_with_program(running: RunningWork) -> None:
     """If it still runs when the main thread ends, stop it then."""
     for each in list(_running):
         if each.ended.is_set():
@@ -50,7 +50,7 @@ def _stop_all() -> None:
         each.report()
 
 
-def _await(running: list[Running], way: Callable[[Running], Callable[[], None]]) -> None:
+def _await(running: list[RunningWork], way: Callable[[RunningWork], Callable[[], None]]) -> None:
     """End those that have not ended in this way, and wait for them for a while."""
     left = [each for each in running if not each.ended.is_set()]
     for each in left:
@@ -60,7 +60,7 @@ def _await(running: list[Running], way: Callable[[Running], Callable[[], None]])
         each.ended.wait(max(0.0, deadline - time.monotonic()))
 
 
-_running: dict[Running, None] = {}
+_running: dict[RunningWork, None] = {}
 os.register_at_fork(after_in_child=_running.clear)  # they are the parent's
 # A function of `atexit` would come too late: no pool of threads takes anything any more when that is called.
 _at_end: Any = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001

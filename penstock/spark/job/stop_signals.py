@@ -24,7 +24,7 @@ _NOT_CHOSEN = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN)
 
 
 @dataclass(slots=True)
-class Ending:
+class JobEnd:
     """The end of a job: whether it came, and whether the program's main thread looks for it."""
 
     done: threading.Event = field(default_factory=threading.Event)
@@ -70,7 +70,7 @@ def former_handlers() -> dict[signal.Signals, Any] | None:
     return found if all(handler in _NOT_CHOSEN for handler in found.values()) else None
 
 
-def stop_on_signals(job: Job, ending: Ending, former: dict[signal.Signals, Any]) -> None:
+def stop_on_signals(job: Job, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
     """From now on the signals stop the job. Main thread only."""
     _handlers.add(job, ending, former)
 
@@ -93,12 +93,12 @@ class _Handlers:
 
     def __init__(self) -> None:
         self.former: dict[signal.Signals, Any] = {}
-        self._jobs: list[tuple[Job, Ending]] = []
+        self._jobs: list[tuple[Job, JobEnd]] = []
         self._signals: SimpleQueue[tuple[signal.Signals, int]] = SimpleQueue()
         self._stops = StopCount()
         self._thread: threading.Thread | None = None
 
-    def add(self, job: Job, ending: Ending, former: dict[signal.Signals, Any]) -> None:
+    def add(self, job: Job, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
         self.former = dict(former)
         active = self._active()
         if not active:
@@ -131,7 +131,7 @@ class _Handlers:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def _active(self) -> list[tuple[Job, Ending]]:
+    def _active(self) -> list[tuple[Job, JobEnd]]:
         return [(job, ending) for job, ending in self._jobs if not ending.done.is_set()]
 
     def _run(self) -> None:
@@ -148,7 +148,7 @@ class _Handlers:
                 threading.Thread(target=_leave, args=(active, number), name="penstock-leave", daemon=True).start()
 
 
-def _leave(stopped: list[tuple[Job, Ending]], number: signal.Signals) -> None:
+def _leave(stopped: list[tuple[Job, JobEnd]], number: signal.Signals) -> None:
     """A program that waits for its jobs sees that they have ended; any other goes on as if the signal came now."""
     for _, ending in stopped:
         ending.done.wait()

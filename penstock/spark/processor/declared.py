@@ -87,7 +87,7 @@ def _fields(schema: StructType) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredVariables:
     """All that `init` declared."""
 
     variables: tuple[Variable, ...] = ()
@@ -106,7 +106,7 @@ class Declared:
         return tuple(found)
 
 
-def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> Declared:
+def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> DeclaredVariables:
     """Call the processor's `init` as PySpark does on the driver before the first batch, then its `close`.
 
     Args:
@@ -121,16 +121,16 @@ def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) ->
     """
     plain, yielding = ("init", "handleInitialState", "close"), ("handleInputRows", "handleExpiredTimer")
     check_all(methods(processor, plain, yielding=yielding), "transform_with_state")
-    handle = Declaring(mode, parse)
+    handle = DeclaringHandle(mode, parse)
     calls: tuple[Callable[[], object], ...] = (partial(processor.init, handle), processor.close)
     for name, call in zip(("`init`", "`close`"), calls, strict=True):
         not_started(name, call())
-    return Declared(
+    return DeclaredVariables(
         tuple(handle.variables.values()), dict(handle.schemas), tuple(handle.deleted), tuple(sorted(handle.forgotten))
     )
 
 
-class Declaring(StatefulProcessorHandle):
+class DeclaringHandle(StatefulProcessorHandle):
     """The handle that notes which variables a processor declares. Nothing can be read or written with it."""
 
     def __init__(self, mode: TimeMode, parse: ParseSchema) -> None:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkRuntimeError
 from penstock.api.batch_task import BatchTaskContext
 from penstock.api.time.timers import timers_store
 from penstock.errors import ConfigError
-from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable, deleted_variable
+from penstock.spark.processor.declared import DeclaredVariables, DeclaringHandle, TimeMode, Variable, deleted_variable
 from penstock.spark.processor.timers import ProcessorTimers
 from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
@@ -19,7 +19,7 @@ from penstock.spark.processor.variables import Current, StoredList, StoredMap, S
 class TaskState:
     """What lives as long as a task: its stores, its timers and the objects of its state variables."""
 
-    def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: Declared) -> None:
+    def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: DeclaredVariables) -> None:
         self.current = Current()
         self.now_ms = 0
         """The batch time."""
@@ -52,7 +52,7 @@ class TaskState:
         return self._objects[variable.name]
 
 
-class RunningHandle(Declaring):
+class RunningHandle(DeclaringHandle):
     """The handle of one batch."""
 
     def __init__(self, state: TaskState) -> None:
@@ -75,7 +75,7 @@ class RunningHandle(Declaring):
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
-        """See `Declaring`: what the query had before went when it began."""
+        """See `DeclaringHandle`: what the query had before went when it began."""
         self._check_open("Error deleting state", "delete_if_exists")
         super().deleteIfExists(stateName)
 

@@ -15,7 +15,7 @@ from pyspark.sql.types import Row, StructType
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.api.callbacks import not_started
 from penstock.api.time.watermarks import END_OF_TIME
-from penstock.spark.processor.declared import Declared, TimeMode
+from penstock.spark.processor.declared import DeclaredVariables, TimeMode
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.outputs import RowOutput
@@ -36,7 +36,7 @@ class ProcessorSpec:
     """The id of the operator that runs it."""
     processor: bytes
     """The processor, pickled: each batch has a new one, as in PySpark."""
-    declared: Declared
+    declared: DeclaredVariables
     """What its `init` declared."""
     key: StructType
     """The schema of the grouping key: columns of the input."""

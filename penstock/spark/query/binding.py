@@ -19,7 +19,7 @@ _OPTION = '`from_checkpoint="matching"`'
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryBatchRequest:
     """The batch that a query begins with."""
 
     query: str
@@ -45,7 +45,7 @@ def bind(
     view: LogView,
     job: str,
     root: str,
-    asked: Asked,
+    asked: QueryBatchRequest,
     partitions: int | None,
     chosen: FromCheckpoint = None,
     *,
@@ -98,7 +98,7 @@ def reached_batch(record: CheckpointRecord) -> int:
     return min(to_positions(record.next_offsets).values()) - 1
 
 
-def matching(retained: Sequence[CheckpointRecord], asked: Asked) -> CheckpointRecord | None:
+def matching(retained: Sequence[CheckpointRecord], asked: QueryBatchRequest) -> CheckpointRecord | None:
     """The newest of these checkpoints, oldest first, of the batch before the one that is asked for.
 
     Never a later one, and neither one of a batch of that number from before the checkpoint location was set back.
@@ -107,16 +107,16 @@ def matching(retained: Sequence[CheckpointRecord], asked: Asked) -> CheckpointRe
     return next((record for record in reversed([*own]) if _is_before(record, asked)), None)
 
 
-def _fits(latest: CheckpointRecord, asked: Asked) -> bool:
+def _fits(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
     """Whether the batch follows on the newest checkpoint, or is the one of which that has the output."""
     return _is_before(latest, asked) or _is_again(latest, asked)
 
 
-def _is_before(record: CheckpointRecord, asked: Asked) -> bool:
+def _is_before(record: CheckpointRecord, asked: QueryBatchRequest) -> bool:
     return reached_batch(record) == asked.number - 1 and _same(record, asked.before)
 
 
-def _is_again(latest: CheckpointRecord, asked: Asked) -> bool:
+def _is_again(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
     has_output = latest.offered is None or latest.offered.has_output
     return reached_batch(latest) == asked.number and has_output and _same(latest, asked.plan)
 
@@ -127,7 +127,7 @@ def _same(record: CheckpointRecord, plan: str) -> bool:
     return not known or not plan or known == plan
 
 
-def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
+def _no_state(job: str, root: str, asked: QueryBatchRequest) -> IncompatibleError:
     return IncompatibleError(
         f"the query {asked.query} asks for batch {asked.number}, and {root} has no state of job {job}: the state of "
         "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
@@ -138,7 +138,7 @@ def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
     )
 
 
-def _other_query(job: str, root: str, bound: str, asked: Asked) -> IncompatibleError:
+def _other_query(job: str, root: str, bound: str, asked: QueryBatchRequest) -> IncompatibleError:
     if asked.number == 0:
         how = (
             "This one is new: another query uses the same root and name, or its checkpoint location was changed or "
@@ -153,7 +153,7 @@ def _other_query(job: str, root: str, bound: str, asked: Asked) -> IncompatibleE
     )
 
 
-def _wrong_batch(job: str, latest: CheckpointRecord, asked: Asked, view: LogView) -> IncompatibleError:
+def _wrong_batch(job: str, latest: CheckpointRecord, asked: QueryBatchRequest, view: LogView) -> IncompatibleError:
     """The query asks for a batch that does not follow on the newest checkpoint."""
     retained, faulty = view.restorable, bool(view.faults)
     reached, number = reached_batch(latest), asked.number

@@ -29,21 +29,20 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
 from penstock.job.shown_failure import LastWords, ShownFailure
-from penstock.job.stop_request import StopRequests
-from penstock.job.stop_request import StopWatch as RequestWatch
+from penstock.job.stop_request import StopRequests, StopWatch
 from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job.launch import container_spec, leave
 from penstock.spark.query.batch import QueryBatch
-from penstock.spark.query.binding import Asked, Binding, FromCheckpoint, bind
+from penstock.spark.query.binding import Binding, FromCheckpoint, QueryBatchRequest, bind
 from penstock.spark.query.drained import DrainedQuery
 from penstock.spark.query.offsets import OffsetLog
 from penstock.spark.query.outputs import OutputRows, RowWriter
 from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.spark.query.source import RowReader
-from penstock.spark.query.stopping import QueryStoppedError, StopWatch
+from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.workers.packages import Shipment
 from penstock.start.owed import Debts
@@ -125,7 +124,7 @@ class QueryJob:
         self._drained: DrainedQuery | None = None
         self._stop, self._board = StopRequest(), ProgressBoard()
         self._failed: BaseException | None = None
-        self._watch = StopWatch(self._stop)
+        self._watch = QueryStopWatch(self._stop)
         with ExitStack() as undo:
             undo.callback(self._watch.close)
             with self._watch.over(first.number, first.is_active):
@@ -175,7 +174,7 @@ class QueryJob:
         """Find the state that the query continues, and say if it is not the newest one."""
         number = first.number
         before = self._offsets.plan(number - 1) if number else ""
-        asked = Asked(first.query, number, self._offsets.plan(number), before)
+        asked = QueryBatchRequest(first.query, number, self._offsets.plan(number), before)
         try:
             view = self._log.read("raise" if chosen is None else "report")
         except CorruptError as error:
@@ -226,7 +225,7 @@ class QueryJob:
         self._loop.start()
         self._loop.watch_for_drains(self._wake)
         requests = StopRequests(self._objects, self._paths)
-        undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+        undo.callback(StopWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
 
     @property
     def tasks(self) -> int:

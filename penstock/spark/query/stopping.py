@@ -24,7 +24,7 @@ class QueryStoppedError(PenstockError):
         )
 
 
-class StopWatch:
+class QueryStopWatch:
     """Ends the run at once when the query is stopped in a batch, whatever the batch waits for."""
 
     def __init__(self, stop: StopRequest) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
 from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.fields import Fixed, field_of
+from penstock.spark.processor.values.fields import FixedField, field_of
 from penstock.spark.rows.serde import in_utc
 from penstock.system.contract.messages import RawMessage
 
@@ -87,14 +87,14 @@ class ColumnEncoder:
         kinds = [_stored(field.dataType) for field in schema.fields]
         self._fields = [field_of(kind, f"row.{name}") for kind, name in zip(kinds, schema.names, strict=True)]
         self._null_bytes = (len(kinds) + 7) // 8
-        codes = "".join(field.code if isinstance(field, Fixed) else "I" for field in self._fields)
+        codes = "".join(field.code if isinstance(field, FixedField) else "I" for field in self._fields)
         self._pack = struct.Struct(f"<H{self._null_bytes}s{codes}").pack
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
         """The bytes of each row."""
         fixed, varying = list[_Elements](), list[_Elements]()
         for column, field in zip(rows.columns, self._fields, strict=True):
-            if isinstance(field, Fixed):
+            if isinstance(field, FixedField):
                 fixed.append(_numbers(column, field))
             else:
                 data = _bytes(column, field.to)
@@ -136,7 +136,7 @@ _AS_NUMBERS = (
 )
 
 
-def _numbers(column: Any, field: Fixed) -> _Elements:
+def _numbers(column: Any, field: FixedField) -> _Elements:
     kind = column.type
     for is_one, number in _AS_NUMBERS:
         if is_one(kind):

@@ -151,7 +151,7 @@ class _BackUp:
         with worker_scratch() as scratch:
             for part, rows in groupby(_rows(batches), key=itemgetter(0)):
                 task, store = part // len(stores), stores[part % len(stores)]
-                counted = _Counted((key, value) for _, key, value in rows if key is not None)
+                counted = _CountedEntries((key, value) for _, key, value in rows if key is not None)
                 entries = chain(self.heads.get(store, {}).items(), counted)
                 with tempfile.TemporaryDirectory(prefix="part-", dir=scratch, ignore_cleanup_errors=True) as folder:
                     markers = self.first.run(task, store, entries, Path(folder))
@@ -160,7 +160,7 @@ class _BackUp:
                 yield pa.RecordBatch.from_arrays(columns, ["part", "entries", "markers"])
 
 
-class _Counted:
+class _CountedEntries:
     """Entries, and how many of them are not of an index, whose entries have no value."""
 
     def __init__(self, entries: Iterable[tuple[bytes, bytes]]) -> None:

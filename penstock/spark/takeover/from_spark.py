@@ -106,7 +106,7 @@ class VariableEntries:
         """The elements of a list are in rows behind each other."""
         ttl_ms = self.variable.ttl_ms or 0
         for owner, elements in groupby(rows, key=itemgetter(0)):
-            gathered = _Gathered()
+            gathered = _MemoryStore()
             lists = StoredLists(gathered, self.variable.ttl_ms, lambda own=gathered: own.now_ms)  # type: ignore
             for expires_ms, some in groupby(elements, key=itemgetter(3)):
                 gathered.now_ms = expires_ms - ttl_ms
@@ -128,7 +128,7 @@ class TimerEntries:
         for batch in batches:
             owners = keys.encode_arrays(batch.column("key").flatten()).to_pylist()
             for owner, time_ms in zip(owners, batch.column("expiration_timestamp_ms").to_pylist(), strict=True):
-                gathered = _Gathered()
+                gathered = _MemoryStore()
                 ProcessorTimers(gathered, domain).register(owner, time_ms)  # type: ignore[arg-type]
                 for place, (data, _) in gathered.entries.items():
                     yield owner, place, data
@@ -199,7 +199,7 @@ def _expiring(rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[Owned
         yield owner, index_key(written, place), b""
 
 
-class _Gathered:
+class _MemoryStore:
     """A store that keeps what is written, and the time at which it was."""
 
     def __init__(self) -> None:

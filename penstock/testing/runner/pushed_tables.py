@@ -22,7 +22,7 @@ from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import TableRefusedError
-from penstock.wire.ports import Published
+from penstock.wire.ports import PublishedVersion
 
 _SOURCE = "test"
 
@@ -38,12 +38,12 @@ class TablesInProcess:
     def start(self) -> None:
         """See `PublishedTables`. There is nothing to build."""
 
-    def published(self, table: str) -> Published:
+    def published(self, table: str) -> PublishedVersion:
         """See `PublishedTables`. It looks now, and raises what the store raises."""
         registry = self._registries[table]
         choice = registry.choose(fingerprint_of(self._specs[table], self._tasks))
         chosen = choice.version is not None and registry.pinned() == choice.version.version
-        return Published(choice.version, chosen, choice.warning or "")
+        return PublishedVersion(choice.version, chosen, choice.warning or "")
 
     def pin(self, table: str, version: int | None) -> None:
         """Choose a version, as `penstock table use` does."""

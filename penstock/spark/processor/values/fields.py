@@ -46,7 +46,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
+class FixedField:
     """A value that is stored as a number: the letter of `struct` for it, and what makes it of the value and back."""
 
     code: str
@@ -55,14 +55,14 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Varying:
+class VaryingField:
     """A value that is stored as bytes."""
 
     to: Callable[[Any], bytes]
     back: Callable[[bytes], Any]
 
 
-Field: TypeAlias = Fixed | Varying
+Field: TypeAlias = FixedField | VaryingField
 
 _COUNT = struct.Struct("<I")
 _NO_VALUE = 0
@@ -84,7 +84,7 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
     if isinstance(kind, UserDefinedType):
         return _of_user_type(kind, where, canonical)
     if isinstance(kind, FloatType | DoubleType):
-        return Fixed("f" if isinstance(kind, FloatType) else "d", _one_float if canonical else None)
+        return FixedField("f" if isinstance(kind, FloatType) else "d", _one_float if canonical else None)
     if isinstance(kind, DecimalType):
         return _decimal(kind)
     if isinstance(kind, ArrayType):
@@ -99,7 +99,7 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
         if isinstance(kind, types):
             return field
     if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
-        return Fixed("q", kind.toInternal, kind.fromInternal)
+        return FixedField("q", kind.toInternal, kind.fromInternal)
     raise ConfigError(f"`{where}`: state cannot hold values of type {kind.simpleString()}")
 
 
@@ -152,23 +152,23 @@ def _variant_back(data: bytes) -> VariantVal:
 
 
 _CANONICAL: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
-    ((BooleanType,), Fixed("?", _one_bool)),
-    ((ByteType,), Fixed("b")),
-    ((ShortType,), Fixed("h")),
-    ((IntegerType, YearMonthIntervalType), Fixed("i")),
-    ((LongType,), Fixed("q")),
-    ((DateType,), Fixed("i", _date_to, _date_back)),
-    ((StringType, CharType, VarcharType), Varying(_text, bytes.decode)),
-    ((BinaryType,), Varying(_binary, bytes)),
-    ((NullType,), Varying(_null, _no_value)),
+    ((BooleanType,), FixedField("?", _one_bool)),
+    ((ByteType,), FixedField("b")),
+    ((ShortType,), FixedField("h")),
+    ((IntegerType, YearMonthIntervalType), FixedField("i")),
+    ((LongType,), FixedField("q")),
+    ((DateType,), FixedField("i", _date_to, _date_back)),
+    ((StringType, CharType, VarcharType), VaryingField(_text, bytes.decode)),
+    ((BinaryType,), VaryingField(_binary, bytes)),
+    ((NullType,), VaryingField(_null, _no_value)),
 )
 _SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
     *_CANONICAL,
-    ((VariantType,), Varying(_variant, _variant_back)),
+    ((VariantType,), VaryingField(_variant, _variant_back)),
 )
 
 
-def _decimal(kind: DecimalType) -> Varying:
+def _decimal(kind: DecimalType) -> VaryingField:
     step, limit = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
 
     def to(value: Any) -> bytes:
@@ -179,28 +179,28 @@ def _decimal(kind: DecimalType) -> Varying:
             raise ValueError("too large for its type")
         return str(exact or step * 0).encode()
 
-    return Varying(to, lambda data: Decimal(data.decode()))
+    return VaryingField(to, lambda data: Decimal(data.decode()))
 
 
 def _of_user_type(kind: Any, where: str, canonical: bool) -> Field:
     inner = field_of(kind.sqlType(), where, canonical=canonical)
-    if isinstance(inner, Fixed):
+    if isinstance(inner, FixedField):
         fixed = inner
-        return Fixed(
+        return FixedField(
             inner.code,
             lambda v: kind.serialize(v) if fixed.to is None else fixed.to(kind.serialize(v)),
             lambda v: kind.deserialize(v if fixed.back is None else fixed.back(v)),
         )
     varying = inner
-    return Varying(lambda v: varying.to(kind.serialize(v)), lambda data: kind.deserialize(varying.back(data)))
+    return VaryingField(lambda v: varying.to(kind.serialize(v)), lambda data: kind.deserialize(varying.back(data)))
 
 
-def as_bytes(field: Field) -> Varying:
+def as_bytes(field: Field) -> VaryingField:
     """The field as one that is stored as bytes."""
-    if isinstance(field, Varying):
+    if isinstance(field, VaryingField):
         return field
     number, to, back = struct.Struct(f"<{field.code}"), field.to, field.back
-    return Varying(
+    return VaryingField(
         number.pack if to is None else lambda value: number.pack(to(value)),
         (lambda data: number.unpack(data)[0]) if back is None else lambda data: back(number.unpack(data)[0]),
     )
@@ -232,7 +232,7 @@ def parted(data: bytes, at: int, back: Iterable[Callable[[bytes], Any]]) -> list
     return values
 
 
-def _array(element: Field) -> Varying:
+def _array(element: Field) -> VaryingField:
     item = as_bytes(element)
 
     def to(values: Any) -> bytes:
@@ -245,10 +245,10 @@ def _array(element: Field) -> Varying:
         (count,) = _COUNT.unpack_from(data)
         return parted(data, 4, repeat(item.back, count))  # a damaged count takes no memory
 
-    return Varying(to, back)
+    return VaryingField(to, back)
 
 
-def _map(keys: Varying, values: Varying) -> Varying:
+def _map(keys: VaryingField, values: VaryingField) -> VaryingField:
     def to(value: Any) -> bytes:
         entries = value if isinstance(value, dict) else dict(value)
         first = keys.to(list(entries))
@@ -258,10 +258,10 @@ def _map(keys: Varying, values: Varying) -> Varying:
         end = 4 + _COUNT.unpack_from(data)[0]
         return dict(zip(keys.back(data[4:end]), values.back(data[end:]), strict=True))
 
-    return Varying(to, back)
+    return VaryingField(to, back)
 
 
-def _struct(kind: StructType, fields: Sequence[Field]) -> Varying:
+def _struct(kind: StructType, fields: Sequence[Field]) -> VaryingField:
     names, parts = list(kind.names), [as_bytes(field) for field in fields]
     encoders, decoders = [part.to for part in parts], [part.back for part in parts]
 
@@ -277,7 +277,7 @@ def _struct(kind: StructType, fields: Sequence[Field]) -> Varying:
     def back(data: bytes) -> Row:
         return row_of(names, parted(data, 0, decoders))
 
-    return Varying(to, back)
+    return VaryingField(to, back)
 
 
 def row_of(names: Sequence[str], values: Sequence[Any]) -> Row:

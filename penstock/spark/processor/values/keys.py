@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark.processor.values.codec import plain
-from penstock.spark.processor.values.fields import Field, Fixed, field_of, row_of
+from penstock.spark.processor.values.fields import Field, FixedField, field_of, row_of
 
 _LENGTH = struct.Struct("<I")
 
@@ -50,7 +50,7 @@ class KeyCodec:
         self.names = list(schema.names)
         self._where = where
         self._fields = [field_of(f.dataType, f"{where}.{f.name}", canonical=True) for f in schema.fields]
-        self._fixed = [struct.Struct(f"<?{f.code}") if isinstance(f, Fixed) else None for f in self._fields]
+        self._fixed = [struct.Struct(f"<?{f.code}") if isinstance(f, FixedField) else None for f in self._fields]
 
     def encode(self, key: Sequence[Any]) -> bytes:
         """The bytes of a key. Raises TypeError or ValueError if it does not fit the schema."""
@@ -88,7 +88,7 @@ class KeyCodec:
         """The key that begins at a position, and where it ends."""
         values: list[Any] = []
         for field, fixed in zip(self._fields, self._fixed, strict=True):
-            if isinstance(field, Fixed) and fixed is not None:
+            if isinstance(field, FixedField) and fixed is not None:
                 there, value = fixed.unpack_from(data, at)
                 at += fixed.size
                 values.append(None if not there else value if field.back is None else field.back(value))
