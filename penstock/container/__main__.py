@@ -39,7 +39,6 @@ _LAST_REPLIES_SECONDS = 0.3
 
 
 def main() -> None:
-    """Serve until closed, or until the executor ends."""
     go_private()
     keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])

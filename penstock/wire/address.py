@@ -14,7 +14,7 @@ ProcessId: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
 
 @dataclass(frozen=True, slots=True)
 class ContainerAddress:
-    """Where a container listens and which process it is. `incarnation` is random: a restarted process is another."""
+    """The endpoints and process of a container. `incarnation` is random: a restarted process is another incarnation."""
 
     container: str
     incarnation: str
@@ -22,47 +22,45 @@ class ContainerAddress:
     """Equal on the same machine only: decides between the socket and the port."""
     pid: ProcessId
     executor_pid: ProcessId
-    """The executor's JVM. Several containers of one executor have the same machine and executor_pid."""
+    """Process id of the executor's JVM. Several containers of one executor have the same machine and executor_pid."""
     socket_uri: str
     tcp_uri: str
     log_path: str
     copies: tuple[Count, ...]
-    """The tasks of which there were copies on its host when it started."""
+    """The tasks that had copies on this host when the container started."""
     executor_id: str
-    """Spark's name of its executor."""
     certificate: str | None = field(default=None, repr=False)
-    """What its port proves who it is with; None: it does not speak TLS."""
+    """The TLS identity of this port; None: the port does not speak TLS."""
     callers: str | None = field(default=None, repr=False)
-    """The certificate that callers of that port must have."""
+    """The certificate that callers of this port must present."""
 
     def uri_from(self, machine: str) -> str:
-        """How to reach it from `machine`."""
         return self.socket_uri if machine == self.machine else self.tcp_uri
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """How to start a container. Goes to its standard input, so that no process list shows the secret."""
+    """The settings that start a container. Sent to its standard input, so that no process list shows the secret."""
 
     run_id: str
     secret: str = field(repr=False)
     host: str | None
-    """The address its port listens on. None: the one by which Spark knows the executor."""
+    """The address that its port listens on. None: the one by which Spark knows the executor."""
     log_directory: str
     copies_directory: str | None = None
-    """Where copies of the job's stores lie on each host, if they are kept."""
+    """The folder for copies of the job's stores on each host; None: no copies are kept."""
     reached_at: str | None = None
-    """The address by which others reach that port, if it is not `host`."""
+    """The address by which others reach the port, if it differs from `host`."""
     executor_id: str = "driver"
     tls: bool = False
-    """Whether its port speaks TLS. Its socket does not: it is on the same host, in a private folder."""
+    """True if the port speaks TLS. The socket does not: it is on the same host, in a private folder."""
     callers: str | None = field(default=None, repr=False)
-    """The certificate that callers of a port with TLS must have."""
+    """The certificate that callers of a TLS port must present."""
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchFailure:
-    """A container that did not start, and why."""
+    """A container that did not start."""
 
     executor_id: str
     reason: str

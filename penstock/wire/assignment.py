@@ -1,4 +1,4 @@
-"""Which task is in which container, and which containers are its standbys. Pure."""
+"""Assignment of tasks to containers, and of standbys. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from enum import IntEnum
 
 
 class Distance(IntEnum):
-    """What two containers share; the less, the fewer failures take both."""
+    """The level at which two containers are apart: the lower, the fewer failures take both."""
 
     HOSTS = 0
-    """Nothing: they are on two hosts."""
+    """On two hosts."""
     EXECUTORS = 1
-    """The host."""
+    """On one host, in two executors."""
     CONTAINERS = 2
-    """The executor."""
+    """In one executor."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlace:
-    """Where a container is."""
+    """The machine and executor of a container."""
 
     host: str
     executor: str
     """Unique in the job."""
     copies: Collection[int] = ()
-    """The tasks of which its host had copies when it started."""
+    """The tasks that had copies on its host when it started."""
 
     def distance(self, other: ContainerPlace) -> Distance:
-        """What the two share."""
         if self.host != other.host:
             return Distance.HOSTS
         return Distance.EXECUTORS if self.executor != other.executor else Distance.CONTAINERS
@@ -38,18 +37,18 @@ class ContainerPlace:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The containers of every task."""
+    """The container of every task, and the containers of its standbys."""
 
     homes: Mapping[int, str] = field(default_factory=dict)
-    """Task -> the container that it is in."""
+    """Task → its container."""
     standbys: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Task -> the containers that keep its stores warm."""
+    """Task → the containers that keep its stores warm."""
     leaving: frozenset[str] = field(default=frozenset(), compare=False)
-    """Containers that had tasks or standbys until now, and have none any more. They are called in one more epoch, in
-    which they remove what they keep."""
+    """Containers that lost their last task or standby. They are called in one more epoch, in which they remove their
+    stores."""
 
     def concerns(self, container: str) -> bool:
-        """Whether calls go to a container: it has tasks, is a standby, or is leaving."""
+        """True if calls go to the container: it has tasks, is a standby, or is leaving."""
         return container in self.leaving or container in self.busy
 
     @property
@@ -58,15 +57,13 @@ class Assignment:
         return frozenset(self.homes.values()).union(*self.standbys.values())
 
     def tasks_in(self, container: str) -> list[int]:
-        """The tasks of a container."""
         return sorted(task for task, home in self.homes.items() if home == container)
 
     def standbys_in(self, container: str) -> list[int]:
-        """The tasks whose standby a container is."""
         return sorted(task for task, own in self.standbys.items() if container in own)
 
     def survives_with(self, living: Collection[str]) -> bool:
-        """Whether each task is in one of these containers, or has a standby in one."""
+        """True if each task is in one of these containers, or has a standby in one."""
         return bool(self.homes) and all(
             home in living or any(name in living for name in self.standbys.get(task, ()))
             for task, home in self.homes.items()

@@ -47,7 +47,6 @@ class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def call_options(secret: str, incarnation: str, timeout_s: float | None = None) -> flight.FlightCallOptions:
-    """Options of a call to this incarnation of a container, with a deadline."""
     headers = [(AUTH_HEADER.encode(), _bearer(secret, incarnation))]
     return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 

@@ -53,28 +53,26 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """A kind of call. A call may have several answers; of most there is one."""
+    """A kind of call. Most calls have one answer, some have several."""
 
     name: str
     request: type[Q]
     answer: type[A]
-    """The type of its answers."""
     answer_s: Callable[[JobConfig, float], float | None] = lambda config, spent_s: _MINUTE
-    """How long the driver waits for the last answer, after tries that took so long; None: until the stream ends."""
+    """(configuration, seconds spent on earlier tries) → the driver's wait for the last answer; None: until the stream
+    ends."""
     again: Retry | None = None
-    """How the driver tries again what may pass; all tries together last `task.commit.timeout.ms`."""
+    """Retries of transient failures; all tries together last at most `task.commit.timeout.ms`."""
 
     def encode(self, identity: Identity, request: Q) -> bytes:
-        """A call as it goes to the container that it is meant for."""
         return dump((identity, request))
 
     def parse(self, body: bytes) -> tuple[Identity, Q]:
-        """A call as it comes to a container. Raises CorruptError if it is malformed."""
+        """Raises CorruptError if the call is malformed."""
         found: tuple[Identity, Q] = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
         return found
 
     def decode(self, answer: bytes) -> A:
-        """An answer, back at the driver."""
         found: A = load(self.answer, answer)
         return found
 

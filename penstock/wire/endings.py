@@ -1,4 +1,4 @@
-"""How a container's process ended, as far as its own machine knows."""
+"""The end of a container's process, as far as its own machine knows."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from penstock.host.machine import machine_id
 from penstock.wire.address import ContainerAddress
 
 _LOGGED_SECONDS = 1.0
-"""How long the end of a process may take to be in its log."""
+"""Longest delay between the end of a process and the entry in its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnknownEnd:
-    """Why nobody knows how a container ended."""
+    """The reason why nobody knows how a container ended."""
 
     why: str
 
 
 def ending_of(address: ContainerAddress, *, is_lost: bool = True) -> list[str] | UnknownEnd:
-    """How the container's process ended, and its last words. The caller must be on the same machine.
+    """The container's exit and its last words. The caller must be on the same machine.
 
-    `is_lost`: it may have ended this very moment, so its end is waited for a while.
+    `is_lost`: the process may have ended this very moment, so wait a short while for its end.
     """
     if address.machine != machine_id():
         return UnknownEnd("Spark ran no task on its host")

@@ -67,7 +67,7 @@ def serve(call: Call[Q, A], container: Container, body: bytes) -> Iterator[bytes
 
 
 def _in_epoch(method: Callable[[Epoch, Q], A]) -> Handler[Q, A]:
-    """The handler of a call that is for one epoch and has one answer."""
+    """Wrap a method for calls that are for one epoch and have one answer."""
 
     def handler(container: Container, identity: Identity, request: Q) -> Iterator[A]:
         yield method(container.epoch(identity), request)
@@ -76,7 +76,7 @@ def _in_epoch(method: Callable[[Epoch, Q], A]) -> Handler[Q, A]:
 
 
 def _open(container: Container, identity: Identity, request: OpenEpoch) -> Iterator[OpenProgress]:
-    """Restores in another thread, and answers how far it is meanwhile."""
+    """Restores in another thread, and answers with the progress meanwhile."""
     package: JobPackage = read_shipped(request.package)  # only callers with the secret come this far
     progress: SimpleQueue[int] = SimpleQueue()
     failure: list[BaseException] = []
@@ -102,7 +102,7 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
 
 
 def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[BootstrapState]:
-    """Answers how far the side inputs are, until they are caught up or have failed."""
+    """Answers with the progress of the side inputs until they have caught up or failed."""
     while True:
         side = container.epoch(identity).side_inputs
         ended = side.await_caught_up(_PROGRESS_SECONDS)
@@ -112,7 +112,7 @@ def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> 
 
 
 def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
-    """Answers how far the publication is, until it is complete."""
+    """Answers with the progress of the publication until it is complete."""
     publication = container.epoch(identity).publisher.publish(request)
     while not publication.await_end(_PROGRESS_SECONDS):
         container.epoch(identity)  # which may have been left
