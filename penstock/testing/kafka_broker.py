@@ -42,7 +42,7 @@ _START_S = 120.0
 _STOP_S = 60.0
 _PLAIN: tuple[Security, ...] = ("PLAINTEXT",)
 _OUTPUT = "output.log"
-"""What the JVM itself writes."""
+"""The file for output of the JVM itself."""
 _SHOWN = 3000
 
 
@@ -157,7 +157,7 @@ class KafkaBroker:
 
     @property
     def running(self) -> bool:
-        """Whether the broker's process is there, frozen or not."""
+        """True if the broker's process exists, frozen or not."""
         process = self._place.process if self._place else None
         return process is not None and process.status is None
 

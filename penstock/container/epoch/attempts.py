@@ -42,7 +42,7 @@ class RunningAttempt:
                 self._busy_since = None
 
     def stalled_seconds(self, now: float) -> float:
-        """How long the attempt has been processing one message. Accurate only if called from time to time.
+        """Seconds that the attempt has been processing one message. Accurate only if called from time to time.
 
         Without the lock: its holder may be stuck.
         """
@@ -82,9 +82,9 @@ class Activity:
     processed: Mapping[int, int]
     """Stage → messages of the batch that were processed."""
     stalled_ms: int = 0
-    """How long the slowest attempt has been processing one message."""
+    """The time that the slowest attempt has been processing one message."""
     processing: str = ""
-    """That message, in words."""
+    """This message, in words."""
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words."""
 

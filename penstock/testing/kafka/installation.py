@@ -23,10 +23,10 @@ from penstock.testing.kafka.settings import properties
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of Java for a server that ends before a better compiler would pay."""
 LOG = "server.log"
-"""The name of the server's log, in its folder."""
+"""The file name of the server's log."""
 _FORMAT_S = 120.0
 _MAKE_S = 600.0
-"""How long a process waits for another one that makes what belongs to the jars."""
+"""Longest wait of a process for another one that makes files for the jars."""
 _SHOWN = 500
 _LOG = """status = error
 appender.file.type = RollingFile
@@ -47,7 +47,7 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a server is started from."""
+    """The files from which a server starts."""
 
     java: Path
     jars: Path

@@ -1,4 +1,4 @@
-"""What a broker keeps while it is stopped: its folder and its ports."""
+"""A broker's folder and ports, which it keeps while it is stopped."""
 
 from __future__ import annotations
 

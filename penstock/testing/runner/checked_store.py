@@ -11,7 +11,7 @@ from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 _UNCHANGEABLE = (str, bytes, int, float, bool, type(None))
 _OURS = 2
-"""References to a value that nobody but its `_KnownValue` holds: that one, and the argument of `getrefcount`."""
+"""References to a value that only its `_KnownValue` holds: that one, and the argument of `getrefcount`."""
 
 
 class UnwrittenChangeError(AssertionError):
@@ -48,12 +48,12 @@ class _KnownValue:
     value: Any
     key: bytes
     data: bytes
-    """Its bytes at that time."""
+    """Its bytes at the last get or put."""
     stored: bytes | None
-    """What the store held under the key at that time."""
+    """The store's bytes under the key at that time."""
     of_this_call: bool = True
     undone: bool = False
-    """The message failed, and its writes were undone."""
+    """True if the message failed, so that its writes were undone."""
 
 
 class CheckedStore(StoreLayer):

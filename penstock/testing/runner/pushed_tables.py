@@ -1,4 +1,4 @@
-"""Versions of pushed tables of rows that a test gives, without a source and without Spark."""
+"""Versions of pushed tables from rows that a test gives, without a source and without Spark."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class TablesInProcess:
         self._registries = {name: TableRegistry(objects, paths, name) for name in self._specs}
 
     def start(self) -> None:
-        """See `PublishedTables`. There is nothing to build."""
+        """Do nothing: there is nothing to build."""
 
     def published(self, table: str) -> PublishedVersion:
-        """See `PublishedTables`. It looks now, and raises what the store raises."""
+        """The published version, read now. Raises the store's errors."""
         registry = self._registries[table]
         choice = registry.choose(fingerprint_of(self._specs[table], self._tasks))
         chosen = choice.version is not None and registry.pinned() == choice.version.version
@@ -53,8 +53,8 @@ class TablesInProcess:
         """Publish a version with these rows, by column, if it passes the table's check.
 
         Raises:
-            ConfigError: the application has no such pushed table, or the rows are not one: a key is there twice or
-                missing, or something does not fit the table's serdes; or the check says no.
+            ConfigError: the application has no such pushed table; or the rows are no table: a key occurs twice or is
+            missing, or a value does not fit the table's serdes; or the check refuses them.
         """
         spec = self._specs.get(table)
         if spec is None:
@@ -92,7 +92,7 @@ class TablesInProcess:
 
 
 def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:
-    """A column of all rows, of one type, as those of files are."""
+    """A column of all rows, of one type, as in a file."""
     try:
         return pa.array([row.get(name) for row in rows])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
