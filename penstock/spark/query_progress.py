@@ -1,4 +1,4 @@
-"""What Penstock's state adds to Spark's progress of a query. Spark makes its events from its own operators alone."""
+"""Adds Penstock's state to Spark's progress of a query. Spark makes its events from its own operators alone."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class BatchPlan:
     containers: tuple[ContainerStage, ...]
     sink: SinkStage | None
     rows: PacketRdd | None = None
-    """What comes into the source; None: nothing does, it reads portions."""
+    """The input of stage 0; None: stage 0 reads portions of streams."""
 
 
 def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], plan: BatchPlan) -> list[Report]:

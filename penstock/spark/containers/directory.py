@@ -1,4 +1,4 @@
-"""The containers of a run: starting them, which task is where, and calls to all of them."""
+"""The containers of a run: their start, their tasks, and calls to all of them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0
-"""How long the end waits for beats. Those of a container that was closed end at once, those of a host that is cut off
+"""Longest wait for last beats at the end. The beats of a closed container end at once, those of a host that is cut off
 do not."""
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -62,7 +62,7 @@ class ContainerDirectory:
     def __init__(
         self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int, abort: threading.Event
     ) -> None:
-        """`abort`: nothing more is waited for once it is set."""
+        """`abort`: nothing is waited for once it is set."""
         self._context = context
         self._abort = abort
         self._config = config
@@ -74,11 +74,11 @@ class ContainerDirectory:
         self._standbys = config.job.standbys
         self._warned_of_near = False
         self._condemned: set[str] = set()
-        """Incarnations that count as lost, whether their processes know it or not."""
+        """Incarnations that count as lost, even if their processes do not know it."""
         self._past_metrics = Snapshot()
-        """What containers have counted that are lost."""
+        """Counters of lost containers."""
         self._metrics_lock = threading.Lock()
-        """A container is either among the clients or among the lost ones, for who adds up metrics."""
+        """Sums of metrics see each container once: among the clients, or among the lost ones."""
         self._losses = LossWatch(
             context, config.container, lambda: list(self._clients.values()), waits=not config.job.standbys
         )
@@ -108,8 +108,8 @@ class ContainerDirectory:
                     self._drop(other)
 
     def ensure(self) -> None:
-        """Drop lost containers, start what is missing on the executors there are, and give every task a home. Where
-        standbys can take over, what is missing is started in the background, and comes with a later epoch.
+        """Drop lost containers, start missing ones on the present executors, and give every task a home. Where standbys
+        can take over, missing containers are started in the background, and come with a later epoch.
 
         Raises:
             ContainerLostError: a container did not start, or cannot be reached.
@@ -135,14 +135,14 @@ class ContainerDirectory:
 
     @property
     def tls(self) -> TlsIdentity | None:
-        """With what workers prove to containers who they are; None: in clear."""
+        """The identity that workers present to containers; None: calls are in clear."""
         return self._callers.current
 
     def _client(self, address: ContainerAddress) -> ContainerClient:
         return ContainerClient(address, self._spec.secret, self._callers.of(address.callers))
 
     def _set_callers(self) -> None:
-        """Containers that start from now on accept the newest identity of callers."""
+        """Make containers that start from now on accept the newest identity of callers."""
         if self._callers.current is not None:
             self._launcher.spec = replace(self._spec, callers=self._callers.current.certificate)
 
@@ -167,10 +167,10 @@ class ContainerDirectory:
             raise ContainerLostError("; ".join(failed))
 
     def newcomers(self) -> list[str]:
-        """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only.
+        """The executors that have no container yet and had no failure. Asks Spark every few seconds only.
 
-        With standbys: the containers that were started in the background, and those whose standbys are ready for
-        tasks that are to be in them.
+        With standbys: the containers that were started in the background, or else those whose standbys are ready for
+        tasks that should move to them.
         """
         used = Counter(client.address.executor_id for client in self._clients.values())
         if not self._standbys:
@@ -209,7 +209,7 @@ class ContainerDirectory:
         self._warn_of_near_standbys()
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        """With the containers that there are now."""
+        """The assignment for the present containers."""
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 
@@ -218,7 +218,7 @@ class ContainerDirectory:
         return {each.container: ContainerPlace(each.machine, each.executor_id, each.copies) for each in addresses}
 
     def _warn_of_near_standbys(self) -> None:
-        """Once in a run: a standby on the same executor is lost with it."""
+        """Warn once in a run: a standby on the same executor is lost with it."""
         if not self._standbys or self._warned_of_near:
             return
         places, now = self._places(), self._assignment
@@ -238,7 +238,7 @@ class ContainerDirectory:
             )
 
     def lanes(self) -> tuple[Lane, ...]:
-        """Every container with the tasks that are in it.
+        """Every container with its tasks.
 
         Raises:
             ContainerLostError: the containers' certificates have become old, and one did not get another one.
@@ -255,11 +255,10 @@ class ContainerDirectory:
         return tuple(lane for lane in found if lane.tasks)
 
     def resident_bytes(self) -> int:
-        """Memory of all containers, as of their last beats."""
         return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)
 
     def processed_messages(self, batch: int) -> Mapping[int, int]:
-        """How many messages of the batch each stage with state has processed, as of the containers' last beats."""
+        """Messages of the batch that each stage with state has processed, as of the containers' last beats."""
         beats = [c.last_beat for c in list(self._clients.values())]
         found = Counter[int]()
         for beat in beats:
@@ -268,32 +267,28 @@ class ContainerDirectory:
         return dict(sorted(found.items()))
 
     def waits_for(self) -> str:
-        """See `Fleet.waits_for`."""
         beats = [
             c.last_beat for c in list(self._clients.values()) if c.last_beat is not None and c.last_beat.processing
         ]
         return max(beats, key=lambda beat: beat.stalled_ms).processing if beats else ""
 
     def standby_states(self) -> dict[str, list[StandbyState]]:
-        """See `Fleet.standby_states`."""
         beats = {name: client.last_beat for name, client in list(self._clients.items())}
         return {name: beat.standbys for name, beat in beats.items() if beat is not None and beat.standbys}
 
     def pending_bytes(self) -> int:
-        """What was written to stores since the last commit began, as of the containers' last beats."""
         return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
 
     def wants_commit(self) -> bool:
-        """See `Fleet`."""
         return any(c.last_beat.wants_commit for c in self._clients.values() if c.last_beat is not None)
 
     def metrics(self) -> Snapshot:
-        """The metrics of all containers, as of their last beats; of those that were lost, what they counted."""
+        """The metrics of all containers, as of their last beats; lost containers keep their last counters."""
         with self._metrics_lock:
             return self._past_metrics.merged(*(self._metrics_of(client) for client in list(self._clients.values())))
 
     def _metrics_of(self, client: ContainerClient) -> Snapshot:
-        """Its metrics, without the gauges of tasks that have left it."""
+        """The container's metrics, without the gauges of tasks that have left it."""
         own = f"container {client.address.container}"
         beat = client.last_beat
         memory = 0 if beat is None else beat.resident_bytes
@@ -309,8 +304,8 @@ class ContainerDirectory:
     def open(
         self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
-        """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far. Returns
-        by task and operator the times of the oldest timers."""
+        """Enter an epoch in every container, and restore all tasks in parallel. `progress` gets the bytes restored so
+        far. Returns, by task and operator, the times of the oldest timers."""
         data = pickled(package)
         restored: dict[str, int] = {}
 
@@ -417,7 +412,7 @@ class ContainerDirectory:
         self._losses.close()
 
     def _close_unknown(self, epoch: int, address: ContainerAddress) -> None:
-        """Close a container that was started when the run was to end already. From any thread."""
+        """Close a container whose start ended after the run was told to end. From any thread."""
         if address.container in self._clients or address.incarnation in self._condemned:
             return
         client = self._client(address)
@@ -432,33 +427,28 @@ class ContainerDirectory:
 
     @property
     def overdue(self) -> str | None:
-        """See `Fleet.overdue`."""
         return self._losses.overdue
 
     @property
     def side_failure(self) -> EpochFailure | None:
-        """See `Fleet.side_failure`."""
         beats = (client.last_beat for client in list(self._clients.values()))
         return next((beat.side_failure for beat in beats if beat is not None and beat.side_failure is not None), None)
 
     @property
     def side_troubles(self) -> frozenset[str]:
-        """See `Fleet.side_troubles`."""
         beats = [client.last_beat for client in list(self._clients.values())]
         return frozenset(text for beat in beats if beat is not None for text in beat.side_troubles)
 
     @property
     def any_lost(self) -> bool:
-        """Whether a container was lost since the last `ensure`."""
         return self._losses.lost.is_set()
 
     def loss(self, otherwise: str = "a container was lost") -> str:
-        """Which container was lost, and why."""
         return self._losses.loss(otherwise)
 
     def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
-        """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any
-        other error."""
+        """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any other
+        error."""
         busy = [client for name, client in self._clients.items() if self._assignment.concerns(name)]
         futures = {client.address.container: self._calls.submit(call, client) for client in busy}
         errors: list[BaseException] = []
@@ -472,7 +462,8 @@ class ContainerDirectory:
 
 
 def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) -> BaseException | None:
-    """What the call ended with. One to a container that is lost meanwhile is left to its own deadline."""
+    """The error of a call; None if it succeeded. A call to a container that is lost meanwhile is left to its own
+    deadline."""
     while True:
         try:
             return future.exception(LOOK_SECONDS)

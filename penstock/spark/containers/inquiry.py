@@ -1,4 +1,5 @@
-"""How a container on another host ended: a Spark task reads the log there, which has its exit status and last words."""
+"""The end of a container on another host: a Spark task reads the log there, which has its exit status and last
+words."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from penstock.wire.endings import UnknownEnd, ending_of
 
 logger = logging.getLogger(__name__)
 ANSWER_SECONDS = 5.0
-"""How long Spark may take for it. The executor's slot is free once the cancelled batch has left it."""
+"""Longest wait for Spark's answer. The executor's slot is free once the cancelled batch has left it."""
 
 
 def inquire(context: SparkContext, client: ContainerClient) -> list[str] | UnknownEnd:
-    """What its host knows about the end of a container, or why that is not known. Takes a few seconds at most."""
+    """The host's knowledge of a container's end, or the reason why it is unknown. Takes a few seconds at most."""
     address = client.address
     if not client.host_answers():
         return UnknownEnd("its host does not answer")

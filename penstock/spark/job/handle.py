@@ -66,9 +66,9 @@ class Job:
         self._drain: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._is_error_known = False
-        """Whether the program was given the error, or it was logged."""
+        """True once the program was given the error, or it was logged."""
         self.ending = JobEnd()
-        """The job's end, and whether the program asks for it. For the launcher."""
+        """The job's end, for the launcher and for callers that wait for it."""
 
     def __repr__(self) -> str:
         batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
@@ -191,7 +191,7 @@ class Job:
 
     @property
     def is_active(self) -> bool:
-        """Whether the job is still running."""
+        """True while the job is running."""
         return not self.ending.look().is_set()
 
     @property
@@ -243,8 +243,8 @@ class Job:
 
     @property
     def drain_progress(self) -> DrainProgress | None:
-        """What each stage has processed since the request to drain, what is left, and what the running batch waits for.
-        Once the job has ended, the summary of the drain. None if the job does not drain.
+        """The messages that each stage has processed since the request to drain, the rest, and the running batch's
+        wait. Once the job has ended, the summary of the drain. None if the job does not drain.
 
         Example:
             >>> job.drain()  # doctest: +SKIP
@@ -255,8 +255,8 @@ class Job:
 
     @property
     def bootstrap_progress(self) -> BootstrapProgress | None:
-        """How many messages of the side inputs have been read, and of how many, while the phase is `bootstrapping`;
-        None otherwise.
+        """Messages of the side inputs that were read, and their total, while the phase is `bootstrapping`; None
+        otherwise.
 
         Example:
             >>> print(job.bootstrap_progress)  # doctest: +SKIP
@@ -305,11 +305,11 @@ class Job:
 
     @property
     def remaining_messages(self) -> int | None:
-        """How many messages are left until the job ends by itself; fewer where offsets have gaps. None if it runs until
-        it is stopped, and if an input is a folder, whose files are counted when they are read."""
+        """Messages left until the job ends by itself; fewer where offsets have gaps. None if it runs until it is
+        stopped, and if an input is a folder, whose files are counted when they are read."""
         return self._board.remaining
 
     @property
     def restored_bytes(self) -> int:
-        """How many bytes of state have been restored so far in the current epoch."""
+        """Bytes of state restored so far in the current epoch."""
         return self._board.restored_bytes

@@ -1,4 +1,4 @@
-"""The end of a program whose jobs or queries still run: they are stopped while Python can do all that this needs."""
+"""The end of a program whose jobs or queries still run: it stops them while Python can do all that this needs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 120.0
-"""How long the program waits for an orderly end, and then for one at once."""
+"""The program waits so long for an orderly end, and then again for an end at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunningWork:
-    """A job or a query, and how to end it."""
+    """A job or a query that the program's end must stop."""
 
     name: str
     ended: threading.Event
     stop: Callable[[], None]
-    """In an orderly way. Called in a thread, as the next one is: neither need return."""
+    """Orderly. Called in a thread, like `stop_at_once`: neither need return."""
     stop_at_once: Callable[[], None]
     report: Callable[[], None] = lambda: None
-    """Called last, also if it had ended before: the program will not ask any more how it ended."""
+    """Called last, even if it had ended before: the program will not ask again for the outcome."""
 
 
 def stop_with_program(running: RunningWork) -> None:
-    """If it still runs when the main thread ends, stop it then."""
+    """Stop it when the main thread ends, if it still runs then."""
     for each in list(_running):
         if each.ended.is_set():
             _running.pop(each, None)
@@ -51,7 +51,7 @@ def _stop_all() -> None:
 
 
 def _await(running: list[RunningWork], way: Callable[[RunningWork], Callable[[], None]]) -> None:
-    """End those that have not ended in this way, and wait for them for a while."""
+    """Call `way` of everything that has not ended, and wait for a while."""
     left = [each for each in running if not each.ended.is_set()]
     for each in left:
         threading.Thread(target=way(each), name="program-end", daemon=True).start()

@@ -17,7 +17,7 @@ from penstock.spark.processor.variables import Current, StoredList, StoredMap, S
 
 
 class TaskState:
-    """What lives as long as a task: its stores, its timers and the objects of its state variables."""
+    """State with the lifetime of a task: its stores, its timers and the objects of its state variables."""
 
     def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: DeclaredVariables) -> None:
         self.current = Current()
@@ -41,7 +41,7 @@ class TaskState:
         return StoredList(variable, StoredLists(store, variable.ttl_ms, lambda: self.now_ms), self.current)
 
     def object_of(self, variable: Variable) -> Any:
-        """The state variable. Raises ConfigError if `init` did not declare it when the query began."""
+        """Raises ConfigError if `init` did not declare the variable when the query began."""
         if self.variables.get(variable.name) != variable:
             was = self.variables.get(variable.name)
             raise ConfigError(
@@ -59,10 +59,10 @@ class RunningHandle(DeclaringHandle):
         super().__init__(state.mode, self._known_schema)
         self._state = state
         self._is_open = True
-        """Whether `init` runs."""
+        """True while `init` runs."""
 
     def close_init(self) -> None:
-        """`init` has returned: variables can no longer be declared, and timers can be set."""
+        """End `init`: no more variables can be declared, and timers can be set."""
         self._is_open = False
 
     def _known_schema(self, text: str) -> Any:
@@ -75,7 +75,7 @@ class RunningHandle(DeclaringHandle):
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
-        """See `DeclaringHandle`: what the query had before went when it began."""
+        """Forget the variable. The query's earlier state under the name was removed when the query began."""
         self._check_open("Error deleting state", "delete_if_exists")
         super().deleteIfExists(stateName)
 
@@ -96,11 +96,9 @@ class RunningHandle(DeclaringHandle):
         return self._state.object_of(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Set a timer of the current key."""
         self._timers("register").register(self._key(), expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Forget a timer of the current key."""
         self._timers("delete").delete(self._key(), expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:

@@ -17,7 +17,7 @@ class QueryBatch:
     number: int
 
     def is_active(self) -> bool:
-        """Whether the query has not been stopped."""
+        """True unless the query was stopped."""
         found = self.spark.streams.get(self.query)
         return found is not None and found.isActive
 

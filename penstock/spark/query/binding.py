@@ -1,4 +1,4 @@
-"""Which query, and which of its batches, the state in a root belongs to. Pure."""
+"""The query and the batch that the state in a root belongs to. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.system.spark import queries_of
 from penstock.wording import listed
 
 FromCheckpoint: TypeAlias = Literal["matching"] | None
-"""Which checkpoint a query continues from whose checkpoint location was set back; None: from none."""
+"""The checkpoint that a query continues from if its checkpoint location was set back; None: none."""
 _OPTION = '`from_checkpoint="matching"`'
 
 
@@ -26,17 +26,17 @@ class QueryBatchRequest:
     """The id of the query, which its checkpoint location keeps."""
     number: int
     plan: str = ""
-    """What tells the batch from others of its number; empty: that is not known."""
+    """Distinguishes the batch from others of its number; empty: not known."""
     before: str = ""
-    """The same of the batch before it."""
+    """The plan of the batch before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What the query continues from."""
+    """The state that the query continues from."""
 
     tasks: int | None = None
-    """How many tasks the job has; None: that is chosen now, because it has no checkpoint."""
+    """Number of tasks of the job; None: it is chosen now, because the job has no checkpoint."""
     record: CheckpointRecord | None = None
     """The checkpoint to go back to; None: the newest one."""
 
@@ -99,7 +99,7 @@ def reached_batch(record: CheckpointRecord) -> int:
 
 
 def matching(retained: Sequence[CheckpointRecord], asked: QueryBatchRequest) -> CheckpointRecord | None:
-    """The newest of these checkpoints, oldest first, of the batch before the one that is asked for.
+    """The newest of these checkpoints, oldest first, of the batch before the requested one.
 
     Never a later one, and neither one of a batch of that number from before the checkpoint location was set back.
     """
@@ -108,7 +108,8 @@ def matching(retained: Sequence[CheckpointRecord], asked: QueryBatchRequest) -> 
 
 
 def _fits(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
-    """Whether the batch follows on the newest checkpoint, or is the one of which that has the output."""
+    """True if the batch is the next after the newest checkpoint, or the batch that this checkpoint holds the output
+    of."""
     return _is_before(latest, asked) or _is_again(latest, asked)
 
 
@@ -122,7 +123,7 @@ def _is_again(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
 
 
 def _same(record: CheckpointRecord, plan: str) -> bool:
-    """Whether the record's batch is the planned one, as far as both are known."""
+    """True if the record's batch is the planned one, as far as both are known."""
     known = "" if record.offered is None else record.offered.plan
     return not known or not plan or known == plan
 
@@ -154,7 +155,6 @@ def _other_query(job: str, root: str, bound: str, asked: QueryBatchRequest) -> I
 
 
 def _wrong_batch(job: str, latest: CheckpointRecord, asked: QueryBatchRequest, view: LogView) -> IncompatibleError:
-    """The query asks for a batch that does not follow on the newest checkpoint."""
     retained, faulty = view.restorable, bool(view.faults)
     reached, number = reached_batch(latest), asked.number
     if faulty:

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryInput:
-    """How the rows of a DataFrame become messages of the stream `spark.<name>`."""
+    """A conversion of a DataFrame's rows to messages of the stream `spark.<name>`."""
 
     name: str
     reader: RowReader
@@ -64,13 +64,12 @@ class QueryInput:
     """Makes the DataFrame that the job's first batch reads in place of the rows."""
 
     def of(self, rows: DataFrame, *, is_first: bool) -> DataFrame:
-        """The DataFrame that a batch reads."""
         return rows if self.first is None or not is_first else self.first(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryOutput:
-    """How messages that are sent to `spark.<name>` become rows."""
+    """A conversion of messages that are sent to `spark.<name>` to rows."""
 
     name: str
     schema: StructType
@@ -78,8 +77,8 @@ class QueryOutput:
 
 
 def read_again(frames: Mapping[str, DataFrame]) -> None:
-    """Let Spark read the rows of a batch that is in the state already, and do nothing with them. Spark itself may have
-    lost what it learned of them: the event times, and the state of its own operators in the plan."""
+    """Let Spark read the rows of a batch that is in the state already, and ignore them. Spark itself may have lost
+    knowledge of them: the event times, and the state of its own operators in the plan."""
     for frame in frames.values():
         frame._jdf.queryExecution().toRdd().count()  # noqa: SLF001
 
@@ -171,7 +170,7 @@ class QueryJob:
         self._open(first, tenure, undo)
 
     def _bind(self, first: QueryBatch, partitions: int | None, chosen: FromCheckpoint) -> Binding:
-        """Find the state that the query continues, and say if it is not the newest one."""
+        """Find the state that the query continues, and log it if it is not the newest one."""
         number = first.number
         before = self._offsets.plan(number - 1) if number else ""
         asked = QueryBatchRequest(first.query, number, self._offsets.plan(number), before)
@@ -229,12 +228,11 @@ class QueryJob:
 
     @property
     def tasks(self) -> int:
-        """How many tasks the job has."""
         return self._job.settings.tasks
 
     @property
     def state_operators(self) -> tuple[StateOperatorProgress, ...]:
-        """What the last batch that this job processed did to its state; nothing before that."""
+        """The changes that the last processed batch made to the state; empty before that."""
         return () if self._board.last is None else self._board.last.state_operators
 
     def run(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
@@ -268,7 +266,7 @@ class QueryJob:
             raise
 
     def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
-        """Until the record of the batch is in the log."""
+        """Process the batch until its record is in the log."""
         loop, is_first = self._loop, self._loop.boundary.batch == 0
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
         rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
@@ -292,7 +290,7 @@ class QueryJob:
             self._runner.offered = None
 
     def next_due_ms(self) -> int | None:
-        """When a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
+        """The time at which a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
         if self._drained is not None:
             return None
         if self._loop.drain_waits:
@@ -302,7 +300,7 @@ class QueryJob:
 
     @property
     def _schema(self) -> str:
-        """What tells the columns of the outputs from others."""
+        """Distinguishes the columns of the outputs from others."""
         columns = sorted((each.name, each.schema.json()) for each in self._outputs)
         return hashlib.sha256(repr(columns).encode()).hexdigest()
 
@@ -328,7 +326,7 @@ class QueryJob:
         return frames
 
     def close(self) -> None:
-        """Give the job back. The state is as of the last batch that was committed."""
+        """Give the job back. The state is as of the last committed batch."""
         with self._undo:
             if self._failed is not None:
                 self._words.say(self._failed)

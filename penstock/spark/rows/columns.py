@@ -34,7 +34,6 @@ class RowsReader:
     """The column with the event time; None: the time of a row is when it is read."""
 
     def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[list[RawMessage]]:
-        """See `RowReader`."""
         encoder = ColumnEncoder(self.schema)
         for batch in batches:
             for start in range(0, batch.num_rows, _AT_ONCE):
@@ -42,7 +41,7 @@ class RowsReader:
                 yield list(zip(repeat(offset), self._times(rows), repeat(None), encoder.encode(rows)))
 
     def _times(self, rows: pa.RecordBatch) -> Iterable[int]:
-        """The event times, in epoch milliseconds. A row without one is as old as can be."""
+        """The event times, in epoch milliseconds. A row without one is as old as possible."""
         if self.event_time is None:
             return repeat(time.time_ns() // 1_000_000, rows.num_rows)
         times: Any = rows.column(rows.schema.get_field_index(self.event_time))
@@ -60,7 +59,6 @@ class RowsWriter:
     schema: StructType
 
     def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `RowWriter`."""
         decode = RowCodec(in_utc(self.schema), "row").decode
         for start in range(0, len(values), _AT_ONCE):
             rows = [decode(value) for value in values[start : start + _AT_ONCE] if value is not None]
@@ -91,7 +89,6 @@ class ColumnEncoder:
         self._pack = struct.Struct(f"<H{self._null_bytes}s{codes}").pack
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
-        """The bytes of each row."""
         fixed, varying = list[_Elements](), list[_Elements]()
         for column, field in zip(rows.columns, self._fields, strict=True):
             if isinstance(field, FixedField):
@@ -115,7 +112,7 @@ class ColumnEncoder:
 
 
 def _stored(kind: DataType) -> DataType:
-    """The type of what Arrow has: a user's type is not serialized a second time."""
+    """The type of the values in Arrow: a user's type is not serialized a second time."""
     match kind:
         case UserDefinedType():
             return _stored(kind.sqlType())

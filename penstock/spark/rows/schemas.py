@@ -1,4 +1,4 @@
-"""What Spark says of the columns of a DataFrame, and schemas that were given as text."""
+"""The columns of a DataFrame in Spark, and schemas that were given as text."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ def event_time_columns(schema: StructType) -> list[StructField]:
 
 
 def event_time_column(schema: StructType) -> StructField | None:
-    """The first of them; None if there is none."""
+    """The first of these columns; None if there is none."""
     return next(iter(event_time_columns(schema)), None)
 
 
 def delay_ms(column: StructField) -> int:
-    """How far the watermark of a column is behind its highest event time, in milliseconds."""
+    """The delay of a column's watermark behind its highest event time, in milliseconds."""
     return int(column.metadata[_WATERMARK])
 
 
 def parsed_schema(ddl: str, what: str) -> StructType:
-    """A schema of its DDL text. Raises ConfigError, which begins with `what`, if it is none."""
+    """A schema of DDL text. Raises ConfigError, which begins with `what`, if it is none."""
     try:
         found = StructType.fromDDL(ddl)
     except Exception as error:

@@ -19,8 +19,8 @@ from penstock.system.registry import open_systems
 
 @dataclass(frozen=True, slots=True)
 class FirstBackup:
-    """A job's first checkpoint, which is to name a backup of every store of every task. Picklable: other processes make
-    these backups while the job is held."""
+    """The inputs of a job's first checkpoint, which must name a backup of every store of every task. Picklable: other
+    processes make these backups while the job is held."""
 
     config: JobConfig
     paths: JobPaths

@@ -56,7 +56,6 @@ class SparkReader:
         return self._frame(stateVarName=name, flattenCollectionTypes="true")
 
     def timers(self) -> DataFrame:
-        """All timers."""
         return self._frame(readRegisteredTimers="true")
 
     def _frame(self, **options: str) -> DataFrame:
@@ -113,7 +112,7 @@ def entries_of(sources: Mapping[str, StoreSource], stores: tuple[str, ...], task
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Makes entries of the rows of a reader: a function for `map_in_arrow`."""
+    """A function for `map_in_arrow`: entries from the rows of a reader."""
 
     convert: Convert
     tasks: int
@@ -141,7 +140,7 @@ class _Spread:
 
 @dataclass(frozen=True, slots=True)
 class _BackUp:
-    """Backs up the parts that are in a partition: a function for `map_in_arrow`."""
+    """A function for `map_in_arrow`: backs up the parts of a partition."""
 
     first: FirstBackup
     heads: Mapping[str, Mapping[bytes, bytes]]
@@ -161,7 +160,7 @@ class _BackUp:
 
 
 class _CountedEntries:
-    """Entries, and how many of them are not of an index, whose entries have no value."""
+    """Counts entries while they are read, without those of an index, which have no value."""
 
     def __init__(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         self._entries = entries

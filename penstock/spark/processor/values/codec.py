@@ -21,7 +21,7 @@ from penstock.spark.processor.values.fields import Field, FixedField, field_of
 
 client._load_numpy()  # noqa: SLF001 - what follows asks for numpy's scalars
 plain = client._normalize_state_value  # noqa: SLF001
-"""A value as PySpark's state takes it: scalars of numpy and pandas as Python's own."""
+"""Converts scalars of numpy and pandas to Python's own, as PySpark's state does."""
 
 
 class RowCodec:
@@ -49,10 +49,9 @@ class RowCodec:
         self.decode: Callable[[bytes], tuple[Any, ...]] = _decoder(
             self._fields, self._head, self._null_bytes, self._decode_any
         )
-        """The row, as a tuple."""
 
     def _encode_any(self, values: Any) -> bytes:
-        """Any row: with nulls, with values that are to be converted, and what does not fit."""
+        """The bytes of any row: with nulls, with values to convert, or with an error."""
         given = tuple(map(plain, values))
         if len(given) != self._count:
             raise ValueError(
@@ -111,7 +110,7 @@ class RowCodec:
 def _encoder(
     fields: Sequence[Field], head: struct.Struct, null_bytes: int, any_row: Callable[[Any], bytes]
 ) -> Callable[[Any], bytes]:
-    """Code for a row without nulls; anything else goes to `any_row`."""
+    """Compile code for a row without nulls; other rows go to `any_row`."""
     names = [f"v{n}" for n in range(len(fields))]
     scope: dict[str, Any] = {"pack": head.pack, "any_row": any_row, "count": len(fields), "nulls": bytes(null_bytes)}
     lines, parts, rest = [], [], []

@@ -1,4 +1,4 @@
-"""How a value of each of Spark's types is stored: as a number of fixed size, or as bytes."""
+"""The stored form of a value of each Spark type: a number of fixed size, or bytes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class FixedField:
-    """A value that is stored as a number: the letter of `struct` for it, and what makes it of the value and back."""
+    """A value stored as a number: its letter for `struct`, and the conversions to the number and back."""
 
     code: str
     to: Convert | None = None
@@ -56,7 +56,7 @@ class FixedField:
 
 @dataclass(frozen=True, slots=True)
 class VaryingField:
-    """A value that is stored as bytes."""
+    """A value stored as bytes."""
 
     to: Callable[[Any], bytes]
     back: Callable[[bytes], Any]
@@ -71,12 +71,12 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
-    """How values of the type are stored.
+    """The stored form of a type's values.
 
     Args:
         kind: the type.
         where: the field, for errors.
-        canonical: whether equal values have equal bytes, as keys need it: -0.0 is 0.0, and every NaN the same.
+        canonical: True if equal values need equal bytes, as in keys: -0.0 is 0.0, and every NaN the same.
 
     Raises:
         ConfigError: state cannot hold such values.
@@ -196,7 +196,6 @@ def _of_user_type(kind: Any, where: str, canonical: bool) -> Field:
 
 
 def as_bytes(field: Field) -> VaryingField:
-    """The field as one that is stored as bytes."""
     if isinstance(field, VaryingField):
         return field
     number, to, back = struct.Struct(f"<{field.code}"), field.to, field.back
@@ -219,7 +218,7 @@ def joined(values: Sequence[Any], to: Sequence[Callable[[Any], bytes]]) -> bytes
 
 
 def parted(data: bytes, at: int, back: Iterable[Callable[[bytes], Any]]) -> list[Any]:
-    """What `joined` was given, from a position on."""
+    """The inverse of `joined`, from a position on."""
     values: list[Any] = []
     for decode in back:
         (length,) = _COUNT.unpack_from(data, at)
@@ -281,7 +280,6 @@ def _struct(kind: StructType, fields: Sequence[Field]) -> VaryingField:
 
 
 def row_of(names: Sequence[str], values: Sequence[Any]) -> Row:
-    """A Row with these fields."""
     row: Row = tuple.__new__(Row, values)
     row.__fields__ = names
     return row
