@@ -40,11 +40,9 @@ logger = logging.getLogger(__name__)
 _SOURCE = "penstock-heartbeat"
 _DUE = "due"
 _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The module of PySpark in the process that Spark asks for offsets."""
 _POSITIONAL = b"v1\n"
 """First bytes of the files of a log that has the sources by position."""
 AT_ONCE = 0
-"""Before every time: due at once."""
 
 
 class Heartbeat:

@@ -58,7 +58,6 @@ class QueryPlan:
     timed: bool = False
     """True if something may be due in the job without new rows."""
     takeover: Takeover | None = None
-    """The fate of the state that PySpark kept for the query."""
     from_checkpoint: FromCheckpoint = None
     """The checkpoint that the job goes back to, if the query's checkpoint location was set back."""
     begins_here: bool = False
@@ -140,12 +139,10 @@ class RunningQuery:
             self._heartbeat.set(AT_ONCE)
 
     def is_of(self, other: RunningQuery) -> bool:
-        """True if both have the same job."""
         mine, others = self.settings.job, other.settings.job
         return (mine.root, mine.name, mine.id) == (others.root, others.name, others.id)
 
     def with_heartbeat(self, df: DataFrame) -> DataFrame:
-        """The query's rows, with an extra batch when something is due."""
         without_rows = self._spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
         self._heartbeat = Heartbeat(scratch_folder(self._spark.sparkContext), is_silent=not without_rows)
         return self._heartbeat.added_to(df)
@@ -330,7 +327,6 @@ class StreamWriter:
         return query
 
     def _continues(self, log: OffsetLog, config: JobConfig) -> bool:
-        """True if the job is the query's, or may become it."""
         latest = first_record(config, "report")
         return self._plan.begins_here if latest is None else queries_of(latest.identities) == {log.query()}
 

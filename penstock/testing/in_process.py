@@ -83,14 +83,12 @@ class InProcessFleet:
         self.at = at
         self._clock = clock
         self.host_of: Callable[[str], str] = lambda _: "here"
-        """The host of a container, for the choice of standbys."""
         self._standbys = standbys
         self._tasks = tasks
         self._size = containers
         self._containers: dict[str, Container] = {}
         self._assignment = Assignment()
         self._lost: dict[str, str] = {}
-        """Containers that are lost but not yet dropped → the reason."""
         self._past_metrics = Snapshot()
         self._made = 0
         self._welcome = False
@@ -244,7 +242,6 @@ class InProcessFleet:
         return self._past_metrics.merged(*(container.metrics() for container in list(self._containers.values())))
 
     def drop_attempts(self) -> None:
-        """Close the attempts of a batch that failed, as the next run of a batch would do."""
         for container in self._containers.values():
             for task in container.tasks.values():
                 task.drop_attempts()
@@ -471,5 +468,4 @@ def _keeper(objects: ObjectStore, paths: JobPaths, run_id: str) -> LeaseKeeper:
 
 
 def _split(packets: list[Packet], stage: int) -> tuple[list[Packet], list[Packet]]:
-    """(packets of this stage, the others)."""
     return [p for p in packets if p.stage == stage], [p for p in packets if p.stage != stage]

@@ -40,7 +40,6 @@ class Assignment:
     """The container of every task, and the containers of its standbys."""
 
     homes: Mapping[int, str] = field(default_factory=dict)
-    """Task → its container."""
     standbys: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     """Task → the containers that keep its stores warm."""
     leaving: frozenset[str] = field(default=frozenset(), compare=False)
@@ -53,7 +52,6 @@ class Assignment:
 
     @property
     def busy(self) -> frozenset[str]:
-        """The containers that have tasks or are standbys."""
         return frozenset(self.homes.values()).union(*self.standbys.values())
 
     def tasks_in(self, container: str) -> list[int]:

@@ -54,7 +54,6 @@ class ContainerClient:
         """As of the last beat that had metrics."""
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
-        """The reason why the container counts as lost."""
         self.is_here = address.machine == machine_id()
         self.inquiry: Future[list[str] | UnknownEnd] | None = None
         """The query to a remote host about why the lost container ended."""
@@ -115,7 +114,6 @@ class ContainerClient:
         return answers[-1]
 
     def stream(self, call: Call[Q, A], epoch: int, request: Q, timeout_s: float | None) -> Generator[A, None, None]:
-        """Make a call; yield its answers as they arrive."""
         body = call.encode(self.identity(epoch), request)
         try:
             options = call_options(self._secret, self.address.incarnation, timeout_s)
@@ -168,7 +166,6 @@ class ContainerClient:
             self._beats.join(timeout_s)
 
     def note_metrics(self, rows: Sequence[Row]) -> None:
-        """Merge changed metrics into the container's."""
         if rows:
             self.metrics = Snapshot({**self.metrics, **Snapshot.of_rows(rows)})
 

@@ -29,6 +29,5 @@ class JobPackage:
     driver computes it, because its processors have processed nothing: what they gather later must not look like another
     processor."""
     partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
-    """The input partitions of each task."""
     writer: str = ""
     """The name under which the job writes its outputs (`WriterIdentity.name`)."""

@@ -28,8 +28,7 @@ class RunBrokenError(RetryableError):
     """A run of a batch broke off without its reports. The batch can be run again."""
 
 
-def ignore_answer(container: str, answer: object) -> None:
-    """Ignore an answer."""
+def ignore_answer(container: str, answer: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,6 @@ class PublishedVersion:
     pinned: bool = False
     """True if somebody chose the version with `penstock table use`."""
     note: str = ""
-    """The reason for a missing version, or a warning."""
 
 
 class PublishedTables(Protocol):
@@ -107,9 +105,7 @@ class Fleet(Protocol):
 
     def drop_lost(self) -> None: ...
 
-    def ensure(self) -> None:
-        """Start missing containers, and give every task a home."""
-        ...
+    def ensure(self) -> None: ...
 
     def newcomers(self) -> list[str]:
         """Places that tasks or standbys could move to in another epoch, in words: executors without containers,

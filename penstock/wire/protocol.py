@@ -58,12 +58,10 @@ class Request:
 
     @property
     def waiting(self) -> str:
-        """The log line of a retry."""
         return f"{type(self).__name__} is tried again"
 
     @property
     def too_late(self) -> str:
-        """The message of a timeout."""
         return f"{type(self).__name__} did not succeed"
 
 
@@ -72,7 +70,6 @@ class RenewPort(Request):
     """Serve another port with a new certificate, and close the present one."""
 
     callers: str
-    """The certificate that callers must present from now on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +95,6 @@ class OpenEpoch(Request):
     """The stores that the checkpoint covers: each must have a marker. Other stores start empty."""
     tasks: tuple[int, ...] = ()
     standbys: tuple[int, ...] = ()
-    """The tasks for which the container is a standby."""
 
     def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
         return replace(
@@ -127,11 +123,9 @@ class BootstrapState:
     """Progress of the side inputs."""
 
     done: Mapping[str, int] = field(default_factory=dict)
-    """Store → messages read."""
     total: Mapping[str, int] = field(default_factory=dict)
     """Store → messages to read, as a difference of offsets: where offsets have gaps there are fewer messages."""
     failure: SideFailure | None = None
-    """The failure that ended the bootstrap early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +263,6 @@ class TableProgress:
     done_bytes: int
     total_bytes: int
     reason: str = ""
-    """The reason if it failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,13 +286,11 @@ class StandbyState:
     checkpoint_id: str | None
     """The oldest checkpoint that one of its stores is at; None as long as one of them has no copy."""
     wanted: str
-    """The checkpoint that it should reach."""
     doing: str
     """Its present step in a few words, or its last failure; empty if it waits for the next checkpoint."""
 
     @property
     def behind_ms(self) -> int | None:
-        """The time between the checkpoint that it has reached and the wanted one."""
         if self.checkpoint_id is None:
             return None
         return CheckpointId.parse(self.wanted).millis - CheckpointId.parse(self.checkpoint_id).millis

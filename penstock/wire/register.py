@@ -31,7 +31,6 @@ class Register:
 
     @classmethod
     def of(cls, run_id: str, executor_pid: int) -> Register:
-        """The register of a run on an executor of this host."""
         base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
         return cls(base / f"penstock-{run_id}-{executor_pid}.json")
 

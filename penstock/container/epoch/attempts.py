@@ -27,7 +27,6 @@ class RunningAttempt:
         self.cancelled = False
         self._busy_since: float | None = None
         self._seen: object = None
-        """The attempt's progress at the last look."""
 
     @contextmanager
     def touch(self) -> Iterator[TaskAttempt]:
@@ -80,11 +79,8 @@ class Activity:
 
     batch: int
     processed: Mapping[int, int]
-    """Stage → messages of the batch that were processed."""
     stalled_ms: int = 0
-    """The time that the slowest attempt has been processing one message."""
     processing: str = ""
-    """This message, in words."""
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words."""
 
@@ -101,7 +97,6 @@ class Attempts:
         self._running: dict[tuple[int, int], RunningAttempt] = {}
         """(stage, task) → its attempt."""
         self._batch = NO_BATCH
-        """The run whose attempts may come."""
         self._processed = Counter[int]()
         """Stage → messages processed by attempts that have finished."""
         self._stopped = False
@@ -109,7 +104,6 @@ class Attempts:
     def start(self) -> None: ...
 
     def start_run(self, batch: Batch) -> None:
-        """Begin a run of a batch, and drop the attempts of an earlier run of it."""
         with self._lock:
             self._check()
             self._batch = batch
@@ -146,7 +140,6 @@ class Attempts:
             return list(attempt.accept(packet))
 
     def finish(self, running: RunningAttempt) -> list[Packet]:
-        """The rest of an attempt's output. The attempt now waits for End."""
         with running.touch() as attempt:
             rest = list(attempt.finish())
             with self._lock:
@@ -193,7 +186,6 @@ class Attempts:
         return self.activity().processing
 
     def _unlist(self, running: RunningAttempt) -> bool:
-        """True if the attempt was listed; a newer one in its place stays."""
         place = (running.attempt.stage, running.attempt.task)
         listed = self._running.get(place) is running
         if listed:

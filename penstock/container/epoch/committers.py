@@ -114,7 +114,6 @@ class Committers:
         )
 
     def wind_down(self, timeout_s: float) -> None:
-        """Give the backends time to finish background work."""
         deadline = time.monotonic() + timeout_s
         for commit in self._commits.values():
             commit.finish(max(0.0, deadline - time.monotonic()))

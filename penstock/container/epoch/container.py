@@ -33,19 +33,15 @@ class Container:
         self.closed = threading.Event()
         """Set once the process should end."""
         self.renew_port: Callable[[str], RenewedPort] = _has_no_port
-        """Serves another port, for callers with this certificate."""
         self._lock = threading.Lock()
         self._number = -1
-        """The newest epoch that anyone asked to enter."""
         self._epoch: Epoch | None = None
         self._past = Snapshot()
-        """The counters of earlier epochs."""
         self._left: Epoch | None = None
         """The epoch that is being left: its counters are not in the past yet."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
         self._standbys = StandbyCopies(incarnation)
-        """Kept across epochs."""
 
     @property
     def tasks(self) -> Mapping[int, TaskInstance]:

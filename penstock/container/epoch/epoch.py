@@ -85,7 +85,6 @@ class Epoch:
         try:
             self.side_inputs = SideInputService(resources, request)
             self.tables = PushedTables(resources, request.tasks)
-            """The loaded pushed tables."""
             self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
             """The stores that attempts read and that the job does not write."""
             restorer = Restorer(resources, request, self.side_stores)
@@ -94,9 +93,7 @@ class Epoch:
             resources.close()
             raise
         self.notes = tuple(restorer.notes)
-        """Failures that the restore has overcome."""
         self.next_due: Mapping[int, Mapping[str, Due]] = restorer.next_due
-        """By task and operator, the times of the oldest timers when the epoch was opened."""
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
         self.publisher = Publisher(resources)
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
@@ -118,7 +115,6 @@ class Epoch:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes written to stores since the last commit's snapshot."""
         return sum(task.pending_bytes for task in self.tasks.values())
 
     @property
@@ -128,7 +124,6 @@ class Epoch:
 
     @property
     def side_failure(self) -> EpochFailure | None:
-        """The failure that has stopped side inputs from filling a store; None if there is none."""
         failure = self.side_inputs.failure
         return None if failure is None else EpochFailure(self.number, failure)
 
@@ -183,7 +178,6 @@ class Epoch:
         self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
 
     def follow(self, request: Follow) -> None:
-        """Bring the standbys to a checkpoint, in the background."""
         self._standbys.follow(request)
 
     def standbys(self) -> list[StandbyState]:

@@ -38,7 +38,6 @@ class RestoredTask:
 
     instance: TaskInstance
     backups: Mapping[str, tuple[TaskBackupManager, frozenset[str]]]
-    """Backend → its manager, and the stores that it backs up."""
 
     def close(self) -> None:
         """Release the task: the epoch is not entered."""
@@ -61,9 +60,7 @@ class Restorer:
         self._request = request
         self._checkpoint_id = None if request.checkpoint_id is None else CheckpointId.parse(request.checkpoint_id)
         self.notes: list[str] = []
-        """Failures that the restore has overcome."""
         self.next_due: dict[int, dict[str, Due]] = {}
-        """By task and operator, the times of the oldest timers that wait in the restored state."""
 
     def restore(self, cancelled: threading.Event, report: Callable[[int], None]) -> dict[int, RestoredTask]:
         """Open and fill every store of the tasks, in parallel. The first error is raised once all have stopped."""
@@ -231,7 +228,6 @@ class Restorer:
 
 
 def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: Restored) -> list[str]:
-    """The reasons why a store was not restored from its preferred backend."""
     notes = [f"{tried}; {restored.backend} was used instead" for tried in restored.failed]
     if restored.without_marker:
         notes.append(

@@ -53,7 +53,6 @@ class Services:
         service.start()
 
     def wind_down(self, timeout_s: float) -> None:
-        """Give all services together this long to end their work."""
         deadline = time.monotonic() + timeout_s
         for service in self._running:
             service.wind_down(max(0.0, deadline - time.monotonic()))

@@ -163,7 +163,6 @@ class TaskCommitManager:
                 self._folders.copies(store, self._task.task).keep_only(checkpoint_id)
 
     def finish(self, timeout_s: float) -> None:
-        """Give the backends time to finish background work."""
         deadline = time.monotonic() + timeout_s
         for manager, _ in self._backups.values():
             manager.finish(max(0.0, deadline - time.monotonic()))

@@ -78,7 +78,6 @@ class Gate:
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
 
     def admit(self, peer: str) -> None:
-        """Admit a connection: a call on it had the container's token. `peer` is gRPC's name of the connection."""
         name = peer.rpartition("/")[2]
         if name in self._strangers:
             with self._lock:

@@ -67,8 +67,6 @@ def serve(call: Call[Q, A], container: Container, body: bytes) -> Iterator[bytes
 
 
 def _in_epoch(method: Callable[[Epoch, Q], A]) -> Handler[Q, A]:
-    """Wrap a method for calls that are for one epoch and have one answer."""
-
     def handler(container: Container, identity: Identity, request: Q) -> Iterator[A]:
         yield method(container.epoch(identity), request)
 

@@ -35,7 +35,6 @@ class ContainerPort:
         self._check = check
         self._lock = threading.Lock()
         self.gate: Gate | None = None
-        """Admits callers without TLS."""
         self.certificate: str | None = None
         if spec.tls:
             self._server, self.uri, self.certificate = self._serve(spec.callers)
@@ -59,11 +58,9 @@ class ContainerPort:
             return RenewedPort(self.uri, self.certificate, callers)
 
     def shutdown(self) -> None:
-        """Accept no new calls, and wait for the present ones."""
         (self.gate or self._server).shutdown()
 
     def _serve(self, callers: str | None) -> tuple[ContainerServer, str, str]:
-        """A server, the address by which others reach it, and its certificate."""
         if callers is None:
             raise PenstockError("nothing says which certificate the callers of the container's port have")
         tls = new_identity("server")
@@ -87,7 +84,6 @@ def _explained(spec: ContainerSpec) -> Iterator[None]:
 
 
 def _reached(spec: ContainerSpec, port: int) -> str:
-    """The address by which others reach this port."""
     return _uri(spec, spec.reached_at or _host(spec), port)
 
 

@@ -55,7 +55,6 @@ class EpochResources:
         self.stores = tuple(spec.name for spec in graph.written_stores)
         self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
         self.side_backups = backed_up_side_stores(graph, config)
-        """The side stores that commits back up."""
         self.side_homes = SideHomes(config, base, container, epoch, package.side_fingerprints)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")
@@ -70,7 +69,6 @@ class EpochResources:
         """For write-behind engines."""
         self._backends = BackendPools.for_tasks(tasks, str(epoch))
         self._damaged: dict[str, set[str]] = defaultdict(set)
-        """Backend → damage that restores have found."""
 
     def pool(self, name: str, least: int) -> ThreadPoolExecutor:
         """A pool for work on all tasks. The caller shuts it down."""

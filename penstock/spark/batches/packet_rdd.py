@@ -35,7 +35,6 @@ class PacketRdd:
 
     jvm: JvmRdds
     parent: Any
-    """The JVM's RDD that the steps read."""
     steps: tuple[Step, ...] = ()
     reads: Serializer = field(default_factory=Frames)
     """Reads the parent's frames for the first step."""
@@ -47,7 +46,6 @@ class PacketRdd:
 
     @classmethod
     def empty(cls, context: SparkContext, partitions: int) -> PacketRdd:
-        """Partitions for a source stage to fill."""
         jvm = jvm_rdds(context)
         return cls(jvm, jvm.empty(partitions))
 
@@ -161,7 +159,6 @@ class JvmRdds:
         return field.get(values), [False] * (parameters - 4)  # without the parent, the function and two types
 
     def _shipped(self) -> Any:
-        """Files that `SparkContext.addPyFile` has added so far."""
         known = self._context._python_includes or []  # noqa: SLF001
         if self._included != len(known):
             self._includes, self._included = self._array_list(), len(known)

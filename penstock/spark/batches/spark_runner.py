@@ -45,9 +45,7 @@ class SparkJobs(Protocol):
         """Cancel the running ones, from any thread."""
         ...
 
-    def ids(self) -> Sequence[int]:
-        """The ids of the jobs that Spark remembers."""
-        ...
+    def ids(self) -> Sequence[int]: ...
 
 
 class JobGroup:
@@ -201,5 +199,4 @@ class SparkRunner:
         return sum(stage.numActiveTasks for stage in stages if stage)
 
     def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
-        """The error to report if Spark's JVM has died."""
         return spark_died(error, last_checkpoint)

@@ -225,7 +225,6 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """The line of Spark's message that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Caused by:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_LONGEST]

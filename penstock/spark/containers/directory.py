@@ -76,7 +76,6 @@ class ContainerDirectory:
         self._condemned: set[str] = set()
         """Incarnations that count as lost, even if their processes do not know it."""
         self._past_metrics = Snapshot()
-        """Counters of lost containers."""
         self._metrics_lock = threading.Lock()
         """Sums of metrics see each container once: among the clients, or among the lost ones."""
         self._losses = LossWatch(
@@ -209,7 +208,6 @@ class ContainerDirectory:
         self._warn_of_near_standbys()
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        """The assignment for the present containers."""
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 

@@ -33,7 +33,6 @@ class LossWatch:
         """`clients`: the present containers, asked again and again. `waits`: the report of a loss waits for the host's
         knowledge of it; otherwise that is logged when it comes, because standbys take over at once."""
         self.lost = threading.Event()
-        """Set if a container was lost since somebody cleared it."""
         self.overdue: str | None = None
         """A step in a container that exceeds its time limit, in words. The run fails with it."""
         self._context = context
@@ -59,7 +58,6 @@ class LossWatch:
         self._inquiries.shutdown(wait=False, cancel_futures=True)
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless the watch has stopped."""
         self._stopping.wait(seconds)
 
     def loss(self, otherwise: str) -> str:

@@ -57,7 +57,6 @@ class ReplacementLaunch:
             self._found(launch)
 
     def end(self) -> list[ContainerAddress]:
-        """End with the run. Returns the containers that a launch has started by now, or in a moment."""
         launch, self._launch = self._launch, None
         if launch is None:
             return []

@@ -51,7 +51,6 @@ def _stop_all() -> None:
 
 
 def _await(running: list[RunningWork], way: Callable[[RunningWork], Callable[[], None]]) -> None:
-    """Call `way` of everything that has not ended, and wait for a while."""
     left = [each for each in running if not each.ended.is_set()]
     for each in left:
         threading.Thread(target=way(each), name="program-end", daemon=True).start()

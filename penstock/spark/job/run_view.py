@@ -44,11 +44,9 @@ class RunView:
     dead_letters: int = 0
     """Since the run began."""
     bootstrap: str = ""
-    """Progress of the side inputs while the first batch waits for them."""
 
     @property
     def phase_text(self) -> str:
-        """The phase, with the progress of a restore or the side inputs, or a drain's wait."""
         if self.bootstrap:
             return f"{self.phase} ({self.bootstrap})"
         if self.waits_for:
@@ -57,7 +55,6 @@ class RunView:
 
     @property
     def messages_text(self) -> str:
-        """Messages done and their total, or messages left; and dead letters."""
         dead = f", {counted(self.dead_letters, 'dead letter')}" if self.dead_letters else ""
         if self.total is not None:
             return f"{self.done:,} of {counted(self.total, 'message')}{dead}"
@@ -116,7 +113,6 @@ class RunObserver:
         self._clock = clock
         self._total: int | None = None
         self._running: tuple[int, float] = (-1, 0.0)
-        """The batch that ran at the last look, and its start."""
         self._rate = RecentRate()
 
     def look(self) -> RunView:

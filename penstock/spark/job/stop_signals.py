@@ -111,7 +111,6 @@ class _Handlers:
             signal.signal(number, handler if handler is signal.SIG_IGN else self.on_signal)
 
     def count_request(self) -> None:
-        """Count a request to stop without a signal."""
         self._stops.count = max(1, self._stops.count)
 
     @property

@@ -22,7 +22,6 @@ class TaskState:
     def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: DeclaredVariables) -> None:
         self.current = Current()
         self.now_ms = 0
-        """The batch time."""
         self.mode = mode
         self.declared = declared
         self.timers: ProcessorTimers | None = None
@@ -59,7 +58,6 @@ class RunningHandle(DeclaringHandle):
         super().__init__(state.mode, self._known_schema)
         self._state = state
         self._is_open = True
-        """True while `init` runs."""
 
     def close_init(self) -> None:
         """End `init`: no more variables can be declared, and timers can be set."""

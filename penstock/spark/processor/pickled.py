@@ -42,7 +42,6 @@ def pickled(processor: StatefulProcessor) -> bytes:
 
 
 def _culprit(processor: StatefulProcessor) -> str:
-    """The first attribute or method that cannot be pickled."""
     for name, value in vars(processor).items():
         if not _can_be(value):
             return f"its attribute `{name}`, of type {type(value).__name__},"

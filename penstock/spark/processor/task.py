@@ -25,7 +25,6 @@ from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.rows import Block, KeyedRows, as_rows, row_class
 
 Form: TypeAlias = Literal["row", "pandas"]
-"""The form of a processor's arguments and results: Row objects, or DataFrames of pandas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +201,6 @@ class _Run:
 
     @contextmanager
     def calls(self, what: str, key: Any = None) -> Iterator[None]:
-        """Turn any error into a failure of the processor's method."""
         try:
             yield
         except KeyFailed:

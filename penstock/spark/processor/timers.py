@@ -25,7 +25,6 @@ class ProcessorTimers:
         self._oldest: int | None = None
         """No timer is earlier; None: there is none."""
         self._is_exact = False
-        """True if there is a timer of exactly that time."""
 
     def register(self, key: bytes, time_ms: int) -> None:
         """Set a timer; nothing happens if it is set."""

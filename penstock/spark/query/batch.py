@@ -17,7 +17,6 @@ class QueryBatch:
     number: int
 
     def is_active(self) -> bool:
-        """True unless the query was stopped."""
         found = self.spark.streams.get(self.query)
         return found is not None and found.isActive
 

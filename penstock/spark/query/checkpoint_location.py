@@ -42,11 +42,9 @@ class CheckpointLocation:
         return self._log.is_read()
 
     def has_begun(self) -> bool:
-        """True if the query has had a batch."""
         return bool(self._files.exists(self._path(self._root, "offsets")))
 
     def operators(self) -> list[int]:
-        """The stateful operators that Spark knows."""
         state = self._path(self._root, "state")
         if not self._files.exists(state):
             return []

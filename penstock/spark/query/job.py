@@ -138,7 +138,6 @@ class QueryJob:
         chosen: FromCheckpoint,
         undo: ExitStack,
     ) -> None:
-        """Take the job over: first its lease, then its containers."""
         config = self._config
         self._objects = open_job_root(config.job)
         undo.callback(self._objects.close)
@@ -266,7 +265,6 @@ class QueryJob:
             raise
 
     def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
-        """Process the batch until its record is in the log."""
         loop, is_first = self._loop, self._loop.boundary.batch == 0
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
         rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)

@@ -34,7 +34,6 @@ class OffsetLog:
 
     @classmethod
     def of(cls, spark: SparkSession, query: str) -> OffsetLog:
-        """The log of a running query, by its id."""
         running: Any = spark.streams.get(query)
         if running is None:
             raise PenstockError(f"the query {query} has ended")

@@ -62,7 +62,6 @@ class OfferedRows:
         return cls(PacketRdd.of(context, union.rdd(), RawFrames()), tuple(inputs), schemas)
 
     def none(self, context: SparkContext) -> OfferedRows:
-        """No rows, of the same inputs."""
         return OfferedRows(PacketRdd.empty(context, 1), (0,), self.schemas)
 
 
@@ -96,9 +95,7 @@ class QueryRunner(SparkRunner):
     """The `BatchRunner` of a query."""
 
     readers: tuple[RowReader, ...] = ()
-    """For each input, its reader."""
     offered: OfferedRows | None = None
-    """The rows of the batch that Spark handed over last."""
 
     def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
         package, tasks, offered = self._shipment.worker_package, self._job.settings.tasks, self._rows_now()

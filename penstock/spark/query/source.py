@@ -83,6 +83,5 @@ class _Rows:
         self._mine = found[0] if task == self._first and found else None
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
-        """As `InputReaders.read`."""
         if portion is self._mine:
             yield from self._reader.read(self._batches, portion.offsets.start, self._tasks)

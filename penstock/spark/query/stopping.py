@@ -29,7 +29,6 @@ class QueryStopWatch:
 
     def __init__(self, stop: StopRequest) -> None:
         self.cancel: Callable[[], None] = _nothing
-        """Cancels the running Spark job."""
         self._stop = stop
         self._is_active: Callable[[], bool] | None = None
         self._watches, self._closed = threading.Event(), threading.Event()
@@ -59,7 +58,6 @@ class QueryStopWatch:
 
     @property
     def seen(self) -> bool:
-        """True if the run was ended because the query was stopped."""
         return self._stop.immediate.is_set()
 
     def look(self) -> bool:

@@ -72,7 +72,6 @@ def check_same(stream: str, declared: StructType, found: StructType) -> None:
 
 
 def _rows_in(value: Any) -> Iterator[Rows]:
-    """Every `Rows` in the specs of a graph."""
     if isinstance(value, Rows):
         yield value
     elif isinstance(value, tuple | list):

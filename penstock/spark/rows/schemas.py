@@ -14,12 +14,10 @@ _WATERMARK = "spark.watermarkDelayMs"
 
 
 def event_time_columns(schema: StructType) -> list[StructField]:
-    """The columns with a watermark (`withWatermark`)."""
     return [field for field in schema.fields if _WATERMARK in (field.metadata or {})]
 
 
 def event_time_column(schema: StructType) -> StructField | None:
-    """The first of these columns; None if there is none."""
     return next(iter(event_time_columns(schema)), None)
 
 
@@ -40,7 +38,6 @@ def parsed_schema(ddl: str, what: str) -> StructType:
 
 
 def operators(df: DataFrame) -> Iterator[str]:
-    """The names of the operators in the plan of a DataFrame."""
     waiting: list[Any] = [df._jdf.queryExecution().analyzed()]  # noqa: SLF001
     while waiting:
         node = waiting.pop()

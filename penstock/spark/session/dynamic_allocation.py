@@ -93,7 +93,6 @@ class KeptExecutors:
         self._forget(self._blocks.keys() - here)
 
     def release(self) -> None:
-        """Let Spark remove the executors."""
         self._forget(list(self._blocks))  # a late launch may add one
 
     def _forget(self, executor_ids: Iterable[str]) -> None:

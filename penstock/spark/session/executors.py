@@ -32,7 +32,6 @@ class Executor:
 
     @property
     def is_local(self) -> bool:
-        """True if it is the driver itself."""
         return self.id == LOCAL_ID
 
     @property

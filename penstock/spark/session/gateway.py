@@ -150,7 +150,6 @@ def _launch(conf: Path, connection: Path) -> SparkJvm:
 
 
 def _has_log4j(environment: Mapping[str, str]) -> bool:
-    """True if the user configured Spark's logging."""
     folder = Path(environment.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
     options = (environment.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"))
     return any(folder.glob("log4j2.*")) or any(_LOG4J in option for option in options)
@@ -223,7 +222,6 @@ def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedEr
 
 
 def is_ours() -> bool:
-    """True if `start_jvm` started the JVM of this process."""
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     return _Current.jvm is not None and gateway is not None and gateway.proc is _Current.jvm.process
 

@@ -69,7 +69,6 @@ def conf_of_launch(environ: Mapping[str, str], spark_home: Path) -> dict[str, st
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options with their values, written `--name value` or `--name=value`."""
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if equals and name.startswith("--"):

@@ -40,5 +40,4 @@ def _python_cause(text: str) -> list[str]:
 
 
 def _java_cause(text: str) -> list[str]:
-    """The innermost Java exception that has a message."""
     return [match[1] for line in text.splitlines() if (match := _JAVA.match(line))][-1:]

@@ -66,7 +66,6 @@ class StateColumns:
 
     store: str
     keys: tuple[tuple[str, StateColumn], ...]
-    """The columns that are made of an entry's key, by name."""
     value: StateColumn
     view: View | None = None
     """Makes the shown entries from the stored ones, where they differ."""

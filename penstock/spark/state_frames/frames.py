@@ -163,7 +163,6 @@ class _Given:
         self._value = (value_type, value_function)
 
     def columns(self, record: CheckpointRecord, store: str) -> tuple[list[StructField], StructField, StateColumns]:
-        """The fields of the key and the value, and their conversion."""
         layout = StoreLayout.parse(record.stores[store])
         if is_state_variable(layout) and not any((*self._key, *self._value)):
             return variable_columns(store, layout, DataType.fromDDL)

@@ -41,7 +41,6 @@ _LENGTH = 4
 
 
 def is_state_variable(layout: StoreLayout) -> bool:
-    """True if a store of this layout holds a processor's state variable."""
     return layout.key.startswith(_KEY) and layout.value.startswith(tuple(_KINDS))
 
 

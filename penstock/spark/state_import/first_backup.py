@@ -26,7 +26,6 @@ class FirstBackup:
     paths: JobPaths
     epoch: int
     before: CheckpointId
-    """The checkpoint that it comes after, which is not in the log."""
     checkpoint_id: CheckpointId
     tasks: int
     stores: tuple[str, ...]

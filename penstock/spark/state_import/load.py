@@ -115,9 +115,7 @@ class BaseUpload:
         return retry(lambda: self._manager.upload(checkpoint_id, copies), _UPLOAD).get(self._store)
 
     def done(self, checkpoint_id: CheckpointId, marker: str) -> None:
-        """Finish, because the checkpoint is in the log."""
         self._manager.clean_up(checkpoint_id, {self._store: marker})
 
     def close(self) -> None:
-        """Stop background work."""
         self._manager.close()

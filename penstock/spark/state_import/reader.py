@@ -32,11 +32,9 @@ class SparkState:
     batch: int
     schema: EntrySchema
     is_list: bool
-    """True if a value is a list of rows."""
 
     @property
     def name(self) -> str:
-        """Names the state in messages."""
         of = "" if self.variable is None else f", variable `{self.variable}`"
         return f"store `{self.store.name}` of operator {self.operator.number}{of}"
 

@@ -83,7 +83,6 @@ class VariableEntries:
         return _plain(rows) if self.variable.ttl_ms is None else _expiring(rows)
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-        """For each row: the encoded grouping key, the entry's key, the value, and its expiry."""
         variable, keys = self.variable, KeyCodec(self.key)
         user_keys = None if variable.user_key is None else KeyCodec(variable.user_key, f"{variable.name}.key")
         encode = RowCodec(variable.schema, variable.name).encode
@@ -102,7 +101,6 @@ class VariableEntries:
             yield from zip(owners, places, map(encode, values), expires, strict=True)
 
     def _of_lists(self, rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[OwnedEntry]:
-        """Entries of lists, whose elements are in consecutive rows."""
         ttl_ms = self.variable.ttl_ms or 0
         for owner, elements in groupby(rows, key=itemgetter(0)):
             gathered = _MemoryStore()

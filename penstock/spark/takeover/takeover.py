@@ -41,9 +41,7 @@ class Takeover:
     graph: ApplicationGraph
     processor: ProcessorSpec
     imports: bool
-    """True if the state is taken over."""
     begins_here: bool
-    """True if the query continues without it."""
 
     def run(self, spark: SparkSession, location: str, config: JobConfig, partitions: int | None) -> None:
         """Do it. Nothing happens if PySpark has no state there. What was done stays done: the same call continues after
@@ -153,7 +151,6 @@ class Takeover:
     def sources(
         self, spark: SparkSession, checkpoint: SparkCheckpoint, operator: int, batch: int
     ) -> tuple[SparkReader, dict[str, StoreSource]]:
-        """The reader of the state, and its sources by store."""
         facts = checkpoint.operator(operator, batch)
         self._check(facts, checkpoint.url)
         has_ids = checkpoint.has_checkpoint_ids(operator, batch)

@@ -118,7 +118,6 @@ class SourceStage:
         yield from alive_packets(packets, progress)
 
     def packets(self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress) -> Iterator[Packet]:
-        """The packets of all these tasks, one task after the other."""
         readers = _input_readers(self.package.digest, self.epoch, package)
         readers.expect(portion for task in tasks for _, portion in self.portions.get(task, ()))
         for task in tasks:
@@ -215,7 +214,6 @@ class ByLane:
 
 
 def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
-    """Task → the number of its lane."""
     return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
 
 
@@ -242,7 +240,6 @@ def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentit
 
 
 def spark_partition() -> int:
-    """The number of the partition that this Spark task has."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("this runs inside a Spark task only")

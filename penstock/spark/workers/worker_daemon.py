@@ -58,7 +58,6 @@ def _prefer_installed_pyspark() -> None:
 
 
 def _load() -> None:
-    """Import the modules of a worker's first task, and of the start of containers."""
     for module in ("pyspark.worker", "penstock.spark.workers.worker", "penstock.container.process.launch"):
         importlib.import_module(module)
     from penstock.runtime.pandas_later import keep_pandas_out

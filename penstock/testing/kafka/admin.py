@@ -57,7 +57,6 @@ def await_answer(port: int, within_s: float, status: Callable[[], int | None], l
 
 
 def create_user(port: int, password: str, within_s: float) -> None:
-    """Give the user `USER` this password, for both SCRAM mechanisms."""
     admin = admin_module()
     client = _client(port)
     for name in MECHANISMS:

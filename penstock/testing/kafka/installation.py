@@ -23,7 +23,6 @@ from penstock.testing.kafka.settings import properties
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of Java for a server that ends before a better compiler would pay."""
 LOG = "server.log"
-"""The file name of the server's log."""
 _FORMAT_S = 120.0
 _MAKE_S = 600.0
 """Longest wait of a process for another one that makes files for the jars."""

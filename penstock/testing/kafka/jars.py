@@ -35,7 +35,6 @@ FETCH_S = 120.0
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FAILURE = re.compile("ERROR|UNRESOLVED|not found")
 _SHOWN = 300
-"""Shown characters of a tool's last output."""
 _verified: set[Path] = set()
 """Folders whose jars this process has read and found right."""
 

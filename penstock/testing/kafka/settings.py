@@ -18,7 +18,6 @@ Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 SECURITY: tuple[Security, ...] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: tuple[Mechanism, ...] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER = "penstock"
-"""The user that SASL listeners know."""
 
 
 @dataclass(frozen=True, slots=True)

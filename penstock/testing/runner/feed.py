@@ -46,7 +46,6 @@ class RunnerFeed:
         self.watermark = NO_WATERMARK
         """The lowest watermark that an operator may have."""
         self.ending = False
-        """True if the inputs end with their present content."""
 
     def begin(self) -> None:
         """Do nothing: each run of a test has one epoch."""
@@ -77,12 +76,10 @@ class RunnerFeed:
         return End()
 
     def _is_behind(self, boundary: Boundary) -> bool:
-        """True if a watermark is still below the one that the test asked for."""
         marks = boundary.watermarks
         return self._event_time.used and any(marks.get(op, NO_WATERMARK) < self.watermark for op in self._operators)
 
     def _raised(self, moment: Moment) -> Moment:
-        """The moment with every watermark raised to the one that the test asked for."""
         if self.watermark == NO_WATERMARK or not self._event_time.used:
             return moment
         marks = moment.watermarks

@@ -74,11 +74,9 @@ class RunnerHome:
         self._given = given
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.release = weakref.finalize(self, _release, self._root, self._folder)
-        """Deletes the folder and the root."""
         self.streams = StreamsOfTest(partitions)
         self.clock = SettableClock(SYSTEM_CLOCK.now_ms())
         self.mistakes: list[AssertionError] = []
-        """Mistakes of the application that no batch has raised yet."""
 
     def job(self, app: Application) -> RunnerJob:
         """Make the job of this application, and the streams that it needs.
@@ -159,7 +157,6 @@ def _is_used(key: str) -> bool:
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:
-    """The systems of streams that the test does not configure: in memory, as all are."""
     streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *side_streams(graph)]
     names = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {
@@ -170,7 +167,6 @@ def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[
 
 
 def _exactly_once(given: JobConfig) -> dict[str, object]:
-    """The keys of the exactly-once outputs, on systems in memory."""
     streams = given.exactly_once_streams
     systems = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {

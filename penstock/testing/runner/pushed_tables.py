@@ -92,7 +92,6 @@ class TablesInProcess:
 
 
 def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:
-    """A column of all rows, of one type, as in a file."""
     try:
         return pa.array([row.get(name) for row in rows])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -55,7 +55,6 @@ def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
 
 
 def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSpec, task: int) -> Source:
-    """The content that a batch would find in a store of this kind now."""
     if isinstance(spec.side, SideInputs):
         catch_up(driver, graph)
         return _epoch(driver, task).side_inputs.engine(spec.name, task)

@@ -41,7 +41,6 @@ class StreamOfTest:
 
     name: SystemStream
     place: Place
-    """Its place in the application, for errors."""
     key_serde: Serde[Any]
     value_serde: Serde[Any]
 
@@ -74,7 +73,6 @@ class StreamsOfTest:
         self.systems: dict[str, System] = {}
 
     def make(self, streams: Iterable[SystemStream], systems: Iterable[str]) -> None:
-        """Make missing streams, and the systems of streams that the job makes."""
         streams = list(streams)
         for system in [*(stream.system for stream in streams), *systems]:
             self.systems.setdefault(system, MemorySystem(system))
@@ -117,7 +115,6 @@ class StreamsOfTest:
         return messages
 
     def ends(self, graph: ApplicationGraph) -> Mapping[SystemStreamPartition, PartitionOffsets]:
-        """The offsets of all partitions of the application's inputs."""
         return {
             SystemStreamPartition(op.stream.system, op.stream.stream, partition): ends
             for op in graph.inputs

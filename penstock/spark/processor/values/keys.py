@@ -84,7 +84,6 @@ class KeyCodec:
         return self.decode_from(data, 0)[0]
 
     def decode_from(self, data: bytes, at: int) -> tuple[Row, int]:
-        """The key that begins at a position, and its end."""
         values: list[Any] = []
         for field, fixed in zip(self._fields, self._fixed, strict=True):
             if isinstance(field, FixedField) and fixed is not None:
@@ -102,7 +101,6 @@ class KeyCodec:
         return row_of(self.names, values), at
 
     def encode_columns(self, batch: pa.RecordBatch) -> pa.BinaryArray:
-        """The keys of all rows of a batch, from its columns with the names of the schema."""
         columns = [batch.column(batch.schema.get_field_index(name)) for name in self.names]
         return self.encode_arrays(columns)
 

@@ -71,7 +71,6 @@ class StoredLists:
         self._store_all(key, first, end, newest if self._ttl_ms is None else self._still_alive(newest), elements)
 
     def _still_alive(self, piece: bytes) -> bytes:
-        """A piece without the expired elements at its beginning."""
         at, now = 0, self._now()
         while at < len(piece):
             expires, length = _TIMED.unpack_from(piece, at)

@@ -17,7 +17,6 @@ from penstock.spark.processor.groups import Groups
 
 _FIRST_DAY, _LAST_DAY = (date(1, 1, 1) - date(1970, 1, 1)).days, (date(9999, 12, 31) - date(1970, 1, 1)).days
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z")
-"""Names of the session's zone where it is UTC."""
 AT_ONCE = 2_048
 """Rows of a block, approximately."""
 
@@ -125,7 +124,6 @@ class KeyedRows:
         self.encoded = groups.keys
 
     def blocks(self, first: int = 0, end: int | None = None) -> Iterator[Block]:
-        """The rows of the keys from one number to another one."""
         ends = self._groups.ends
         end = len(ends) if end is None else end
         while first < end:

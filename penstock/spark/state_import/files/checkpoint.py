@@ -57,7 +57,6 @@ class SparkCheckpoint:
     def __init__(self, files: CheckpointFiles, url: str) -> None:
         self.files = files
         self.url = url
-        """Names the checkpoint in messages."""
 
     def committed(self) -> int:
         """The last committed batch. Raises NotFoundError if there is none, or this is no checkpoint."""
@@ -161,7 +160,6 @@ class SparkCheckpoint:
             return partitions[partition] if partitions else []
 
     def _commit(self, batch: int) -> dict[str, list[list[str]]]:
-        """The checkpoint ids that a commit names, by operator and partition."""
         key = f"commits/{batch}"
         what = f"`{key}` of `{self.url}` is damaged"
         with decoding(what):
