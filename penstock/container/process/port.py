@@ -20,7 +20,7 @@ from penstock.wire.protocol import RenewedPort
 from penstock.wire.tls import new_identity
 
 _GRACE_SECONDS = 10.0
-"""A replaced port stays open so long: the driver may just have begun another call on it."""
+"""Seconds for which a replaced port stays open: the driver may just have begun another call on it."""
 
 
 class ContainerPort:

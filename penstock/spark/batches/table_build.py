@@ -42,7 +42,7 @@ _WRITTEN = (
     "problem string, null_keys bigint"
 )
 _SHARE = 4
-"""A build beside batches takes at most one in so many slots."""
+"""A build beside batches takes at most one slot in this many."""
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _LONGEST = 600
 _FOR_PEOPLE = ("AccessControlException", "UnsupportedFileSystemException", "IllegalArgumentException")

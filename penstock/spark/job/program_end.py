@@ -14,7 +14,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 120.0
-"""The program waits so long for an orderly end, and then again for an end at once."""
+"""Time limit of an orderly end, and then of an end at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -88,6 +88,8 @@ MakeRows: TypeAlias = Callable[[pa.RecordBatch, Sequence[int]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Block:
+    """The rows of several keys."""
+
     encoded: Sequence[bytes]
     keys: Sequence[tuple[Any, ...]]
     """As a processor gets them."""
