@@ -53,7 +53,7 @@ class Heartbeat:
 
         Args:
             scratch: a folder on this machine that does not outlive the program, however that ends.
-            is_silent: whether no batch is ever due. The source is in the query nevertheless: Spark could not add it
+            is_silent: True if no batch is ever due. The source is in the query nevertheless: Spark could not add it
                 later.
         """
         self._is_silent = is_silent
@@ -182,13 +182,13 @@ def heartbeat_source(source: str) -> type[DataSource]:
 
 
 def prepare_heartbeat(log: OffsetLog, *, timed: bool, continues: Callable[[], bool]) -> bool:
-    """Decide whether a query reads the source, and make its log of offsets fit. What was done stays done: the same call
-    continues after a process that died.
+    """Decide if a query reads the source, and make its log of offsets fit. Idempotent: the same call continues after
+    a process that died.
 
     Args:
-        log: that of the query's checkpoint location.
-        timed: whether anything can be due in the query.
-        continues: whether Penstock has state for the query's next batch. Otherwise the start will be refused, and the
+        log: the log of the query's checkpoint location.
+        timed: True if anything can be due in the query.
+        continues: True if Penstock has state for the query's next batch. Otherwise the start will be refused, and the
             log stays what another program needs.
 
     Raises:

@@ -73,7 +73,7 @@ def transform_with_state(
         partitions: how many tasks share the keys, which is also how many can run at once. The number is chosen once,
             and later starts keep it. By default, as many as Spark runs at once.
         config: further keys of Penstock's configuration.
-        import_state: whether the start takes over the state that PySpark's transformWithState kept in the checkpoint
+        import_state: True if the start takes over the state that PySpark's transformWithState kept in the checkpoint
             location, which is that of a query that ran in PySpark. Later starts have nothing to take over, and it has
             no effect.
         begin_at: "here": a query that has already had batches begins with empty state, and does not take over the state

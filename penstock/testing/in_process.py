@@ -247,7 +247,7 @@ class InProcessFleet:
                 task.drop_attempts()
 
     def close(self) -> None:
-        """Close every container. What was not committed is lost."""
+        """Close every container. Uncommitted changes are lost."""
         containers, self._containers, self._assignment = self._containers, {}, Assignment()
         for container in containers.values():
             container.close()
@@ -420,7 +420,7 @@ class InProcessDriver:
             feed: chooses the batches; by default new messages are read as the configuration says.
             published: the versions of pushed tables; by default `tables`, which a test publishes.
             until_latest: end the run once everything that the inputs hold now is read.
-            close: whether a run that reaches its end closes the stream, if that matters to the application.
+            close: True if a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of the operators that begin again, without what waited in them.
             clock: of the driver, for batch times, commits that are due, expiry, and all pauses; and of the containers,

@@ -189,7 +189,7 @@ class BackendHarness:
         return folder
 
     def open_engine(self, directory: Path, *, read_only: bool = False) -> Engine:
-        """The engine over what is in a folder."""
+        """The engine over the files of a folder."""
         if self._engine == "memory":
             return MemoryEngine(directory)
         return RocksDbEngine(directory, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16, read_only=read_only)
@@ -325,7 +325,7 @@ class StandbyOf:
         self._directory = harness.new_folder()
 
     def follow(self, marker: str, epoch: int = 99) -> bool:
-        """Bring it to a marker. Returns whether a step was enough; otherwise it was restored whole.
+        """Bring it to a marker. Returns True if a step was enough; otherwise it was restored whole.
 
         Args:
             marker: the marker.

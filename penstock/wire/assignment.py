@@ -139,7 +139,7 @@ def assign_tasks(tasks: int, homes: Mapping[int, str], copies: Mapping[str, Coll
 
     Args:
         homes: where tasks were until now.
-        copies: the containers that live, each with the tasks of which its host has copies; not empty.
+        copies: the containers that live, each with the tasks that have copies on its host; not empty.
     """
     load = dict.fromkeys(sorted(copies), 0)
     most = -(-tasks // len(load))

@@ -35,8 +35,8 @@ def exchange(
 
     `select_mine` splits a batch of packets into those for these attempts and the others, which pass through. Writing
     and reading have threads of their own: a client that wrote everything first would stop for ever once the buffers in
-    between are full. While neither brings anything there is an empty batch from time to time. How long a container may
-    take, its beats decide; Spark would kill a worker in which nothing moves.
+    between are full. While neither brings anything there is an empty batch from time to time. A container's beats
+    decide how long it may take; Spark would kill a worker in which nothing moves.
 
     Raises:
         ContainerLostError: the container refused an attempt or broke off before its reports.

@@ -196,7 +196,7 @@ class Publish(Request):
     objects: tuple[OutboxObject, ...]
     """Each task's are in the order of publication."""
     newest: int
-    """Slot of the newest record of which anything can have been published before the call, or -1. An output that knows
+    """Slot of the newest record that can have published messages before the call, or -1. An output that knows
     a later one is newer than the checkpoint log."""
 
     def for_tasks(self, tasks: Sequence[int]) -> Self:

@@ -1,4 +1,4 @@
-"""RDDs of frames, made in the JVM directly: what a batch of a job consists of for Spark.
+"""RDDs of frames, made in the JVM directly: the Spark side of a batch of a job.
 
 PySpark asks the JVM some twenty things for each transformation, pickles nested functions by value, and has the JVM read
 the byte code of whole classes for each closure. Building the RDDs of a small batch took it a sixth of the batch's time.

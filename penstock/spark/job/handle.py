@@ -89,7 +89,7 @@ class Job:
         """Run the job on a separate thread. Called once, by the launcher.
 
         Args:
-            body: the run loop; what it raises is the job's error.
+            body: the run loop; its exception is the job's error.
             cancel: interrupts the Spark job of the running batch.
             drain: asks the run to drain.
         """
@@ -114,7 +114,7 @@ class Job:
             timeout_s: how long to wait, in seconds; None for as long as it takes.
 
         Returns:
-            Whether the job has ended.
+            True if the job has ended.
 
         Raises:
             PenstockError: the job failed; this is its error.

@@ -92,7 +92,7 @@ class RecentRate:
         Args:
             now: on a monotonic clock, in seconds.
             read: the messages of all batches that have ended.
-            busy: whether a batch with messages runs. They count once it has ended, so the time until then does too.
+            busy: True if a batch with messages runs. They count once it has ended, so the time until then does too.
         """
         points = self._points
         if not read and not busy:

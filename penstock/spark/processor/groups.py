@@ -33,7 +33,7 @@ def chunk(rows: pa.RecordBatch, *, initial: bool = False) -> bytes:
 
     Args:
         rows: some rows, with the schema that both sides know.
-        initial: whether they are initial state.
+        initial: True if they are initial state.
     """
     data: bytes = rows.serialize().to_pybytes()
     return INITIAL + data if initial else data

@@ -60,7 +60,7 @@ def bind(
         asked: the batch that the query begins with.
         partitions: how many tasks the program asks for.
         chosen: "matching": the retained checkpoint of the batch before, if the newest one does not fit.
-        begins_here: whether a job without any checkpoint may begin with a later batch than the first.
+        begins_here: True if a job without any checkpoint may begin with a later batch than the first.
 
     Raises:
         IncompatibleError: the state belongs to another query, is of another batch, or has another number of tasks.

@@ -107,7 +107,7 @@ class QueryJob:
             first: the batch that the query begins with.
             from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
                 was set back.
-            begins_here: whether a job without a checkpoint may begin with any batch of the query.
+            begins_here: True if a job without a checkpoint may begin with any batch of the query.
             wake: called when `next_due_ms` may have become earlier, from any thread.
 
         Raises:

@@ -22,7 +22,7 @@ from penstock.outbox.unpublished import OutboxObject
 from penstock.spark.workers.worker import hide_loaded
 
 IN_DRIVER_BYTES = 1 << 20
-"""Up to so many bytes of rows, the driver reads itself: a Spark job with a Python worker would take longer."""
+"""The driver itself reads at most this many bytes of rows: a Spark job with a Python worker would take longer."""
 
 
 class RowWriter(Protocol):

@@ -52,7 +52,7 @@ def variable_columns(
 
     Args:
         store: the variable.
-        layout: its store's layout, of which `is_state_variable` is true.
+        layout: its store's layout, for which `is_state_variable` is true.
         parse: makes a type of its DDL text.
 
     Raises:

@@ -44,7 +44,7 @@ class FirstBackup:
 
         Raises:
             IncompatibleError: there are two entries of one key.
-            PenstockError: a backend failed. What it wrote is named by no checkpoint.
+            PenstockError: a backend failed. No checkpoint names the objects that it wrote.
         """
         config = self.config
         with ExitStack() as stack:

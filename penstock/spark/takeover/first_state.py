@@ -44,7 +44,7 @@ class SparkReader:
     def __init__(self, spark: SparkSession, location: str, operator: int, batch: int, *, has_ids: bool) -> None:
         """
         Args:
-            has_ids: whether Spark keeps the state with checkpoint ids. Its reader goes by the session's setting.
+            has_ids: True if Spark keeps the state with checkpoint ids. Its reader goes by the session's setting.
         """
         self.spark = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
         for name, value in {**_SETTINGS, _IDS: "2" if has_ids else "1"}.items():

@@ -44,8 +44,8 @@ class Takeover:
     begins_here: bool
 
     def run(self, spark: SparkSession, location: str, config: JobConfig, partitions: int | None) -> None:
-        """Do it. Nothing happens if PySpark has no state there. What was done stays done: the same call continues after
-        a process that died, and does nothing later.
+        """Do it. Nothing happens if PySpark has no state there. Idempotent: the same call continues after a
+        process that died, and does nothing later.
 
         Args:
             location: the query's checkpoint location.

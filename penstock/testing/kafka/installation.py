@@ -113,7 +113,7 @@ def installation(
     retry_after_s: float = 0.0,
     make_archive: Callable[[Installation, Path], None] | None = None,
 ) -> Installation:
-    """The server that this machine has. What is missing is fetched and made first.
+    """The server that this machine has. Missing files are fetched and made first.
 
     Args:
         fetch_s: the time limit of each way to fetch the jars, in seconds.

@@ -22,7 +22,7 @@ USER = "penstock"
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files. Those of the server and the client begin with the private key, which has no password."""
+    """PEM files. The files of the server and the client begin with the private key, which has no password."""
 
     authority: Path
     server: Path

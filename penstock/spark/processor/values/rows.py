@@ -119,7 +119,7 @@ class KeyedRows:
             groups: the rows.
             names: the columns of the key.
             made: makes the rows of a block.
-            key_values: what is made of a column of the key.
+            key_values: converts a column of the key.
         """
         self._groups, self._made, self._key_values = groups, made, key_values
         self._columns = [groups.rows.schema.get_field_index(name) for name in names]
