@@ -1,6 +1,7 @@
 """A batch as one Spark job with one lineage: read, exchange, process, ... , write; the action collects the reports.
 
-It is made of RDDs of raw frames. SQL would plan each batch, generate code for it and compile that code. Here the JVM moves frames and schedules, nothing else.
+It is made of RDDs of raw frames. SQL would plan each batch, generate code for it and compile that code. Here the JVM
+moves frames and schedules, nothing else.
 """
 
 from __future__ import annotations
