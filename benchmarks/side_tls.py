@@ -21,8 +21,8 @@ from penstock.host.machine import machine_id
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
+from penstock.wire.address import ContainerAddress
 from penstock.wire.client import ContainerClient
-from penstock.wire.protocol import ContainerAddress
 
 
 def fold(parameters: dict[str, Any]) -> dict[str, Any]:

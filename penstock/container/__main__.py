@@ -31,15 +31,14 @@ from penstock.host.machine import machine_id, watch_process
 from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
+from penstock.wire.address import ContainerAddress, ContainerSpec
 from penstock.wire.auth import TokenCheck
-from penstock.wire.protocol import ContainerAddress, ContainerSpec
 from penstock.wire.register import Register
 
 _LAST_REPLIES_SECONDS = 0.3
 
 
 def main() -> None:
-    """Serve until closed, or until the executor ends."""
     go_private()
     keep_pandas_out()
     name, incarnation, parent = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -124,7 +124,7 @@ def run_application(
 
 
 class ApplicationStream:
-    """What `run_application` returns."""
+    """The result of `run_application`: starts the query."""
 
     def __init__(self, df: DataFrame, plan: QueryPlan, inputs: Inputs) -> None:
         self._df, self._plan, self._inputs = df, plan, inputs

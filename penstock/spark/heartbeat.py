@@ -1,9 +1,9 @@
-"""Batches for what is due without new rows.
+"""Batches for due work without new rows.
 
 Spark makes a batch when a source has something new, and knows nothing of timers. So a query with timers reads a second
 source, which has no rows: only its offset moves, when something is due. Spark runs that source in a Python process on
-the driver's machine, and asks it whenever it asks the others; the driver says in a small local file when the next batch
-is due.
+the driver's machine, and asks it whenever it asks the others; the driver writes to a small local file when the next
+batch is due.
 
 Spark's log of offsets has the sources by position, without names, and a start fails if their number is another one. A
 query whose checkpoint location was made without this source therefore gets an offset of it in this log first.
@@ -40,11 +40,9 @@ logger = logging.getLogger(__name__)
 _SOURCE = "penstock-heartbeat"
 _DUE = "due"
 _READER_PROCESS = "pyspark.sql.streaming.python_streaming_source_runner"
-"""The module of PySpark that Spark runs in the process it asks for offsets."""
 _POSITIONAL = b"v1\n"
-"""How the files of a log begin that has the sources by position."""
+"""First bytes of the files of a log that has the sources by position."""
 AT_ONCE = 0
-"""A time that has come."""
 
 
 class Heartbeat:
@@ -55,7 +53,7 @@ class Heartbeat:
 
         Args:
             scratch: a folder on this machine that does not outlive the program, however that ends.
-            is_silent: whether no batch is ever due. The source is in the query nevertheless: Spark could not add it
+            is_silent: True if no batch is ever due. The source is in the query nevertheless: Spark could not add it
                 later.
         """
         self._is_silent = is_silent
@@ -66,11 +64,12 @@ class Heartbeat:
         self.set(AT_ONCE)
 
     def set(self, due_ms: int | None) -> None:
-        """The next batch is due then, in epoch milliseconds; None: none is."""
+        """Set when the next batch is due, in epoch milliseconds; None: none is."""
         self.update(lambda: due_ms)
 
     def update(self, due_ms: Callable[[], int | None]) -> None:
-        """As `set`, with a time that is found while no other thread sets one: an older answer replaces no newer one."""
+        """As `set`, with a time that is computed while no other thread sets one: an older answer replaces no newer
+        one."""
         with self._lock:
             due = None if self._is_silent else due_ms()
             if self._is_closed:
@@ -81,7 +80,7 @@ class Heartbeat:
             os.replace(written, self._path)
 
     def added_to(self, df: DataFrame) -> DataFrame:
-        """The same rows, and a batch when one is due."""
+        """The same rows, with an extra batch when one is due."""
         spark = df.sparkSession
         session: Any = spark._jsparkSession  # noqa: SLF001
         source = f"{_SOURCE}-{session.sessionUUID()}"  # a second session could not register the name of the first
@@ -91,7 +90,6 @@ class Heartbeat:
         return df.unionAll(spark.readStream.format(source).schema(plain).option(_DUE, self._path).load())
 
     def close(self) -> None:
-        """No further batch is due."""
         with self._lock:
             self._is_closed = True
         shutil.rmtree(self._folder, ignore_errors=True)
@@ -116,7 +114,7 @@ def python_here(folder: Path) -> str:
 
 
 class _HereOnly:
-    """A Spark context whose Python is that of this process."""
+    """A Spark context whose Python is this process's."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
@@ -127,14 +125,15 @@ class _HereOnly:
 
 
 def _register(spark: SparkSession, source: str) -> None:
-    """As `spark.dataSource.register`. But all processes of the source are on this machine, where there need not be the
-    Python of executors, which may come to them in an archive."""
+    """As `spark.dataSource.register`, but for processes on this machine only: the Python of executors may come to them
+    in an archive, and need not be here."""
     here: Any = SimpleNamespace(sparkContext=_HereOnly(spark.sparkContext), _jsparkSession=spark._jsparkSession)  # noqa: SLF001
     DataSourceRegistration(here).register(heartbeat_source(source))
 
 
 def heartbeat_source(source: str) -> type[DataSource]:
-    """The source of this name. Spark's processes may lack Penstock: they get local classes as they are."""
+    """The source of this name. Its classes are local, so that they reach Spark's processes by value: those may lack
+    Penstock."""
 
     class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Its offset counts the batches that were due."""
@@ -183,13 +182,13 @@ def heartbeat_source(source: str) -> type[DataSource]:
 
 
 def prepare_heartbeat(log: OffsetLog, *, timed: bool, continues: Callable[[], bool]) -> bool:
-    """Decide whether a query reads the source, and make its log of offsets fit. What was done stays done: the same call
-    continues after a process that died.
+    """Decide if a query reads the source, and make its log of offsets fit. Idempotent: the same call continues after
+    a process that died.
 
     Args:
-        log: that of the query's checkpoint location.
-        timed: whether anything can be due in the query.
-        continues: whether Penstock has state for the query's next batch. Otherwise the start will be refused, and the
+        log: the log of the query's checkpoint location.
+        timed: True if anything can be due in the query.
+        continues: True if Penstock has state for the query's next batch. Otherwise the start will be refused, and the
             log stays what another program needs.
 
     Raises:

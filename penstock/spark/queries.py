@@ -25,7 +25,7 @@ from penstock.errors import ConfigError, IncompatibleError, PenstockError, UserC
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.lease import LeaseHeldError
 from penstock.spark.heartbeat import AT_ONCE, Heartbeat, prepare_heartbeat
-from penstock.spark.job.program_end import Running, stop_with_program
+from penstock.spark.job.program_end import RunningWork, stop_with_program
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import FromCheckpoint
 from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput
@@ -56,16 +56,15 @@ class QueryPlan:
     partitions: int | None = None
     config: Mapping[str, object] = field(default_factory=dict)
     timed: bool = False
-    """Whether something may be due in the job without new rows."""
+    """True if something may be due in the job without new rows."""
     takeover: Takeover | None = None
-    """What becomes of the state that PySpark kept for the query."""
     from_checkpoint: FromCheckpoint = None
-    """Which checkpoint the job goes back to, if the query's checkpoint location was set back."""
+    """The checkpoint that the job goes back to, if the query's checkpoint location was set back."""
     begins_here: bool = False
-    """Whether a job without a checkpoint may begin with any batch of the query."""
+    """True if a job without a checkpoint may begin with any batch of the query."""
 
     def settings(self) -> JobConfig:
-        """The configuration of the job. Raises ConfigError."""
+        """Raises ConfigError."""
         if self.from_checkpoint not in (None, "matching"):
             raise ConfigError(f'from_checkpoint={self.from_checkpoint!r}: it is "matching", or not given')
         chosen: dict[str, object] = {
@@ -98,7 +97,6 @@ class RunningQuery:
     def __init__(self, plan: QueryPlan, spark: SparkSession) -> None:
         self._plan, self._spark = plan, spark
         self.settings = plan.settings()
-        """The job's configuration."""
         self._lock = threading.Lock()
         self._job: QueryJob | None = None
         self._heartbeat: Heartbeat | None = None
@@ -136,17 +134,15 @@ class RunningQuery:
             return outputs
 
     def _wake(self) -> None:
-        """The job was asked for what needs a batch. Not by the query's thread."""
+        """Make a batch due, because the job was asked for something that needs one. Not by the query's thread."""
         if self._heartbeat is not None:
             self._heartbeat.set(AT_ONCE)
 
     def is_of(self, other: RunningQuery) -> bool:
-        """Whether both have the same job."""
         mine, others = self.settings.job, other.settings.job
         return (mine.root, mine.name, mine.id) == (others.root, others.name, others.id)
 
     def with_heartbeat(self, df: DataFrame) -> DataFrame:
-        """The query's rows, with a batch when something is due."""
         without_rows = self._spark.conf.get("spark.sql.streaming.noDataMicroBatches.enabled") == "true"
         self._heartbeat = Heartbeat(scratch_folder(self._spark.sparkContext), is_silent=not without_rows)
         return self._heartbeat.added_to(df)
@@ -172,7 +168,7 @@ class RunningQuery:
             self._handles = None
 
     def close(self) -> None:
-        """The query has ended: give the job back. Idempotent: a second call waits for the first one."""
+        """Give the job back, because the query has ended. Idempotent: a second call waits for the first one."""
         with self._lock:
             if self.closed.is_set():
                 return
@@ -188,7 +184,7 @@ class RunningQuery:
                 self.closed.set()
 
     def wait(self) -> None:
-        """Until the job was given back, if its query has ended."""
+        """Wait until the job was given back, if its query has ended."""
         if threading.get_ident() != self._handles:  # a handler that stops its query is still to return
             self.closed.wait(_CLOSE_SECONDS)
 
@@ -331,12 +327,11 @@ class StreamWriter:
         return query
 
     def _continues(self, log: OffsetLog, config: JobConfig) -> bool:
-        """Whether the job is the query's, or may become it."""
         latest = first_record(config, "report")
         return self._plan.begins_here if latest is None else queries_of(latest.identities) == {log.query()}
 
     def _call(self, call: _Call) -> Self:
-        """Remember a call for the writer that `start` makes. What is wrong with it is said now."""
+        """Remember a call for the writer that `start` makes. An error in it is raised now."""
         call(self._df.writeStream)
         self._calls.append(call)
         return self
@@ -356,13 +351,13 @@ class StreamWriter:
 
 
 def check_begin_at(begin_at: str | None) -> None:
-    """Raise ConfigError unless it is an argument that there is."""
+    """Raise ConfigError unless `begin_at` is None or "here"."""
     if begin_at not in (None, "here"):
         raise ConfigError(f'begin_at="{begin_at}": it is "here", or not given')
 
 
 def use_this_python(spark: SparkSession) -> None:
-    """Let a local Spark's workers be of this Python, unless the program chose one: another one may lack Penstock."""
+    """Let a local Spark's workers use this Python, unless the program chose one: another one may lack Penstock."""
     context: Any = spark.sparkContext
     chosen = os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python")
     if not chosen and str(context.master).startswith("local"):
@@ -386,12 +381,12 @@ def _close_at_end(query: StreamingQuery, running: RunningQuery) -> None:
     threading.Thread(target=wait, name="penstock-query", daemon=True).start()
     name = f"the query of job {running.settings.job.name}"
     # A handler that does not return has the query wait: then the job is given back without it.
-    stop_with_program(Running(name, running.closed, partial(_stop, query), running.close))
+    stop_with_program(RunningWork(name, running.closed, partial(_stop, query), running.close))
 
 
 def _await_former(following: RunningQuery) -> None:
-    """A query of the same job that has ended in this program may still be giving the job back: Spark's own handle, and
-    a second start with the same checkpoint location, do not wait for that."""
+    """Wait for a former query of the same job in this program, which may still be giving the job back: Spark's own
+    handle, and a second start with the same checkpoint location, do not wait for that."""
     for running, query in list(_open.items()):
         if running is not following and running.is_of(following) and not query.isActive:
             running.wait()

@@ -1,4 +1,4 @@
-"""What Penstock's state adds to Spark's progress of a query. Spark makes its events from its own operators alone."""
+"""Adds Penstock's state to Spark's progress of a query. Spark makes its events from its own operators alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _batches: dict[tuple[str, int], Sequence[Found]] = {}
 
 
 def note_state(query: str, batch: int, found: Sequence[Found]) -> None:
-    """Remember what a batch did to Penstock's state.
+    """Remember a batch's changes to Penstock's state.
 
     Args:
         query: the query's id.
@@ -32,7 +32,7 @@ def note_state(query: str, batch: int, found: Sequence[Found]) -> None:
 
 
 def state_operators(progress: StreamingQueryProgress) -> list[StateOperatorProgress]:
-    """The operators of a job inside a query, and what a batch did to their state. Spark's own `stateOperators` do not
+    """The operators of a job inside a query, and a batch's changes to their state. Spark's own `stateOperators` do not
     have them.
 
     Args:

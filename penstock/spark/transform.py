@@ -29,7 +29,7 @@ from penstock.spark.takeover.takeover import Takeover
 from penstock.system.spark import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
-"""What `foreachBatch` takes: it gets the rows of a batch, and its id."""
+"""A function for `foreachBatch`: it gets the rows of a batch, and its id."""
 _INPUT, _OUTPUT = "rows", "output"
 
 
@@ -73,7 +73,7 @@ def transform_with_state(
         partitions: how many tasks share the keys, which is also how many can run at once. The number is chosen once,
             and later starts keep it. By default, as many as Spark runs at once.
         config: further keys of Penstock's configuration.
-        import_state: whether the start takes over the state that PySpark's transformWithState kept in the checkpoint
+        import_state: True if the start takes over the state that PySpark's transformWithState kept in the checkpoint
             location, which is that of a query that ran in PySpark. Later starts have nothing to take over, and it has
             no effect.
         begin_at: "here": a query that has already had batches begins with empty state, and does not take over the state
@@ -177,7 +177,7 @@ def transform_with_state(
 
 
 class TransformedStream:
-    """What `transform_with_state` returns."""
+    """The result of `transform_with_state`: starts the query."""
 
     def __init__(self, df: DataFrame, plan: QueryPlan) -> None:
         self._df = df
@@ -271,6 +271,6 @@ def _graph(name: str, spec: ProcessorSpec, timed: StructField | None) -> Applica
 
 
 def _key(message: Any) -> bytes:
-    """All rows of a chunk are of the task that the key of the first one belongs to."""
+    """The key of a chunk's first row: all its rows are of that key's task."""
     key: bytes = message.key
     return key

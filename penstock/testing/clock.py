@@ -67,7 +67,7 @@ class SettableClock:
             timeout_s: how long to wait at most, in seconds.
 
         Returns:
-            Whether the event is set.
+            True if the event is set.
         """
         if not event.is_set():
             self.waited.append(timeout_s)

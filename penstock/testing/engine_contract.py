@@ -1,4 +1,4 @@
-"""What every key-value engine promises, as tests that each engine's own test class inherits.
+"""The contract of every key-value engine, as tests that each engine's own test class inherits.
 
 ```
 class TestMyEngine(EngineContract):
@@ -62,8 +62,8 @@ class EngineContract:
 
     @pytest.fixture
     def faulty(self) -> tuple[Engine, Callable[[], None]] | None:
-        """A new engine, and what makes all its writes fail from then on. Override it if your engine's writes can fail
-        after `apply` has returned."""
+        """A new engine, and a function that makes all its later writes fail. Override it if your engine's writes can
+        fail after `apply` has returned."""
         return None
 
     # -- gets, puts and deletes --
@@ -220,8 +220,8 @@ class EngineContract:
     def test_a_write_that_fails_is_reported_and_nothing_is_lost_meanwhile(
         self, faulty: tuple[Engine, Callable[[], None]] | None, tmp_path: Path
     ) -> None:
-        """What an `apply` that returned has changed is seen, what one that raised would have changed is not. There is
-        no copy without it."""
+        """Changes of an `apply` that returned are seen, changes of one that raised are not. There is no copy without
+        them."""
         if faulty is None:
             pytest.skip("the engine's writes fail at once or never")
         engine, fail = faulty

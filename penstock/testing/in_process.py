@@ -49,10 +49,10 @@ from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
 from penstock.testing.runner.pushed_tables import TablesInProcess
-from penstock.wire.assignment import Assignment, Place, assign
+from penstock.wire.assignment import Assignment, ContainerPlace, assign
 from penstock.wire.calls import Call
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import Opening, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.ports import EpochOpening, PublishedTables, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
     EpochFailure,
@@ -65,11 +65,10 @@ from penstock.wire.protocol import (
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 Hook = Callable[[str], None]
-"""Called before each step of a batch or a commit, with its name; what it raises is raised there."""
+"""Called before each step of a batch or a commit, with its name. An exception from it is raised there."""
 
 
-def _nothing(_step: str) -> None:
-    """No fault."""
+def _nothing(_step: str) -> None: ...
 
 
 class InProcessFleet:
@@ -81,22 +80,20 @@ class InProcessFleet:
     def __init__(
         self, tasks: int, containers: int = 2, at: Hook = _nothing, standbys: int = 0, clock: Clock = SYSTEM_CLOCK
     ) -> None:
-        """`standbys`: how many each task has. `clock`: of the containers."""
+        """`standbys`: the number for each task. `clock`: of the containers."""
         self.at = at
         self._clock = clock
         self.host_of: Callable[[str], str] = lambda _: "here"
-        """The host that a container is on, as far as the choice of standbys goes."""
         self._standbys = standbys
         self._tasks = tasks
         self._size = containers
         self._containers: dict[str, Container] = {}
         self._assignment = Assignment()
         self._lost: dict[str, str] = {}
-        """Containers that are lost but not yet dropped, with the reason."""
         self._past_metrics = Snapshot()
         self._made = 0
         self._welcome = False
-        """Whether new containers come with the next epoch, although standbys have taken over."""
+        """True if new containers come with the next epoch although standbys have taken over."""
         self._name = new_token()
 
     def lose(self, task: int, why: str = "it was killed") -> None:
@@ -119,7 +116,6 @@ class InProcessFleet:
 
     @property
     def assignment(self) -> Assignment:
-        """Which task is in which container, and its standbys."""
         return self._assignment
 
     def container_of(self, task: int) -> Container:
@@ -143,28 +139,23 @@ class InProcessFleet:
 
     @property
     def side_failure(self) -> EpochFailure | None:
-        """See `Fleet`."""
         beats = (container.beat(0) for container in list(self._containers.values()))
         return next((beat.side_failure for beat in beats if beat.side_failure is not None), None)
 
     @property
     def side_troubles(self) -> frozenset[str]:
-        """See `Fleet`."""
         return frozenset(
             text for container in list(self._containers.values()) for text in container.beat(0).side_troubles
         )
 
     @property
     def any_lost(self) -> bool:
-        """See `Fleet`."""
         return bool(self._lost)
 
     def loss(self, otherwise: str = "a container was lost") -> str:
-        """See `Fleet`."""
         return "; ".join(f"container {name}: {why}" for name, why in self._lost.items()) or otherwise
 
     def drop_lost(self) -> None:
-        """See `Fleet`."""
         for name in list(self._lost):
             container = self._containers.pop(name)
             container.close()
@@ -172,7 +163,6 @@ class InProcessFleet:
             del self._lost[name]
 
     def ensure(self) -> None:
-        """See `Fleet`."""
         self.drop_lost()
         taken_over = self._standbys > 0 and self._assignment.survives_with(self._containers)
         while not (taken_over and not self._welcome) and len(self._containers) < self._size:
@@ -183,7 +173,7 @@ class InProcessFleet:
         self._assignment = self._next_assignment()
 
     def newcomers(self) -> list[str]:
-        """See `Fleet`. The containers that take the place of lost ones come once `replace` was called."""
+        """Return new containers in the place of lost ones, once `replace` was called."""
         if self._welcome:
             return ["a new container"]
         if not self._standbys:
@@ -196,18 +186,16 @@ class InProcessFleet:
         self._welcome = len(self._containers) < self._size
 
     def standby_states(self) -> dict[str, list[StandbyState]]:
-        """See `Fleet`."""
         return {name: container.beat(0).standbys for name, container in list(self._containers.items())}
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        places = {name: Place(self.host_of(name), name) for name in self._containers}
+        places = {name: ContainerPlace(self.host_of(name), name) for name in self._containers}
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, places, self._standbys, ready)
 
     def open(
-        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+        self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
-        """See `Fleet`."""
         self.at("open")
         checkpoint_id, markers = opening.checkpoint_id, opening.markers
         request = OpenEpoch(b"", opening.last_ended, checkpoint_id, markers, opening.covered)
@@ -227,7 +215,7 @@ class InProcessFleet:
         abandoned: threading.Event | None = None,
         on_answer: Callable[[str, A], None] = ignore_answer,
     ) -> list[A]:
-        """See `Fleet`. A failure is final: nothing is tried again."""
+        """Make a call once. A failure is final: nothing is retried."""
         self.at(call.name)
         answers: list[A] = []
         for container, tasks, standbys in self._busy():
@@ -238,16 +226,13 @@ class InProcessFleet:
         return answers
 
     def waits_for(self) -> str:
-        """See `Fleet`."""
         doing = (container.beat(0).processing for container in list(self._containers.values()))
         return next(filter(None, doing), "")
 
     def pending_bytes(self) -> int:
-        """See `Fleet`."""
         return sum(container.beat(0).pending_bytes for container in self._containers.values())
 
     def wants_commit(self) -> bool:
-        """See `Fleet`."""
         return any(container.beat(0).wants_commit for container in self._containers.values())
 
     def resident_bytes(self) -> int:
@@ -255,17 +240,15 @@ class InProcessFleet:
         return 0
 
     def metrics(self) -> Snapshot:
-        """See `Fleet`."""
         return self._past_metrics.merged(*(container.metrics() for container in list(self._containers.values())))
 
     def drop_attempts(self) -> None:
-        """Close the attempts of a batch that failed, as the next run of a batch would do."""
         for container in self._containers.values():
             for task in container.tasks.values():
                 task.drop_attempts()
 
     def close(self) -> None:
-        """Close every container. What was not committed is lost."""
+        """Close every container. Uncommitted changes are lost."""
         containers, self._containers, self._assignment = self._containers, {}, Assignment()
         for container in containers.values():
             container.close()
@@ -298,7 +281,6 @@ class InProcessRunner:
         self._writes = False
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
-        """See `BatchRunner`."""
         self._cancelled.clear()
         try:
             packets = self._sources(batch, ranges)
@@ -311,11 +293,10 @@ class InProcessRunner:
         return [Report.from_payload(bytes(p.payload or b"")) for p in packets if p.stage == REPORT_STAGE]
 
     def cancel(self) -> None:
-        """See `BatchRunner`. The run ends before its next step."""
+        """Cancel the run before its next step."""
         self._cancelled.set()
 
     def waits_for(self) -> str:
-        """See `BatchRunner`."""
         return writing_text(self._job.topology) if self._writes else ""
 
     def cancel_rest(self) -> None:
@@ -440,7 +421,7 @@ class InProcessDriver:
             feed: chooses the batches; by default new messages are read as the configuration says.
             published: the versions of pushed tables; by default `tables`, which a test publishes.
             until_latest: end the run once everything that the inputs hold now is read.
-            close: whether a run that reaches its end closes the stream, if that matters to the application.
+            close: True if a run that reaches its end closes the stream, if that matters to the application.
             from_checkpoint: the id of the checkpoint to start from instead of the last one.
             reset_operators: the ids of the operators that begin again, without what waited in them.
             clock: of the driver, for batch times, commits that are due, expiry, and all pauses; and of the containers,
@@ -484,5 +465,4 @@ def _keeper(objects: ObjectStore, paths: JobPaths, run_id: str) -> LeaseKeeper:
 
 
 def _split(packets: list[Packet], stage: int) -> tuple[list[Packet], list[Packet]]:
-    """(those of this stage, the others)."""
     return [p for p in packets if p.stage == stage], [p for p in packets if p.stage != stage]

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 from penstock.testing.kafka.admin import admin_module, await_answer, create_user
 from penstock.testing.kafka.installation import LOG, QUICK, Installation, format_storage, installation
 from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
-from penstock.testing.kafka.place import Place, new_place
+from penstock.testing.kafka.place import BrokerPlace, new_place
 from penstock.testing.kafka.process import GuardedProcess
 from penstock.testing.kafka.settings import (
     Certificates,
@@ -42,7 +42,7 @@ _START_S = 120.0
 _STOP_S = 60.0
 _PLAIN: tuple[Security, ...] = ("PLAINTEXT",)
 _OUTPUT = "output.log"
-"""What the JVM itself writes."""
+"""The file for output of the JVM itself."""
 _SHOWN = 3000
 
 
@@ -101,7 +101,7 @@ class KafkaBroker:
         self._java_options = (f"-Xmx{heap_mb}m", *java_options)
         self._start_timeout_s = start_timeout_s
         self._password = secrets.token_hex(16)
-        self._place: Place | None = None
+        self._place: BrokerPlace | None = None
         self._discard: Callable[[], object] | None = None
 
     def start(self) -> Self:
@@ -157,7 +157,7 @@ class KafkaBroker:
 
     @property
     def running(self) -> bool:
-        """Whether the broker's process is there, frozen or not."""
+        """True if the broker's process exists, frozen or not."""
         process = self._place.process if self._place else None
         return process is not None and process.status is None
 
@@ -226,7 +226,7 @@ class KafkaBroker:
                 self.close()
             raise
 
-    def _new_place(self, kafka: Installation) -> Place:
+    def _new_place(self, kafka: Installation) -> BrokerPlace:
         """A place with formatted storage and settings."""
         place = new_place(["CONTROLLER", *dict.fromkeys(("PLAINTEXT", *self._security))])
         self._discard = weakref.finalize(self, place.remove)
@@ -256,7 +256,7 @@ class KafkaBroker:
         return f"127.0.0.1:{port}"
 
     @property
-    def _located(self) -> Place:
+    def _located(self) -> BrokerPlace:
         if self._place is None:
             raise ConfigError("this broker has not been started, or is closed already")
         return self._place

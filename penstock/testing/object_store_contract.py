@@ -1,4 +1,4 @@
-"""What every object store must do, as tests to inherit.
+"""The contract of every object store, as tests to inherit.
 
 A test class inherits `ObjectStoreContract` and defines the pytest fixture `store`: an empty store. One whose stores
 several processes can open inherits `SharedObjectStoreContract` and defines `url` too, for `open_store`.
@@ -208,7 +208,7 @@ class SharedObjectStoreContract(ObjectStoreContract):
 
 
 def _race(attempt: Callable[[int], bool]) -> list[int]:
-    """Run `attempt` in all threads at the same moment; the numbers of those that got True."""
+    """Run `attempt` in all threads at the same moment. Returns the numbers of the attempts that got True."""
     barrier = threading.Barrier(THREADS)
 
     def start(number: int) -> bool:

@@ -1,4 +1,4 @@
-"""What every state backend promises, as tests that each backend's own test class inherits.
+"""The contract of every state backend, as tests that each backend's own test class inherits.
 
 ```
 class TestMyBackend(StateBackendContract):
@@ -78,7 +78,7 @@ class StateBackendContract(RetentionContract):
         systems: Mapping[str, System],
         overrides: Mapping[str, object],
     ) -> Iterator[BackendHarness]:
-        """A job that uses the backend; after the test nobody must still use a copy."""
+        """A job that uses the backend. After the test, no copy may be in use."""
         with closing(BackendHarness(factory, objects, tmp_path, engine, systems, overrides)) as harness:
             yield harness
         assert not harness.copies
@@ -361,7 +361,7 @@ class StateBackendContract(RetentionContract):
         assert harness.restore(markers["first"]) == content
 
     def test_a_base_that_fails_is_made_all_the_same(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        """Also if what it wrote before it failed is there, and the store has changed since."""
+        """The base is made even if an earlier, failed one has left objects, and if the store has changed since."""
         slow = _LosesFirstReply(objects, _SLOW_S)
         harness.objects = slow
         task = harness.backup(1, {}, content={"first": {b"%d" % number: b"x" for number in range(100)}})
@@ -411,7 +411,7 @@ class StateBackendContract(RetentionContract):
 
 
 class _LosesFirstReply(SlowStore):
-    """Makes its first object, and then says it could not."""
+    """Makes its first object, and then reports a failure."""
 
     lost = False
 

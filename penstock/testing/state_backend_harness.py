@@ -1,4 +1,4 @@
-"""What the driver and a container do with a state backend, in one thread, for tests of backends."""
+"""The calls of driver and container to a state backend, in one thread, for tests of backends."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BackendHarness:
         overrides: Mapping[str, object] | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`overrides`: what the job's configuration says besides its name. `clock`: what the backend has."""
+        """`overrides`: keys of the job's configuration besides its name. `clock`: the backend's."""
         self.factory = factory
         self.objects = objects
         self.systems = dict(systems or {})
@@ -71,9 +71,9 @@ class BackendHarness:
         self.config = load_config(overrides=given, environ={})
         self.paths = JobPaths("contract", "1")
         self.copies: set[Path] = set()
-        """The copies somebody still uses."""
+        """The copies that are still in use."""
         self.metrics = MetricsRegistry("Partition 0")
-        """What all contexts have counted."""
+        """Shared by all contexts."""
         self._clock = clock
         self._damaged: set[str] = set()
         self._directory = directory
@@ -84,7 +84,7 @@ class BackendHarness:
         self._open: list[TaskBackup] = []
 
     def context(self, epoch: int, task: int = 0) -> BackendContext:
-        """What a backend is given."""
+        """The context of a backend."""
         metered = MeteredObjectStore(self.objects, self.metrics, f"backend.{self.factory.name}")
         return BackendContext(
             metered,
@@ -103,7 +103,7 @@ class BackendHarness:
         )
 
     def admin_context(self) -> AdminContext:
-        """What a backend's admin is given."""
+        """The context of a backend's admin."""
         return AdminContext(self.objects, self.paths, 12, STORES, self.config, self.systems, "uid")
 
     def backup(
@@ -125,7 +125,7 @@ class BackendHarness:
         return backup
 
     def restore(self, marker: str, store: str = "first", *, epoch: int = 99, task: int = 0) -> Content:
-        """What a store holds at a marker."""
+        """The content of a store at a marker."""
         progress = RestoreProgress(threading.Event(), lambda _: None)
         with closing(self.restore_engine(marker, store, progress, epoch=epoch, task=task)) as engine:
             return dict(engine.scan(None, None))
@@ -133,7 +133,7 @@ class BackendHarness:
     def restore_engine(
         self, marker: str, store: str, progress: RestoreProgress, *, epoch: int = 99, task: int = 0
     ) -> Engine:
-        """Restore a store into a separate folder; the open engine."""
+        """Restore a store into a separate folder. Returns the open engine."""
         directory = self.new_folder()
         opened: list[Engine] = []
 
@@ -189,13 +189,13 @@ class BackendHarness:
         return folder
 
     def open_engine(self, directory: Path, *, read_only: bool = False) -> Engine:
-        """The engine over what is in a folder."""
+        """The engine over the files of a folder."""
         if self._engine == "memory":
             return MemoryEngine(directory)
         return RocksDbEngine(directory, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16, read_only=read_only)
 
     def copy(self, engine: Engine) -> StoreCopy:
-        """A copy of what an engine holds now."""
+        """A copy of the engine's present content."""
         directory = self.new_folder() / "copy"
         engine.copy_to(directory)
         self.copies.add(directory)
@@ -246,11 +246,11 @@ class TaskBackup:
             self.manager.clean_up(checkpoint_id, markers or {})
 
     def content(self, store: str = "first") -> Content:
-        """What a store holds now."""
+        """The present content of a store."""
         return dict(self.engines[store].scan(None, None))
 
     def commit(self, **changes: Changes) -> dict[str, str]:
-        """Make the changes, then commit them; store -> marker."""
+        """Make the changes, then commit them. Returns store → marker."""
         return self.commit_changes(changes)
 
     def commit_changes(
@@ -262,10 +262,11 @@ class TaskBackup:
         clean_up: bool = True,
         last: bool = False,
     ) -> dict[str, str]:
-        """As `commit`, with a choice of what a container does.
+        """As `commit`, with a choice of steps.
 
         `retry`: repeat the upload after each RetryableError, as a container does. `complete`: ask again until every
-        store has a marker. `clean_up`: False if the checkpoint does not get into the log. `last`: the run is to end.
+        store has a marker. `clean_up`: False if the checkpoint does not get into the log. `last`: the run is about to
+        end.
         """
         for store, changed in changes.items():
             self.engines[store].apply(changed)
@@ -292,7 +293,7 @@ class TaskBackup:
         return markers
 
     def finish(self) -> None:
-        """Wait for what the manager does in the background."""
+        """Wait for the manager's background work."""
         self.manager.finish(_TIMEOUT_S)
 
     def close(self) -> None:
@@ -324,7 +325,7 @@ class StandbyOf:
         self._directory = harness.new_folder()
 
     def follow(self, marker: str, epoch: int = 99) -> bool:
-        """Bring it to a marker. Returns whether a step was enough; otherwise it was restored whole.
+        """Bring it to a marker. Returns True if a step was enough; otherwise it was restored whole.
 
         Args:
             marker: the marker.
@@ -344,7 +345,7 @@ class StandbyOf:
         return False
 
     def content(self) -> Content:
-        """What it holds. Over files that no engine has opened, none is opened now."""
+        """Its content. Over files that no engine has opened, none is opened now."""
         if self._engine is not None:
             return dict(self._engine.scan(None, None))
         folder = self._harness.new_folder() / "looked-at"

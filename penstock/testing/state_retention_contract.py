@@ -1,4 +1,4 @@
-"""What the admin of every state backend promises about collecting garbage; part of the backends' contract."""
+"""The contract of every state backend's garbage collection; part of the backends' contract."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class RetentionContract:
         assert harness.restore(markers[3]["first"]) == {b"k": b"3"}
 
     def test_a_commit_goes_on_after_a_collection(self, harness: BackendHarness) -> None:
-        """What the next commit needs of the last one is there, also where content of before comes back."""
+        """Everything that the next commit needs from the last one is there, even where earlier content comes back."""
         task = harness.backup(1)
         last = task.commit(first={b"k": b"0"})
         for number in range(1, 6):

@@ -1,4 +1,4 @@
-"""What every system promises, as tests that each system's own test class inherits.
+"""The contract of every system, as tests that each system's own test class inherits.
 
 ```
 class TestMySystem(SystemContract):

@@ -1,4 +1,4 @@
-"""Which task is in which container, and which containers are its standbys. Pure."""
+"""Assignment of tasks to containers, and of standbys. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,27 @@ from enum import IntEnum
 
 
 class Distance(IntEnum):
-    """What two containers share; the less, the fewer failures take both."""
+    """The level at which two containers are apart: the lower, the fewer failures take both."""
 
     HOSTS = 0
-    """Nothing: they are on two hosts."""
+    """On two hosts."""
     EXECUTORS = 1
-    """The host."""
+    """On one host, in two executors."""
     CONTAINERS = 2
-    """The executor."""
+    """In one executor."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a container is."""
+class ContainerPlace:
+    """The machine and executor of a container."""
 
     host: str
     executor: str
     """Unique in the job."""
     copies: Collection[int] = ()
-    """The tasks of which its host had copies when it started."""
+    """The tasks that had copies on its host when it started."""
 
-    def distance(self, other: Place) -> Distance:
-        """What the two share."""
+    def distance(self, other: ContainerPlace) -> Distance:
         if self.host != other.host:
             return Distance.HOSTS
         return Distance.EXECUTORS if self.executor != other.executor else Distance.CONTAINERS
@@ -38,35 +37,31 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The containers of every task."""
+    """The container of every task, and the containers of its standbys."""
 
     homes: Mapping[int, str] = field(default_factory=dict)
-    """Task -> the container that it is in."""
     standbys: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    """Task -> the containers that keep its stores warm."""
+    """Task → the containers that keep its stores warm."""
     leaving: frozenset[str] = field(default=frozenset(), compare=False)
-    """Containers that had tasks or standbys until now, and have none any more. They are called in one more epoch, in
-    which they remove what they keep."""
+    """Containers that lost their last task or standby. They are called in one more epoch, in which they remove their
+    stores."""
 
     def concerns(self, container: str) -> bool:
-        """Whether calls go to a container: it has tasks, is a standby, or is leaving."""
+        """True if calls go to the container: it has tasks, is a standby, or is leaving."""
         return container in self.leaving or container in self.busy
 
     @property
     def busy(self) -> frozenset[str]:
-        """The containers that have tasks or are standbys."""
         return frozenset(self.homes.values()).union(*self.standbys.values())
 
     def tasks_in(self, container: str) -> list[int]:
-        """The tasks of a container."""
         return sorted(task for task, home in self.homes.items() if home == container)
 
     def standbys_in(self, container: str) -> list[int]:
-        """The tasks whose standby a container is."""
         return sorted(task for task, own in self.standbys.items() if container in own)
 
     def survives_with(self, living: Collection[str]) -> bool:
-        """Whether each task is in one of these containers, or has a standby in one."""
+        """True if each task is in one of these containers, or has a standby in one."""
         return bool(self.homes) and all(
             home in living or any(name in living for name in self.standbys.get(task, ()))
             for task, home in self.homes.items()
@@ -76,7 +71,7 @@ class Assignment:
 def assign(
     tasks: int,
     before: Assignment,
-    places: Mapping[str, Place],
+    places: Mapping[str, ContainerPlace],
     standbys: int = 0,
     ready: Mapping[int, Collection[str]] | None = None,
 ) -> Assignment:
@@ -119,7 +114,7 @@ def _standbys(
     homes: Mapping[int, str],
     goal: Mapping[int, str],
     before: Mapping[int, tuple[str, ...]],
-    places: Mapping[str, Place],
+    places: Mapping[str, ContainerPlace],
     count: int,
 ) -> dict[int, tuple[str, ...]]:
     """First where the task is to be in the end, then as far away as possible, then where its standbys are already."""
@@ -144,7 +139,7 @@ def assign_tasks(tasks: int, homes: Mapping[int, str], copies: Mapping[str, Coll
 
     Args:
         homes: where tasks were until now.
-        copies: the containers that live, each with the tasks of which its host has copies; not empty.
+        copies: the containers that live, each with the tasks that have copies on its host; not empty.
     """
     load = dict.fromkeys(sorted(copies), 0)
     most = -(-tasks // len(load))

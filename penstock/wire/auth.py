@@ -14,9 +14,9 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from penstock.wire.protocol import AUTH_HEADER
-
 logger = logging.getLogger(__name__)
+
+AUTH_HEADER = "authorization"
 
 
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
@@ -47,7 +47,6 @@ class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]
 
 
 def call_options(secret: str, incarnation: str, timeout_s: float | None = None) -> flight.FlightCallOptions:
-    """Options of a call to this incarnation of a container, with a deadline."""
     headers = [(AUTH_HEADER.encode(), _bearer(secret, incarnation))]
     return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
 

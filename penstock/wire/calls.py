@@ -18,24 +18,24 @@ from penstock.retry import Retry
 from penstock.wire.protocol import (
     Beat,
     Bootstrap,
-    Bootstrapped,
+    BootstrapState,
     CleanUp,
     EndBatch,
     Follow,
     Identity,
     LoadTable,
-    Nothing,
+    NoArguments,
     OpenEpoch,
+    OpenProgress,
     Publish,
     PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
-    Restored,
     StartRun,
     TableProgress,
     TakeSnapshot,
-    Uploaded,
+    UploadResult,
     UploadSnapshot,
     WindDown,
     dump,
@@ -53,37 +53,35 @@ _MINUTE = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Q, A]):
-    """A kind of call. A call may have several answers; of most there is one."""
+    """A kind of call. Most calls have one answer, some have several."""
 
     name: str
     request: type[Q]
     answer: type[A]
-    """The type of its answers."""
     answer_s: Callable[[JobConfig, float], float | None] = lambda config, spent_s: _MINUTE
-    """How long the driver waits for the last answer, after tries that took so long; None: until the stream ends."""
+    """(configuration, seconds spent on earlier tries) → the driver's wait for the last answer; None: until the stream
+    ends."""
     again: Retry | None = None
-    """How the driver tries again what may pass; all tries together last `task.commit.timeout.ms`."""
+    """Retries of transient failures; all tries together last at most `task.commit.timeout.ms`."""
 
     def encode(self, identity: Identity, request: Q) -> bytes:
-        """A call as it goes to the container that it is meant for."""
         return dump((identity, request))
 
     def parse(self, body: bytes) -> tuple[Identity, Q]:
-        """A call as it comes to a container. Raises CorruptError if it is malformed."""
+        """Raises CorruptError if the call is malformed."""
         found: tuple[Identity, Q] = load(tuple[Identity, self.request], body)  # type: ignore[name-defined]
         return found
 
     def decode(self, answer: bytes) -> A:
-        """An answer, back at the driver."""
         found: A = load(self.answer, answer)
         return found
 
 
-OPEN = Call("open", OpenEpoch, Restored, lambda config, _: config.container.restore_timeout_ms / 1000)
+OPEN = Call("open", OpenEpoch, OpenProgress, lambda config, _: config.container.restore_timeout_ms / 1000)
 BOOTSTRAP = Call(
     "bootstrap",
     Bootstrap,
-    Bootstrapped,
+    BootstrapState,
     lambda config, _: config.side_inputs.bootstrap_timeout_ms / 1000 + _MINUTE,
 )
 START_RUN = Call("start-run", StartRun, NoneType)
@@ -92,19 +90,19 @@ SNAPSHOT = Call("snapshot", TakeSnapshot, NoneType)
 UPLOAD = Call(
     "upload",
     UploadSnapshot,
-    Uploaded,
+    UploadResult,
     lambda config, spent_s: max(1.0, config.task.commit_timeout_ms / 1000 - spent_s),
     Retry(pause_s=0.2),
 )
 LOAD_TABLE = Call("load-table", LoadTable, NoneType)
-TABLES = Call("tables", Nothing, list[TableProgress])
+TABLES = Call("tables", NoArguments, list[TableProgress])
 CLEAN_UP = Call("clean-up", CleanUp, NoneType)
 PUBLISH = Call("publish", Publish, PublishProgress, lambda config, spent_s: None)
 FOLLOW = Call("follow", Follow, NoneType, lambda config, spent_s: FOLLOW_SECONDS)
 WIND_DOWN = Call("wind-down", WindDown, list[Row], lambda c, _: c.task.shutdown_ms / 1000 + CLOSE_SECONDS)
-CLOSE = Call("close", Nothing, int, lambda config, spent_s: CLOSE_SECONDS)
+CLOSE = Call("close", NoArguments, int, lambda config, spent_s: CLOSE_SECONDS)
 RENEW_PORT = Call("renew-port", RenewPort, RenewedPort, lambda config, spent_s: CLOSE_SECONDS)
-BEAT = Call("beat", Nothing, Beat, lambda config, spent_s: None)
+BEAT = Call("beat", NoArguments, Beat, lambda config, spent_s: None)
 
 _TABLES = (LOAD_TABLE, TABLES)
 CALLS: dict[str, Call[Any, Any]] = {

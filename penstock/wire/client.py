@@ -19,10 +19,11 @@ import pyarrow.flight as flight
 from penstock.errors import KINDS, ContainerLostError, PenstockError
 from penstock.host.machine import machine_id
 from penstock.metrics.snapshot import Row, Snapshot
+from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
 from penstock.wire.calls import BEAT, CLOSE_SECONDS, RENEW_PORT, Call
-from penstock.wire.endings import Unknown, ending_of
-from penstock.wire.protocol import Beat, ContainerAddress, Identity, Nothing, RenewPort, Request
+from penstock.wire.endings import UnknownEnd, ending_of
+from penstock.wire.protocol import Beat, Identity, NoArguments, RenewPort, Request
 from penstock.wire.tls import TlsIdentity, connect
 
 logger = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 _ANY_EPOCH = -1
 _INQUIRY_SECONDS = 8.0
-"""How long the report of a lost container waits for what its host knows."""
+"""Longest wait of a loss report for the answer of the lost container's host."""
 _PROBE_SECONDS = 2.0
 # What waits for a host that was cut off ends then, and not when the call's own deadline has passed, or never. It takes
 # up to a minute: gRPC waits that long for the answer to a ping that it sent by itself.
@@ -50,14 +51,12 @@ class ContainerClient:
         self._client = self._connect(tls)
         self.last_beat: Beat | None = None
         self.metrics = Snapshot()
-        """Its metrics, as of the last beat that had some."""
+        """As of the last beat that had metrics."""
         self.last_beat_at = time.monotonic()
         self.lost: str | None = None
-        """Why the container counts as lost, once it does."""
         self.is_here = address.machine == machine_id()
-        """Whether it is on this machine."""
-        self.inquiry: Future[list[str] | Unknown] | None = None
-        """What its host is asked about its end, if that is another one and it is lost."""
+        self.inquiry: Future[list[str] | UnknownEnd] | None = None
+        """The query to a remote host about why the lost container ended."""
         self._death: str | None = None
         self._beats: threading.Thread | None = None
 
@@ -65,7 +64,7 @@ class ContainerClient:
         return connect(self.address.uri_from(machine_id()), self.address.certificate, tls, _KEEP_ALIVE)
 
     def renew(self, tls: TlsIdentity) -> None:
-        """Have the container serve another port, where callers must have this certificate, and go over to it."""
+        """Replace the container's port by one whose callers must have this certificate, and connect to the new port."""
         renewed = self.ask(RENEW_PORT, _ANY_EPOCH, RenewPort(tls.certificate), CLOSE_SECONDS)
         self.address = replace(
             self.address, tcp_uri=renewed.tcp_uri, certificate=renewed.certificate, callers=renewed.callers
@@ -74,11 +73,11 @@ class ContainerClient:
             self._client = self._connect(tls)  # what runs over the old one ends there
 
     def identity(self, epoch: int) -> Identity:
-        """Who a call of this epoch is meant for."""
         return Identity(self.address.incarnation, epoch)
 
     def host_answers(self) -> bool:
-        """Whether anything on the container's host still answers; that the container itself has ended is an answer."""
+        """True if anything on the container's host still answers. A report that the container itself has ended is an
+        answer."""
         uri = urlsplit(self.address.tcp_uri)
         try:
             socket.create_connection((uri.hostname, uri.port or 0), _PROBE_SECONDS).close()
@@ -89,7 +88,7 @@ class ContainerClient:
         return True
 
     def unreachable(self, why: str) -> str:
-        """That the driver cannot reach a container that has started, and what to do about it."""
+        """Text for a container that has started and that the driver cannot reach, with the remedy."""
         return (
             f"{self._name()} of executor {self.address.executor_id} listens on {self.address.tcp_uri}, but the driver "
             f"on {socket.gethostname()} cannot reach it there: {why}. Executors and the driver must reach all "
@@ -105,7 +104,7 @@ class ContainerClient:
         timeout_s: float | None,
         on_answer: Callable[[A], None] = lambda answer: None,
     ) -> A:
-        """Make a call and wait for its last answer. `on_answer` gets each one as it comes."""
+        """Make a call and wait for its last answer. `on_answer` gets every answer when it arrives."""
         answers: list[A] = []
         for answer in self.stream(call, epoch, request, timeout_s):
             on_answer(answer)
@@ -115,7 +114,6 @@ class ContainerClient:
         return answers[-1]
 
     def stream(self, call: Call[Q, A], epoch: int, request: Q, timeout_s: float | None) -> Generator[A, None, None]:
-        """Make a call; yields its answers as they come."""
         body = call.encode(self.identity(epoch), request)
         try:
             options = call_options(self._secret, self.address.incarnation, timeout_s)
@@ -127,7 +125,6 @@ class ContainerClient:
             raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {error}") from error
 
     def disconnect(self) -> None:
-        """Close the connection."""
         self._client.close()
 
     def listen(self, on_lost: Callable[[ContainerClient], None]) -> None:
@@ -148,9 +145,9 @@ class ContainerClient:
         self._beats.start()
 
     def _follow_beats(self) -> bool:
-        """Until they end, or come over a connection that another one has replaced. Returns whether it was replaced."""
+        """Follow the beats until they end. Returns True if another connection has replaced this one."""
         client = self._client
-        with closing(self.stream(BEAT, _ANY_EPOCH, Nothing(), None)) as beats:
+        with closing(self.stream(BEAT, _ANY_EPOCH, NoArguments(), None)) as beats:
             for beat in beats:
                 self.note_metrics(beat.metrics)
                 self.last_beat = beat
@@ -169,14 +166,13 @@ class ContainerClient:
             self._beats.join(timeout_s)
 
     def note_metrics(self, rows: Sequence[Row]) -> None:
-        """The container's metrics that have changed."""
         if rows:
             self.metrics = Snapshot({**self.metrics, **Snapshot.of_rows(rows)})
 
     def death(self, *, wait: bool = True) -> str | None:
-        """How its process ended, what it did last, and where its log is; None if it has not ended, as far as is known.
+        """The end of its process, its last words and its log; None if it has not ended, as far as is known.
 
-        For a lost container of another host, what is known there is waited for, a few seconds at most; or not at all.
+        For a lost container of another host, wait a few seconds for that host's answer; with `wait=False`, do not wait.
         """
         if not wait and not self.is_here and self.inquiry is not None and not self.inquiry.done():
             return self.lost
@@ -191,7 +187,7 @@ class ContainerClient:
     def _ending(self) -> list[str] | None:
         if self.is_here:
             found = ending_of(self.address, is_lost=self.lost is not None)
-            return None if isinstance(found, Unknown) else found
+            return None if isinstance(found, UnknownEnd) else found
         if self.lost is None:
             return None
         if self.inquiry is None:
@@ -199,11 +195,11 @@ class ContainerClient:
         try:
             found = self.inquiry.result(_INQUIRY_SECONDS)
         except (TimeoutError, CancelledError):
-            found = Unknown("its host did not report in time how it ended")
-        return [self.lost, found.why] if isinstance(found, Unknown) else found
+            found = UnknownEnd("its host did not report in time how it ended")
+        return [self.lost, found.why] if isinstance(found, UnknownEnd) else found
 
     def _error(self, action: str, text: str) -> PenstockError:
-        """The container's own error, as the kind it was there."""
+        """The container's own error, with its original type."""
         message = text.split(". Detail:")[0]
         kind, colon, rest = message.partition(": ")
         if colon and kind in KINDS:

@@ -1,4 +1,4 @@
-"""How a container's process ended, as far as its own machine knows."""
+"""The end of a container's process, as far as its own machine knows."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ import psutil
 
 from penstock.host.logs import epitaph, exit_status
 from penstock.host.machine import machine_id
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 
 _LOGGED_SECONDS = 1.0
-"""How long the end of a process may take to be in its log."""
+"""Longest delay between the end of a process and the entry in its log."""
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """Why nobody knows how a container ended."""
+class UnknownEnd:
+    """The reason why nobody knows how a container ended."""
 
     why: str
 
 
-def ending_of(address: ContainerAddress, *, is_lost: bool = True) -> list[str] | Unknown:
-    """How the container's process ended, and its last words. The caller must be on the same machine.
+def ending_of(address: ContainerAddress, *, is_lost: bool = True) -> list[str] | UnknownEnd:
+    """The container's exit and its last words. The caller must be on the same machine.
 
-    `is_lost`: it may have ended this very moment, so its end is waited for a while.
+    `is_lost`: the process may have ended this very moment, so wait a short while for its end.
     """
     if address.machine != machine_id():
-        return Unknown("Spark ran no task on its host")
+        return UnknownEnd("Spark ran no task on its host")
     log, lives = Path(address.log_path), _lives(address.pid)
     if exit_status(log, _LOGGED_SECONDS if is_lost or not lives else 0.0) is None and _lives(address.pid):
-        return Unknown("its process has not ended")
+        return UnknownEnd("its process has not ended")
     return list(epitaph(address.pid, log))
 
 

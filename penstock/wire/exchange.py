@@ -14,12 +14,13 @@ from penstock.errors import ContainerLostError
 from penstock.host.machine import machine_id
 from penstock.runtime.messages.packet import NO_PACKETS, PACKET_SCHEMA, Kind
 from penstock.runtime.messages.streams import run_together
+from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import call_options
-from penstock.wire.protocol import END_OF_INPUT, AttemptCall, ContainerAddress, dump
+from penstock.wire.protocol import END_OF_INPUT, AttemptCall, dump
 from penstock.wire.tls import TlsIdentity, connect
 
 _clients: dict[tuple[int, str], tuple[ContainerAddress, TlsIdentity | None, flight.FlightClient]] = {}
-"""By process and incarnation, with what the connection was made for."""
+"""(process id, incarnation) → a connection, and the address and identity that it was made for."""
 
 
 def exchange(
@@ -34,8 +35,8 @@ def exchange(
 
     `select_mine` splits a batch of packets into those for these attempts and the others, which pass through. Writing
     and reading have threads of their own: a client that wrote everything first would stop for ever once the buffers in
-    between are full. While neither brings anything there is an empty batch from time to time. How long a container may
-    take, its beats decide; Spark would kill a worker in which nothing moves.
+    between are full. While neither brings anything there is an empty batch from time to time. A container's beats
+    decide how long it may take; Spark would kill a worker in which nothing moves.
 
     Raises:
         ContainerLostError: the container refused an attempt or broke off before its reports.
@@ -66,10 +67,10 @@ def _feed(
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """Write what is for the container, and END_OF_INPUT; the rest comes out.
+    """Write the packets for the container, then END_OF_INPUT; yield the others.
 
-    The end is a message, because closing the writer would race the reader: when the container refuses the attempts,
-    the reader's end closes the writer too, and if both do at once, gRPC aborts the process.
+    The end is a message, because closing the writer would race the reader: when the container refuses the attempts, the
+    reader's end closes the writer too, and if both do at once, gRPC aborts the process.
     """
     for batch in batches:
         mine, others = select_mine(batch)
@@ -81,7 +82,7 @@ def _feed(
 
 
 def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
-    """What the container sends. Each attempt ends with its report; a stream that ends with fewer was cut off."""
+    """The container's packets. Each attempt ends with its report; a stream with fewer reports was cut off."""
     reports = 0
     for chunk in reader:
         reports += pc.sum(pc.equal(chunk.data.column("kind"), int(Kind.REPORT))).as_py() or 0
@@ -91,7 +92,7 @@ def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
 
 
 def _client(address: ContainerAddress, tls: TlsIdentity | None) -> flight.FlightClient:
-    """One connection per container and process, kept for the next batch, until the container has another port."""
+    """One connection per container and process. It is kept for the next batch, until the container has another port."""
     key = (os.getpid(), address.incarnation)
     known = _clients.get(key)
     if known is None or known[:2] != (address, tls):

@@ -1,4 +1,4 @@
-"""What a container needs of a job."""
+"""The part of a job that containers get."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from penstock.system.base import System
 
 @dataclass(frozen=True, slots=True)
 class JobPackage:
-    """Everything of a job that a container needs, pickled by the driver."""
+    """A job as the driver pickles it for its containers."""
 
     topology: Topology
     settings: RuntimeSettings
     config: JobConfig
     job_uid: str
     probe: str
-    """Key of an object that the driver has just put under job.root."""
+    """Key of an object that the driver has just put under job.root: a container that cannot read it sees another root.
+    """
     systems: Mapping[str, System]
     side_fingerprints: Mapping[str, str] = field(default_factory=dict)
-    """By store that side inputs fill: what makes its content besides the messages. The driver's, whose processors have
-    processed nothing: what they gather while they process is not taken for another processor."""
+    """Store → fingerprint of everything but messages that determines its content, for stores that side inputs fill. The
+    driver computes it, because its processors have processed nothing: what they gather later must not look like another
+    processor."""
     partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
-    """The input partitions that each task reads."""
     writer: str = ""
-    """By which name the job writes its outputs (`WriterIdentity.name`)."""
+    """The name under which the job writes its outputs (`WriterIdentity.name`)."""

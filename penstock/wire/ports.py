@@ -1,4 +1,4 @@
-"""What the run loop needs of the outside: a fleet of containers, and something that runs batches.
+"""The run loop's ports to the outside: a fleet of containers, and a runner of batches.
 
 Spark's are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process` has both in one process.
 """
@@ -28,12 +28,11 @@ class RunBrokenError(RetryableError):
     """A run of a batch broke off without its reports. The batch can be run again."""
 
 
-def ignore_answer(container: str, answer: object) -> None:
-    """What is done with answers that nobody waits for."""
+def ignore_answer(container: str, answer: object) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class EpochOpening:
     """An epoch as containers enter it."""
 
     epoch: int
@@ -47,84 +46,81 @@ class Opening:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What is published of a pushed table."""
+class PublishedVersion:
+    """The published version of a pushed table."""
 
     manifest: TableManifest | None
-    """The version that the job is to use; None: there is none that it can use."""
+    """None: there is no version that the job can use."""
     pinned: bool = False
-    """Whether somebody chose it with `penstock table use`."""
+    """True if somebody chose the version with `penstock table use`."""
     note: str = ""
-    """Why there is none, or what else should be said."""
 
 
 class PublishedTables(Protocol):
-    """The versions of pushed tables, as of the last time that somebody looked."""
+    """The published versions of pushed tables, as of the last poll."""
 
     def start(self) -> None:
-        """Every container is up, and has its tasks: from now on versions may be built. Earlier, a build could hold the
-        slots of Spark in which containers are started. Idempotent."""
+        """Allow builds of versions: every container is up and has its tasks. Earlier, a build could hold the slots of
+        Spark in which containers are started. Idempotent."""
         ...
 
-    def published(self, table: str) -> Published:
-        """Which version a table is to have. Answers at once; never raises."""
+    def published(self, table: str) -> PublishedVersion:
+        """Answers at once; never raises."""
         ...
 
 
 class Fleet(Protocol):
-    """The containers of a run, and which task is in which.
+    """The containers of a run, and the tasks of each.
 
-    `open` and `ask` go to every container that the assignment concerns, and return when all have answered. Each
-    raises ContainerLostError if a container is lost, refuses, or does not answer.
+    `open` and `ask` go to every container that the assignment concerns, and return when all have answered. Each raises
+    ContainerLostError if a container is lost, refuses, or does not answer.
     """
 
     @property
     def overdue(self) -> str | None:
-        """What the application does in a container that takes longer than it may, in words; None if nothing does. The
-        run fails with it."""
+        """A step of the application that exceeds its time limit, in words; None if there is none. The run fails with
+        it."""
         ...
 
     @property
     def side_failure(self) -> EpochFailure | None:
-        """Why side inputs do not fill a store any more, in which epoch; None if they do, as of the last beats."""
+        """The failure that has stopped side inputs from filling a store, and its epoch; None if there is none. As of
+        the last beats."""
         ...
 
     @property
     def side_troubles(self) -> frozenset[str]:
-        """Why side inputs do not fill stores now, as of the last beats. The run continues with what the stores have."""
+        """Temporary failures of side inputs, as of the last beats. The run continues with the present content of the
+        stores."""
         ...
 
     @property
     def any_lost(self) -> bool:
-        """Whether a container was lost since the last `drop_lost` or `ensure`."""
+        """True if a container was lost since the last `drop_lost` or `ensure`."""
         ...
 
     def loss(self, otherwise: str = "a container was lost") -> str:
-        """Which container was lost, and why."""
+        """The lost container and the reason, in words."""
         ...
 
-    def drop_lost(self) -> None:
-        """Forget the lost containers."""
-        ...
+    def drop_lost(self) -> None: ...
 
-    def ensure(self) -> None:
-        """Start the containers that are missing, and give every task a home."""
-        ...
+    def ensure(self) -> None: ...
 
     def newcomers(self) -> list[str]:
-        """Where tasks or standbys could be in another epoch, in words: on executors that have no containers yet, in
-        containers that were started since, and in those whose standbys are ready."""
+        """Places that tasks or standbys could move to in another epoch, in words: executors without containers,
+        containers that were started since, and containers whose standbys are ready."""
         ...
 
     def standby_states(self) -> Mapping[str, Sequence[StandbyState]]:
-        """By container, how far its standbys are, as of the last beats. Called by any thread."""
+        """Container → the progress of its standbys, as of the last beats. Called by any thread."""
         ...
 
     def open(
-        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+        self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
-        """Enter an epoch and restore every task. `progress` gets the bytes restored so far. Returns by task and
-        operator the times of the oldest timers."""
+        """Enter an epoch and restore every task. `progress` gets the bytes restored so far. Returns, by task and
+        operator, the times of the oldest timers."""
         ...
 
     def ask(
@@ -136,25 +132,25 @@ class Fleet(Protocol):
         abandoned: threading.Event | None = None,
         on_answer: Callable[[str, A], None] = ignore_answer,
     ) -> list[A]:
-        """Make a call of the table `penstock.wire.calls` to every container that has tasks, each with what
-        concerns its tasks; the last answer of each. `abandoned`: nothing is tried again once it is set. `on_answer`
-        gets a container's name and each of its answers, from several threads.
+        """Make a call of the table `penstock.wire.calls` to every container that has tasks, each with the part for its
+        tasks. Returns the last answer of each. `abandoned`: nothing is retried once it is set. `on_answer` gets a
+        container's name and each of its answers, from several threads.
 
-        The calls of a commit come from its own thread. Raises what the handler raises, and PenstockTimeoutError if what
-        may pass did not pass within `task.commit.timeout.ms`.
+        The calls of a commit come from its own thread. Raises the handler's errors, and PenstockTimeoutError if a
+        transient failure lasts longer than `task.commit.timeout.ms`.
         """
         ...
 
     def waits_for(self) -> str:
-        """What the slowest attempt does, in words, as of the last beats; empty if none runs. Called by any thread."""
+        """The step of the slowest attempt, in words, as of the last beats; empty if none runs. Called by any thread."""
         ...
 
     def pending_bytes(self) -> int:
-        """Keys and values written to stores since the last commit began, as of the last beats."""
+        """Bytes of keys and values written to stores since the last commit began, as of the last beats."""
         ...
 
     def wants_commit(self) -> bool:
-        """Whether a backend waits for a commit although nothing may change, as of the last beats."""
+        """True if a backend waits for a commit although nothing may have changed, as of the last beats."""
         ...
 
     def resident_bytes(self) -> int:
@@ -170,19 +166,19 @@ class BatchRunner(Protocol):
     """Runs batches. All methods but `cancel` and `waits_for` are called by the run loop's thread."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
-        """One run of a batch, all stages; the report of every attempt that reported.
+        """Run all stages of a batch once. Returns the report of every attempt that reported.
 
         Raises:
-            RunBrokenError: it broke off, or was cancelled.
+            RunBrokenError: the run broke off, or was cancelled.
         """
         ...
 
     def cancel(self) -> None:
-        """Cancel the run that is under way, if there is one. Called by any thread; never raises."""
+        """Cancel the current run, if there is one. Called by any thread; never raises."""
         ...
 
     def waits_for(self) -> str:
-        """Which outputs are being written, in words; empty if none are. Called by any thread."""
+        """The outputs that are being written, in words; empty if none are. Called by any thread."""
         ...
 
     def cancel_rest(self) -> None:
@@ -199,5 +195,5 @@ class BatchRunner(Protocol):
         ...
 
     def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
-        """What to say instead of the error if nothing can run any more; None if something can."""
+        """The error to report instead of `error` if nothing can run any more; None if something can."""
         ...

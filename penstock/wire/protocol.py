@@ -1,4 +1,4 @@
-"""What containers and their callers say to each other: plain values, and their form on the wire.
+"""Requests and answers of calls between containers and their callers: plain values, and their form on the wire.
 
 A new call is one request here, one line in the table of `penstock.wire.calls`, and one handler.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -18,73 +18,15 @@ from penstock.metrics.snapshot import Row
 from penstock.outbox.unpublished import OutboxObject
 from penstock.side.fill.failure import SideFailure
 
-AUTH_HEADER = "authorization"
 END_OF_INPUT = b"end"
-"""The metadata of the last message that a worker sends for its attempts."""
-ProcessId: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
+"""Metadata of the last message that a worker sends for its attempts."""
 Markers: TypeAlias = Mapping[str, Mapping[str, Mapping[str, str]]]
-"""Task (as text) -> backend -> store -> marker."""
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerAddress:
-    """Where a container listens and which process it is. `incarnation` is random: a restarted process is another."""
-
-    container: str
-    incarnation: str
-    machine: str
-    """Equal on the same machine only: decides between the socket and the port."""
-    pid: ProcessId
-    executor_pid: ProcessId
-    """The executor's JVM. Several containers of one executor have the same machine and executor_pid."""
-    socket_uri: str
-    tcp_uri: str
-    log_path: str
-    copies: tuple[Count, ...]
-    """The tasks of which there were copies on its host when it started."""
-    executor_id: str
-    """Spark's name of its executor."""
-    certificate: str | None = field(default=None, repr=False)
-    """What its port proves who it is with; None: it does not speak TLS."""
-    callers: str | None = field(default=None, repr=False)
-    """The certificate that callers of that port must have."""
-
-    def uri_from(self, machine: str) -> str:
-        """How to reach it from `machine`."""
-        return self.socket_uri if machine == self.machine else self.tcp_uri
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerSpec:
-    """How to start a container. Goes to its standard input, so that no process list shows the secret."""
-
-    run_id: str
-    secret: str = field(repr=False)
-    host: str | None
-    """The address its port listens on. None: the one by which Spark knows the executor."""
-    log_directory: str
-    copies_directory: str | None = None
-    """Where copies of the job's stores lie on each host, if they are kept."""
-    reached_at: str | None = None
-    """The address by which others reach that port, if it is not `host`."""
-    executor_id: str = "driver"
-    tls: bool = False
-    """Whether its port speaks TLS. Its socket does not: it is on the same host, in a private folder."""
-    callers: str | None = field(default=None, repr=False)
-    """The certificate that callers of a port with TLS must have."""
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFailure:
-    """A container that did not start, and why."""
-
-    executor_id: str
-    reason: str
+"""Task (as text) → backend → store → marker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Which incarnation of a container a call is meant for, in which epoch."""
+    """The target of a call: an incarnation of a container, in an epoch."""
 
     incarnation: str
     epoch: int
@@ -92,8 +34,8 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class AttemptCall:
-    """An execution of (batch, stage) for some tasks of one container, an attempt each. The only call that is not in
-    the table: packets go both ways while it lasts."""
+    """An execution of (batch, stage) for some tasks of one container, with an attempt for each. The only call that is
+    not in the table: packets go both ways while it lasts."""
 
     identity: Identity
     batch: Batch
@@ -102,40 +44,37 @@ class AttemptCall:
 
 
 class Request:
-    """What a call asks of all containers of the job together."""
+    """A request to all containers of the job together."""
 
     __slots__ = ()
 
     def for_tasks(self, tasks: Sequence[int]) -> Self:
-        """What of it concerns a container that has these tasks."""
+        """The part for a container that has these tasks."""
         return self
 
     def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
-        """What of it concerns a container that has these tasks, and is a standby of others."""
+        """The part for a container that has these tasks and standbys."""
         return self.for_tasks(tasks)
 
     @property
     def waiting(self) -> str:
-        """What is logged when it is tried again."""
         return f"{type(self).__name__} is tried again"
 
     @property
     def too_late(self) -> str:
-        """What is said when it did not succeed in time."""
         return f"{type(self).__name__} did not succeed"
 
 
 @dataclass(frozen=True, slots=True)
 class RenewPort(Request):
-    """Serve another port with a new certificate, and close the one there is."""
+    """Serve another port with a new certificate, and close the present one."""
 
     callers: str
-    """The certificate that callers must have from now on."""
 
 
 @dataclass(frozen=True, slots=True)
 class RenewedPort:
-    """The port that took the place of another one."""
+    """The replacement of a port."""
 
     tcp_uri: str
     certificate: str
@@ -147,16 +86,15 @@ class OpenEpoch(Request):
     """Enter an epoch: restore the tasks from their markers."""
 
     package: bytes
-    """The pickled JobPackage."""
+    """A pickled JobPackage."""
     last_ended: int
     checkpoint_id: str | None
-    """None: there is no checkpoint, everything starts empty."""
+    """None: there is no checkpoint, every store starts empty."""
     markers: Markers
     covered: tuple[str, ...]
-    """The stores the checkpoint covers: without a marker, each is an error. Others start empty."""
+    """The stores that the checkpoint covers: each must have a marker. Other stores start empty."""
     tasks: tuple[int, ...] = ()
     standbys: tuple[int, ...] = ()
-    """The tasks whose standby the container is."""
 
     def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
         return replace(
@@ -165,44 +103,41 @@ class OpenEpoch(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """How far the opening of an epoch is."""
+class OpenProgress:
+    """Progress of the opening of an epoch."""
 
     size_bytes: int
-    """How much was restored so far."""
     notes: tuple[str, ...] = ()
-    """What went wrong on the way, though it went well in the end."""
+    """Failures that a restore has overcome."""
     next_due: Mapping[int, Mapping[str, Due]] = field(default_factory=dict)
-    """By task and operator, the times of the oldest timers; empty before all tasks are restored."""
+    """By task and operator, the times of the oldest timers; empty until all tasks are restored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap(Request):
-    """Wait until the side inputs of the tasks are caught up."""
+    """Wait until the side inputs of the tasks have caught up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bootstrapped:
-    """How far that is."""
+class BootstrapState:
+    """Progress of the side inputs."""
 
     done: Mapping[str, int] = field(default_factory=dict)
-    """By store, how many messages were read."""
     total: Mapping[str, int] = field(default_factory=dict)
-    """By store, how many are to be read. Where offsets have gaps there are fewer: they are differences of offsets."""
+    """Store → messages to read, as a difference of offsets: where offsets have gaps there are fewer messages."""
     failure: SideFailure | None = None
-    """Why it ended without being caught up."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartRun(Request):
-    """Attempts of this run of this batch may come; those of an earlier run of it no longer."""
+    """Admit attempts of this run of this batch, and none of an earlier run of it."""
 
     batch: Batch
 
 
 @dataclass(frozen=True, slots=True)
 class EndBatch(Request):
-    """Apply exactly these attempts: task -> stage -> token."""
+    """Apply exactly these attempts: task → stage → token."""
 
     batch: Batch
     tokens: Mapping[int, Mapping[int, str]]
@@ -221,11 +156,11 @@ class EndBatch(Request):
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot(Request):
-    """The synchronous part of a commit: take what changed since the last one."""
+    """Take the changes since the last commit, the synchronous part of a commit."""
 
     checkpoint_id: str
     last: bool = False
-    """No other commit is to be expected soon: the run ends with this one, or is idle."""
+    """True if no other commit is expected soon: the run ends with this one, or is idle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,12 +179,12 @@ class UploadSnapshot(Request):
 
 
 @dataclass(frozen=True, slots=True)
-class Uploaded:
-    """What is durable of a snapshot."""
+class UploadResult:
+    """The durable part of a snapshot."""
 
     markers: Markers
     outbox: tuple[OutboxObject, ...] = ()
-    """What is to be published once the checkpoint is in the log, each task's objects in the order of publication."""
+    """The objects to publish once the checkpoint is in the log. Each task's are in the order of publication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,12 +192,12 @@ class Publish(Request):
     """Publish objects of one record, and return once readers see all of their messages. Idempotent."""
 
     slot: int
-    """The number of the record that named them first. Slots are published one after the other."""
+    """Slot of the first record that named the objects. Slots are published one after the other."""
     objects: tuple[OutboxObject, ...]
-    """Each task's in the order of publication."""
+    """Each task's are in the order of publication."""
     newest: int
-    """The number of the newest record of which anything can have been published before the call, or -1. An output that
-    knows of a later one is newer than the checkpoint log."""
+    """Slot of the newest record that can have published messages before the call, or -1. An output that knows
+    a later one is newer than the checkpoint log."""
 
     def for_tasks(self, tasks: Sequence[int]) -> Self:
         return replace(self, objects=tuple(each for each in self.objects if each.task in tasks))
@@ -270,17 +205,18 @@ class Publish(Request):
 
 @dataclass(frozen=True, slots=True)
 class PublishProgress:
-    """How far a publication is. The last answer says that it is complete."""
+    """Progress of a publication. The last answer says that it is complete."""
 
     messages: int
-    """How many of the messages readers see, those that they saw before the call included."""
+    """Messages that readers see, including those that they saw before the call."""
     waits_for: str = ""
-    """What it waits for, in words, while a system does not take messages."""
+    """The reason for a pause, in words, while a system takes no messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanUp(Request):
-    """A checkpoint is in the log, with these markers."""
+    """Release what was kept for the case that the checkpoint would not reach the log. It is in the log, with these
+    markers."""
 
     checkpoint_id: str
     markers: Markers
@@ -291,11 +227,11 @@ class CleanUp(Request):
 
 @dataclass(frozen=True, slots=True)
 class Follow(Request):
-    """A checkpoint is in the log, with these markers: standbys bring their copies to it, in the background."""
+    """Bring standbys to this checkpoint in the background. It is in the log, with these markers."""
 
     checkpoint_id: str
     markers: Markers
-    """Those of the tasks whose standby the container is."""
+    """Only of the tasks for which the container is a standby."""
 
     def for_container(self, tasks: Sequence[int], standbys: Sequence[int]) -> Self:
         return replace(self, markers=_of_tasks(self.markers, standbys))
@@ -303,24 +239,23 @@ class Follow(Request):
 
 @dataclass(frozen=True, slots=True)
 class WindDown(Request):
-    """The run has ended well: what runs in the background, and makes the next start quicker, has `task.shutdown.ms` to
-    end."""
+    """The run has ended well: finish background work that makes the next start quicker within `task.shutdown.ms`."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadTable(Request):
-    """Load this version of a pushed table beside the one in use. What of the table is neither of the two goes."""
+    """Load this version of a pushed table beside the one in use. All other versions of the table are removed."""
 
     table: str
     in_use: int | None
     """The version that the next batches read until another one is loaded."""
     manifest: bytes
-    """The version's, see `penstock.tables.versions.manifest`."""
+    """See `penstock.tables.versions.manifest`."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableProgress:
-    """How far a container is with a version of a pushed table."""
+    """A container's progress with a version of a pushed table."""
 
     table: str
     version: int
@@ -328,17 +263,16 @@ class TableProgress:
     done_bytes: int
     total_bytes: int
     reason: str = ""
-    """Why it failed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing(Request):
-    """A call without arguments."""
+class NoArguments(Request):
+    """A request without arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class EpochFailure:
-    """What failed in the background of an epoch."""
+    """A failure in the background of an epoch."""
 
     epoch: int
     failure: SideFailure
@@ -346,34 +280,32 @@ class EpochFailure:
 
 @dataclass(frozen=True, slots=True)
 class StandbyState:
-    """How far a standby of one task is."""
+    """The progress of a standby of one task."""
 
     task: Count
     checkpoint_id: str | None
-    """The checkpoint that all of its stores are at or behind; None as long as one of them has no copy."""
+    """The oldest checkpoint that one of its stores is at; None as long as one of them has no copy."""
     wanted: str
-    """The checkpoint that it is to be at."""
     doing: str
-    """What it does now, in a few words, or its last failure; empty if it waits for the next checkpoint."""
+    """Its present step in a few words, or its last failure; empty if it waits for the next checkpoint."""
 
     @property
     def behind_ms(self) -> int | None:
-        """The time between the checkpoint that it is at and the one that it is to be at."""
         if self.checkpoint_id is None:
             return None
         return CheckpointId.parse(self.wanted).millis - CheckpointId.parse(self.checkpoint_id).millis
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has a copy of every store: what is missing is a tail at most."""
+        """True if it has a copy of every store: only a tail can be missing."""
         return self.checkpoint_id is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life. `stalled_ms` is how long the slowest attempt has been processing one message, `processing` which
-    message that is, `pending_bytes` what was written to its stores since the last commit, `processed` how many
-    messages of `batch` each of its stages has processed."""
+    """A sign of life. `stalled_ms`: how long the slowest attempt has been processing one message; `processing`: that
+    message in words; `pending_bytes`: bytes written to stores since the last commit; `processed`: messages of `batch`
+    that each stage has processed."""
 
     container: str
     incarnation: str
@@ -384,25 +316,24 @@ class Beat:
     batch: int = -1
     processed: Mapping[int, int] = field(default_factory=dict)
     metrics: list[Row] = field(default_factory=list)
-    """Those that have changed since an earlier beat; not every beat looks."""
+    """Metrics that have changed since an earlier beat; not every beat looks for changes."""
     side_failure: EpochFailure | None = None
-    """Why side inputs do not fill a store any more: the run fails with it."""
+    """A permanent failure of side inputs: the run fails with it."""
     side_troubles: tuple[str, ...] = ()
-    """Why side inputs do not fill stores now, which keep what they have meanwhile; see `Fleet.side_troubles`."""
+    """Temporary failures of side inputs, whose stores keep their content meanwhile; see `Fleet.side_troubles`."""
     standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
-    """What an attempt does that takes longer than it may, in words: the run fails with it."""
+    """A step of an attempt that exceeds its time limit, in words: the run fails with it."""
     wants_commit: bool = False
-    """Backends have something to do by time, for which they need a commit."""
+    """True if backends have time-based work for which they need a commit."""
 
 
 def dump(value: Any) -> bytes:
-    """A value of this module as bytes."""
     return msgspec.msgpack.encode(value)
 
 
 def load(form: Any, data: bytes) -> Any:
-    """Read a value. Raises CorruptError if it is not of this form."""
+    """Raises CorruptError if the data is not of this form."""
     with decoding("a message between driver and container is damaged"):
         return decoder(form).decode(data)
 

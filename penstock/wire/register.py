@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from penstock.documents import decode, decoding
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 
 _LARGEST = 16 << 20
 
@@ -31,13 +31,12 @@ class Register:
 
     @classmethod
     def of(cls, run_id: str, executor_pid: int) -> Register:
-        """That of a run on an executor of this host."""
         base = Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
         return cls(base / f"penstock-{run_id}-{executor_pid}.json")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """While the block runs, no other process reads or writes it."""
+        """Exclude other processes while the block runs."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self._lock.open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -56,13 +55,12 @@ class Register:
             return decode(list[ContainerAddress], data, what)
 
     def write(self, containers: Sequence[ContainerAddress]) -> None:
-        """Replace the list."""
         temporary = self.path.with_suffix(".tmp")
         temporary.write_bytes(orjson.dumps([asdict(address) for address in containers]))
         temporary.rename(self.path)
 
     def remove(self) -> None:
-        """The run has ended: nothing is started in it any more. Idempotent, and any of its containers may do it.
+        """Remove the register at the end of the run. Idempotent, and any of its containers may do it.
 
         A Spark task that was cancelled may still be starting containers. It writes the file again, which then stays
         until the executor ends.

@@ -18,7 +18,7 @@ import pyarrow.flight as flight
 from penstock.errors import ConfigError
 
 _NAME = "penstock"
-"""What the certificate is for. Containers have all kinds of addresses, so that no address is in it."""
+"""Subject of every certificate. Containers have all kinds of addresses, so that no address is in it."""
 _CLOCKS_DIFFER = datetime.timedelta(hours=1)
 _VALID = datetime.timedelta(days=7)
 
@@ -33,12 +33,12 @@ class TlsIdentity:
 
     @property
     def is_old(self) -> bool:
-        """Whether another one should take its place."""
+        """True if it is time for another one."""
         return time.time() - self.made_at > _VALID.total_seconds() / 2
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody accepts it any more."""
+        """True if nobody accepts it any more."""
         return time.time() - self.made_at > _VALID.total_seconds()
 
 

@@ -25,7 +25,7 @@ from penstock.runtime.messages.packet import Kind, from_batch, to_batch
 from penstock.wire.calls import CLOSE
 from penstock.wire.client import ContainerClient
 from penstock.wire.exchange import exchange
-from penstock.wire.protocol import Nothing
+from penstock.wire.protocol import NoArguments
 from tests.support.container_app import messages
 from tests.support.containers import (
     DEADLINE_S,
@@ -147,7 +147,7 @@ def test_a_container_killed_inside_an_exchange_is_a_lost_container(container: Co
 def test_close_ends_the_process_while_beats_are_listened_to(container: ContainerProcess, job: Job) -> None:
     container.client.listen(lambda _: None)
     job.run_batch(1, messages(10))
-    container.client.ask(CLOSE, job.epoch, Nothing(), DEADLINE_S)
+    container.client.ask(CLOSE, job.epoch, NoArguments(), DEADLINE_S)
     assert container.ended(DEADLINE_S) == 0
     assert (job.folder / "close-0").read_text() == "x"
     assert not Path(urlsplit(container.address.socket_uri).path).exists()

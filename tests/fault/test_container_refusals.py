@@ -27,7 +27,7 @@ from penstock.errors import (
 from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, OPEN
 from penstock.wire.client import ContainerClient
-from penstock.wire.protocol import Nothing, OpenEpoch
+from penstock.wire.protocol import NoArguments, OpenEpoch
 from tests.support.container_app import RAISES, messages, oracle
 from tests.support.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
 
@@ -51,7 +51,7 @@ def test_calls_without_the_right_token_are_refused_and_logged_once(container: Co
     twice = flight.FlightCallOptions(headers=[(b"authorization", f"Bearer {SECRET}".encode())] * 2)
     tokens = [("wrong", me), ("", me), (SECRET + "x", me), (SECRET, "another"), (SECRET, "")]
     wrong = [call_options(*token) for token in tokens]
-    close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), Nothing()))
+    close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), NoArguments()))
     for uri in (address.socket_uri, address.tcp_uri):
         client = flight.connect(uri)
         for options in (nothing, *wrong, twice):
@@ -80,7 +80,7 @@ def test_a_stranger_on_a_freed_port_gets_nothing_that_another_container_accepts(
     try:
         late = ContainerClient(replace(gone.address, machine="another"), SECRET)
         with pytest.raises(PenstockError):
-            late.ask(CLOSE, 1, Nothing(), DEADLINE_S)
+            late.ask(CLOSE, 1, NoArguments(), DEADLINE_S)
         late.disconnect()
     finally:
         stranger.shutdown()
@@ -90,7 +90,7 @@ def test_a_stranger_on_a_freed_port_gets_nothing_that_another_container_accepts(
     again = [each for each in headers if each[0] == b"authorization"]
     assert again
     client = flight.connect(container.address.tcp_uri)
-    close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), Nothing()))
+    close = flight.Action(CLOSE.name, CLOSE.encode(container.client.identity(1), NoArguments()))
     with pytest.raises(flight.FlightUnauthenticatedError):
         list(client.do_action(close, flight.FlightCallOptions(timeout=DEADLINE_S, headers=again)))
     client.close()

@@ -22,7 +22,7 @@ from penstock.errors import ContainerLostError, PenstockError
 from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, START_RUN
 from penstock.wire.client import ContainerClient
-from penstock.wire.protocol import Identity, Nothing, StartRun
+from penstock.wire.protocol import Identity, NoArguments, StartRun
 from penstock.wire.tls import TlsIdentity, connect, new_identity
 from tests.support.container_app import oracle
 from tests.support.containers import SECRET, ContainerProcess, Job, stored, wait_until
@@ -195,7 +195,7 @@ def test_what_an_eavesdropper_reads(tmp_path: Path, tls: TlsIdentity | None) -> 
         with eavesdropping(container.address.tcp_uri) as (uri, heard):
             client = connect(uri, container.address.certificate, tls)
             options = call_options(SECRET, container.address.incarnation, 20)
-            body = CLOSE.encode(Identity("a-word-of-the-job", 1), Nothing())
+            body = CLOSE.encode(Identity("a-word-of-the-job", 1), NoArguments())
             with pytest.raises(flight.FlightError):
                 list(client.do_action(flight.Action("close", body), options))
             client.close()

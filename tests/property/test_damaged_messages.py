@@ -91,7 +91,7 @@ from penstock.wire.protocol import (
     Identity,
     Publish,
     StandbyState,
-    Uploaded,
+    UploadResult,
     dump,
     load,
 )
@@ -195,7 +195,7 @@ BETWEEN = {
         for name, request in REQUESTS.items()
     },
     "answer beat": Codec(CALLS["beat"].decode, [dump(BEAT)]),
-    "answer upload": Codec(CALLS["upload"].decode, [dump(Uploaded({"0": {"blob": {"s": "m"}}}, (NAMED,)))]),
+    "answer upload": Codec(CALLS["upload"].decode, [dump(UploadResult({"0": {"blob": {"s": "m"}}}, (NAMED,)))]),
     "rows in chunks": Codec(lambda d: rows_of([d], ROWS.schema).to_pylist(), [chunk(ROWS)]),
     "reason of a table build": Codec(Problem.read, [b'["no such column",3]']),
 }

@@ -63,7 +63,7 @@ from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.system.local.files import StreamInfo, _parse
 from penstock.wire import register
-from penstock.wire.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
 from tests.support.places import GOLDEN
 from tests.support.profiles import examples

@@ -38,6 +38,7 @@ from penstock.state.backends.changelog_files.factory import ChangelogFilesFactor
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemorySystem
+from penstock.wire.address import ContainerAddress, ContainerSpec
 from penstock.wire.calls import CLEAN_UP, END, OPEN, SNAPSHOT, START_RUN, UPLOAD, WIND_DOWN
 from penstock.wire.client import ContainerClient
 from penstock.wire.exchange import exchange
@@ -45,8 +46,6 @@ from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
     AttemptCall,
     CleanUp,
-    ContainerAddress,
-    ContainerSpec,
     EndBatch,
     Identity,
     OpenEpoch,

@@ -1,4 +1,4 @@
-"""The attempts of a container in one epoch: which run's may come, which are running, and who may touch them."""
+"""The attempts of a container in one epoch: the admitted run, the running attempts, and the right to touch them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ class RunningAttempt:
         self.cancelled = False
         self._busy_since: float | None = None
         self._seen: object = None
-        """How far it was when somebody last looked."""
 
     @contextmanager
     def touch(self) -> Iterator[TaskAttempt]:
-        """Process something. Raises DiscardedAttemptError if the attempt was cancelled meanwhile."""
+        """Raises DiscardedAttemptError if the attempt was cancelled meanwhile."""
         with self.lock:
             if self.cancelled:
                 raise DiscardedAttemptError("the attempt was cancelled: a newer one of its task has begun")
@@ -42,7 +41,7 @@ class RunningAttempt:
                 self._busy_since = None
 
     def stalled_seconds(self, now: float) -> float:
-        """How long the attempt has been processing one message, as far as calls of this from time to time tell.
+        """Seconds that the attempt has been processing one message. Accurate only if called from time to time.
 
         Without the lock: its holder may be stuck.
         """
@@ -58,18 +57,17 @@ class RunningAttempt:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it processes something now."""
         return self._busy_since is not None
 
     def processing(self) -> str:
-        """Which message it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
+        """The message that it processes, in words; empty between messages. Without the lock, as `stalled_seconds`."""
         if self._busy_since is None:
             return ""
         return f"{self.attempt.describe()} in task {self.attempt.task}, stage {self.attempt.stage}"
 
     def overdue(self) -> str:
-        """What to say if it does something without a message that takes longer than it may; empty otherwise. Without
-        the lock, as `stalled_seconds`."""
+        """A step without a message that exceeds its time limit, in words; empty if there is none. Without the lock, as
+        `stalled_seconds`."""
         step = self.attempt.step
         late = None if step is None or self._busy_since is None else step.late(self.attempt.stage, self.attempt.task)
         return "" if late is None else str(late)
@@ -77,17 +75,14 @@ class RunningAttempt:
 
 @dataclass(frozen=True, slots=True)
 class Activity:
-    """What the attempts of a container are doing."""
+    """The present work of a container's attempts."""
 
     batch: int
     processed: Mapping[int, int]
-    """By stage, the messages of the batch that were processed."""
     stalled_ms: int = 0
-    """How long the slowest attempt has been processing one message."""
     processing: str = ""
-    """That message, in words."""
     overdue: str = ""
-    """What one of them does that takes longer than it may, in words."""
+    """A step of an attempt that exceeds its time limit, in words."""
 
 
 class Attempts:
@@ -100,18 +95,15 @@ class Attempts:
         self._tasks = dict(tasks)
         self._lock = threading.Lock()
         self._running: dict[tuple[int, int], RunningAttempt] = {}
-        """(stage, task) -> its attempt."""
+        """(stage, task) → its attempt."""
         self._batch = NO_BATCH
-        """The run whose attempts may come."""
         self._processed = Counter[int]()
-        """By stage, messages that its attempts have processed that are finished."""
+        """Stage → messages processed by attempts that have finished."""
         self._stopped = False
 
-    def start(self) -> None:
-        """Nothing to do: a run has to begin first."""
+    def start(self) -> None: ...
 
     def start_run(self, batch: Batch) -> None:
-        """A run of a batch begins: drop what an earlier run of it left."""
         with self._lock:
             self._check()
             self._batch = batch
@@ -123,7 +115,7 @@ class Attempts:
             instance.drop_attempts()
 
     def begin(self, call: AttemptCall, number: int) -> RunningAttempt:
-        """Begin the attempt of one of the tasks; an older one of this stage and task is cancelled first, and joined."""
+        """Begin the attempt of a task. An older attempt of this stage and task is cancelled first, and joined."""
         place = (call.stage, number)
         with self._lock:
             task = self._check_attempt(call, number)
@@ -143,12 +135,11 @@ class Attempts:
         return running
 
     def process(self, running: RunningAttempt, packet: Packet) -> list[Packet]:
-        """Feed a packet to an attempt; what it has ready to send comes back."""
+        """Feed a packet to an attempt. Returns the packets that are ready to be sent."""
         with running.touch() as attempt:
             return list(attempt.accept(packet))
 
     def finish(self, running: RunningAttempt) -> list[Packet]:
-        """The rest of an attempt's output; it now waits for End."""
         with running.touch() as attempt:
             rest = list(attempt.finish())
             with self._lock:
@@ -166,7 +157,6 @@ class Attempts:
         self._discard(running)
 
     def activity(self) -> Activity:
-        """What they are doing now."""
         now = time.monotonic()
         with self._lock:
             running = list(self._running.values())
@@ -182,10 +172,10 @@ class Attempts:
         return Activity(batch, processed, int(stalled * 1000), slowest.processing(), overdue)
 
     def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: what runs when a run ends is of no batch that counts."""
+        """Do nothing: attempts that run when a run ends belong to no batch that counts."""
 
     def stop(self) -> None:
-        """The epoch ends: cancel and join every attempt. None can begin any more."""
+        """Cancel and join every attempt, and admit no more: the epoch ends."""
         with self._lock:
             self._stopped = True
             running, self._running = self._running, {}
@@ -193,11 +183,9 @@ class Attempts:
             self._discard(attempt)
 
     def status(self) -> str:
-        """What the slowest one does."""
         return self.activity().processing
 
     def _unlist(self, running: RunningAttempt) -> bool:
-        """Whether it was listed; a newer one in its place stays."""
         place = (running.attempt.stage, running.attempt.task)
         listed = self._running.get(place) is running
         if listed:

@@ -18,14 +18,14 @@ from penstock.outbox.task import Taken
 from penstock.parallel import each
 from penstock.side.container.backups import SideSource
 from penstock.side.store.engine import SideEngine
-from penstock.wire.protocol import Markers, Uploaded
+from penstock.wire.protocol import Markers, UploadResult
 
 _COPIERS = 2
 _BASE_POLL_SECONDS = 0.2
 
 
 class Committers:
-    """Commits all tasks of a container; a service, because copies, uploads and what backends do beside them are in the
+    """Commits all tasks of a container. A service, because copies, uploads and the backends' own work run in the
     background."""
 
     name = "commits"
@@ -37,7 +37,7 @@ class Committers:
         side: Callable[[str, int], SideEngine],
         hold: Callable[[Taken, Sequence[ObjectContents]], None],
     ) -> None:
-        """`side` gives the newest content of a side store of a task. `hold` gets what is to be published."""
+        """`side` gives the newest content of a side store of a task. `hold` gets the messages to publish."""
         config = resources.package.config
         self._resources = resources
         self._commits = {
@@ -62,29 +62,29 @@ class Committers:
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
         self._doing = ""
 
-    def start(self) -> None:
-        """Nothing to do: a commit begins with its snapshot."""
+    def start(self) -> None: ...
 
     @property
     def wants_commit(self) -> bool:
-        """Whether a backend of a task waits for a commit although nothing may change."""
+        """True if a backend of a task waits for a commit although nothing may have changed."""
         return any(commit.wants_commit for commit in self._commits.values())
 
     def snapshot(self, checkpoint_id: CheckpointId, *, last: bool) -> None:
-        """The synchronous part of a commit, for every task. `last`: no other one is to be expected soon."""
+        """Take the snapshot of every task, the synchronous part of a commit. `last`: no other commit is expected
+        soon."""
         for commit in self._commits.values():
             commit.snapshot(checkpoint_id, self._copiers, last=last)
         self._outboxes.snapshot()
 
-    def upload(self, checkpoint_id: CheckpointId) -> Uploaded:
-        """The part of a commit that runs in the background. May be called again after a RetryableError."""
+    def upload(self, checkpoint_id: CheckpointId) -> UploadResult:
+        """Upload the snapshot, in the background. May be called again after a RetryableError."""
         self._doing = f"uploading checkpoint {checkpoint_id}"
         try:
             return self._upload(checkpoint_id)
         finally:
             self._doing = ""
 
-    def _upload(self, checkpoint_id: CheckpointId) -> Uploaded:
+    def _upload(self, checkpoint_id: CheckpointId) -> UploadResult:
         copies = {task: commit.await_copies() for task, commit in self._commits.items()}
         items = [(task, backend) for task, commit in self._commits.items() for backend in commit.backends]
         markers: dict[str, dict[str, dict[str, str]]] = {str(task): {} for task in self._commits}
@@ -104,10 +104,9 @@ class Committers:
                 raise RetryableError("the container leaves the epoch")
         for task, commit in self._commits.items():
             commit.uploaded(checkpoint_id, markers[str(task)], copies[task])
-        return Uploaded(markers, self._outboxes.uploaded())
+        return UploadResult(markers, self._outboxes.uploaded())
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Markers) -> None:
-        """The checkpoint is in the log."""
         each(
             self._uploaders,
             lambda task: self._commits[task].clean_up(checkpoint_id, markers.get(str(task), {})),
@@ -115,13 +114,12 @@ class Committers:
         )
 
     def wind_down(self, timeout_s: float) -> None:
-        """Give what backends do in the background the time to end."""
         deadline = time.monotonic() + timeout_s
         for commit in self._commits.values():
             commit.finish(max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop and join what runs in the background. The tasks may be closed then."""
+        """Stop and join all background work. Afterwards the tasks may be closed."""
         self._resources.leaving.set()
         for pool in (self._copiers, self._uploaders):
             pool.shutdown(wait=True, cancel_futures=True)
@@ -131,5 +129,4 @@ class Committers:
         self._resources.stop_backends()
 
     def status(self) -> str:
-        """Which checkpoint it uploads."""
         return self._doing

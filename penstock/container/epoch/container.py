@@ -1,4 +1,4 @@
-"""A container: which process it is, which epoch it is in, and how it passes from one epoch to the next."""
+"""A container: its process, its present epoch, and the way from one epoch to the next."""
 
 from __future__ import annotations
 
@@ -33,30 +33,26 @@ class Container:
         self.closed = threading.Event()
         """Set once the process should end."""
         self.renew_port: Callable[[str], RenewedPort] = _has_no_port
-        """Serve another port, for callers with this certificate."""
         self._lock = threading.Lock()
         self._number = -1
-        """The newest epoch that anyone asked to enter."""
         self._epoch: Epoch | None = None
         self._past = Snapshot()
-        """What was counted in the epochs before."""
         self._left: Epoch | None = None
-        """The epoch that is being left: what it counted is not in the past yet."""
+        """The epoch that is being left: its counters are not in the past yet."""
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
         self._standbys = StandbyCopies(incarnation)
-        """They are there across epochs."""
 
     @property
     def tasks(self) -> Mapping[int, TaskInstance]:
-        """The tasks that it holds in the current epoch; none before the first one."""
+        """Empty before the first epoch."""
         with self._lock:
             return {} if self._epoch is None else self._epoch.tasks
 
     def open(self, identity: Identity, request: OpenEpoch, package: JobPackage, report: Callable[[int], None]) -> Epoch:
-        """Enter a new epoch: cancel and join what the older one started, then restore the tasks.
+        """Enter a new epoch: cancel and join the work of the older one, then restore the tasks.
 
-        What cannot be cancelled within `task.shutdown.ms` ends the process: the driver sees a lost container.
+        If something cannot be cancelled within `task.shutdown.ms`, the process ends: the driver sees a lost container.
         """
         with self._lock:
             self.check_incarnation(identity)
@@ -94,12 +90,12 @@ class Container:
 
     @property
     def current(self) -> Epoch | None:
-        """The epoch that it is in; None before the first one."""
+        """None before the first epoch."""
         with self._lock:
             return self._epoch
 
     def epoch(self, identity: Identity) -> Epoch:
-        """The epoch that a call is meant for. Raises ContainerLostError if it is not the one this container is in."""
+        """The epoch that a call is meant for. Raises ContainerLostError if the container is in another one."""
         with self._lock:
             self.check_incarnation(identity)
             if self._epoch is None or identity.epoch != self._number:
@@ -114,7 +110,6 @@ class Container:
             )
 
     def beat(self, resident_bytes: int) -> Beat:
-        """A sign of life."""
         with self._lock:
             epoch = self._epoch
         activity = Activity(NO_BATCH.number, {}) if epoch is None else epoch.attempts.activity()
@@ -135,7 +130,7 @@ class Container:
         )
 
     def metrics(self) -> Snapshot:
-        """The metrics of this container and its tasks, in all of its epochs; gauges in the current one."""
+        """The metrics of this container and its tasks: counters of all epochs, gauges of the present one."""
         with self._lock:
             epoch, left, past = self._epoch, self._left, self._past
         if left is not None:
@@ -146,7 +141,6 @@ class Container:
         return past.merged(epoch.metrics(), Snapshot(own))
 
     def close(self) -> None:
-        """Close the tasks; the process ends afterwards."""
         self._leave(_CLOSE_SECONDS)
         self._standbys.close()
 

@@ -1,4 +1,4 @@
-"""A container in one epoch: its tasks, and what the driver may do to them. Each method is the handler of a call."""
+"""A container in one epoch: its tasks, and the operations that the driver may call on them."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from penstock.wire.protocol import (
     EpochFailure,
     Follow,
     LoadTable,
-    Nothing,
+    NoArguments,
     OpenEpoch,
     StandbyState,
     StartRun,
     TableProgress,
     TakeSnapshot,
-    Uploaded,
+    UploadResult,
     UploadSnapshot,
     WindDown,
 )
@@ -52,20 +52,19 @@ class OpenTasks:
         self._instances = instances
         self._folders = folders
 
-    def start(self) -> None:
-        """Nothing to do: they are open."""
+    def start(self) -> None: ...
 
     def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: what is not in a checkpoint is processed again."""
+        """Do nothing: changes that are in no checkpoint are processed again."""
 
     def stop(self) -> None:
-        """Close them and remove their working copies, which are never read again."""
+        """Close the tasks and remove their working copies, which are never read again."""
         for instance in self._instances.values():
             instance.close()
         self._folders.remove_all_live(self._instances)
 
     def status(self) -> str:
-        """Nothing runs in them by itself."""
+        """Empty: nothing runs in the tasks by itself."""
         return ""
 
 
@@ -86,24 +85,21 @@ class Epoch:
         try:
             self.side_inputs = SideInputService(resources, request)
             self.tables = PushedTables(resources, request.tasks)
-            """The pushed tables, as far as they are loaded."""
             self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
-            """What attempts read of the stores that the job does not write."""
+            """The stores that attempts read and that the job does not write."""
             restorer = Restorer(resources, request, self.side_stores)
             restored = restorer.restore(cancelled, report)
         except BaseException:
             resources.close()
             raise
         self.notes = tuple(restorer.notes)
-        """What went wrong in the restore, though it went well in the end."""
         self.next_due: Mapping[int, Mapping[str, Due]] = restorer.next_due
-        """By task and operator, the times of the oldest timers when the epoch was opened."""
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
         self.publisher = Publisher(resources)
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
-        """What runs beside the calls, in the order in which it is started."""
+        """Background work beside the calls, in the order of its start."""
         self.services.add(OpenTasks(self.tasks, resources.folders))
         self.services.add(self._commits)
         self.services.add(self.publisher)
@@ -115,27 +111,23 @@ class Epoch:
 
     @property
     def package(self) -> JobPackage:
-        """The job."""
         return self._resources.package
 
     @property
     def pending_bytes(self) -> int:
-        """What was written to stores since the last commit's snapshot."""
         return sum(task.pending_bytes for task in self.tasks.values())
 
     @property
     def wants_commit(self) -> bool:
-        """Whether a backend waits for a commit although nothing may change."""
+        """True if a backend waits for a commit although nothing may have changed."""
         return self._commits.wants_commit
 
     @property
     def side_failure(self) -> EpochFailure | None:
-        """Why side inputs do not fill a store any more; None if they do."""
         failure = self.side_inputs.failure
         return None if failure is None else EpochFailure(self.number, failure)
 
     def metrics(self) -> Snapshot:
-        """The metrics of its tasks."""
         engines = [
             engine_metrics(number, store, task.engine(store))
             for number, task in self.tasks.items()
@@ -149,7 +141,7 @@ class Epoch:
         return Snapshot().merged(*own, *others, *engines)
 
     def start_run(self, request: StartRun) -> None:
-        """Attempts of this run may come; those of an earlier one no longer."""
+        """Admit attempts of this run, and none of an earlier one."""
         self.side_inputs.standbys.begin()
         self.attempts.start_run(request.batch)
         self.tables.start_run(request.batch)
@@ -169,39 +161,35 @@ class Epoch:
             instance.end(request.batch.number, request.tokens[task])
 
     def snapshot(self, request: TakeSnapshot) -> None:
-        """Take what changed since the last commit."""
         self.side_inputs.standbys.begin()
         self._commits.snapshot(CheckpointId.parse(request.checkpoint_id), last=request.last)
 
-    def upload(self, request: UploadSnapshot) -> Uploaded:
-        """Make the snapshot durable."""
+    def upload(self, request: UploadSnapshot) -> UploadResult:
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
 
     def load_table(self, request: LoadTable) -> None:
-        """Begin to load a version of a pushed table."""
         self.tables.load(request)
 
-    def table_progress(self, request: Nothing) -> list[TableProgress]:
-        """How far the loading of pushed tables is."""
+    def table_progress(self, request: NoArguments) -> list[TableProgress]:
         return self.tables.progress()
 
     def clean_up(self, request: CleanUp) -> None:
-        """Let go of what was kept in case the checkpoint would not be in the log."""
+        """Release what was kept for the case that the checkpoint would not reach the log."""
         self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
 
     def follow(self, request: Follow) -> None:
-        """Bring the standbys to a checkpoint, in the background."""
         self._standbys.follow(request)
 
     def standbys(self) -> list[StandbyState]:
-        """How far they are. None is ready before the side stores are filled: a task that moved here would wait."""
+        """The progress of the standbys. None is ready before the side stores are filled: a task that moved here would
+        wait."""
         states = self._standbys.states()
         if self.side_inputs.standbys.is_ready:
             return states
         return [replace(each, checkpoint_id=None, doing=each.doing or "filling side stores") for each in states]
 
     def wind_down(self, request: WindDown) -> list[Row]:
-        """Give what runs in the background the time to end. Returns the metrics, because no beat may come any more."""
+        """Give background work time to finish. Returns the metrics, because no beat may come any more."""
         self.services.wind_down(self.package.config.task.shutdown_ms / 1000)
         return self.metrics().rows()
 

@@ -38,10 +38,9 @@ class RestoredTask:
 
     instance: TaskInstance
     backups: Mapping[str, tuple[TaskBackupManager, frozenset[str]]]
-    """Backend -> its manager, and the stores that it backs up."""
 
     def close(self) -> None:
-        """Give it up: the epoch is not entered."""
+        """Release the task: the epoch is not entered."""
         for name, (manager, _) in self.backups.items():
             try:
                 manager.close()
@@ -61,9 +60,7 @@ class Restorer:
         self._request = request
         self._checkpoint_id = None if request.checkpoint_id is None else CheckpointId.parse(request.checkpoint_id)
         self.notes: list[str] = []
-        """What went wrong on the way, though it went well in the end."""
         self.next_due: dict[int, dict[str, Due]] = {}
-        """By task and operator, the times of the oldest timers that wait in what was restored."""
 
     def restore(self, cancelled: threading.Event, report: Callable[[int], None]) -> dict[int, RestoredTask]:
         """Open and fill every store of the tasks, in parallel. The first error is raised once all have stopped."""
@@ -121,7 +118,8 @@ class Restorer:
         return Outbox.of_container(task, self._resources.tasks, str(folder))
 
     def _behind(self, store: str, engine: Engine) -> Engine:
-        """Writing a batch to RocksDB takes longer than what an End may wait for; a map in memory is written at once."""
+        """The engine behind a write-behind layer if it needs one: writing a batch to RocksDB takes longer than an End
+        may wait, a map in memory is written at once."""
         if not isinstance(engine, RocksDbEngine):
             return engine
         gather = self._config.store(store).rocksdb_write_buffer_bytes
@@ -157,7 +155,7 @@ class Restorer:
         return restored.engine, restored.failed
 
     def _take_over(self, task: int, wanted: Wanted, store: str, progress: RestoreProgress) -> Engine | None:
-        """The store of this process's standby, brought to the checkpoint if it is behind."""
+        """The store of this process's standby, brought to the checkpoint if it is older; None if there is none."""
         place = StandbyPlace(task, store)
         if self._resources.standby_copies.checkpoint_of(place) is None:
             return None
@@ -187,7 +185,7 @@ class Restorer:
         return engine
 
     def _open_copy(self, store: str, task: int, wanted: Wanted, live: Path) -> Engine | None:
-        """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
+        """The store over this host's copy of exactly this checkpoint; None if there is no usable copy."""
         if not self._config.job.keeps_copies:
             return None
         try:
@@ -204,7 +202,6 @@ class Restorer:
     def _open_backups(
         self, task: int, markers: Mapping[str, Mapping[str, str]]
     ) -> dict[str, tuple[TaskBackupManager, frozenset[str]]]:
-        """Managers of every backend, continued from the checkpoint."""
         stores_of: dict[str, list[str]] = {}
         for store in self._resources.stores:
             for name in self._config.store(store).backup_factories:
@@ -231,7 +228,6 @@ class Restorer:
 
 
 def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: RestoredStore) -> list[str]:
-    """Why a store was not restored from the backend that is preferred."""
     notes = [f"{tried}; {restored.backend} was used instead" for tried in restored.failed]
     if restored.without_marker:
         notes.append(
@@ -242,7 +238,7 @@ def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: Res
 
 
 def _clean_up(manager: TaskBackupManager, checkpoint_id: CheckpointId, markers: Mapping[str, str], whose: str) -> None:
-    """After `init`. What fails here costs space, no state: the next commit does it again."""
+    """Clean up after `init`. A failure here costs space, no state: the next commit does it again."""
     try:
         manager.clean_up(checkpoint_id, markers)
     except PenstockError as error:

@@ -1,4 +1,4 @@
-"""What a container runs beside its calls, for one epoch: each service has one owner, which starts and stops it."""
+"""The background services of a container in one epoch: each has one owner, which starts and stops it."""
 
 from __future__ import annotations
 
@@ -10,32 +10,30 @@ logger = logging.getLogger(__name__)
 
 
 class Service(Protocol):
-    """Something that works in the background from the opening of an epoch until the container leaves it.
+    """Background work from the opening of an epoch until the container leaves it.
 
     A service is never started again: the next epoch makes another one. Its methods but `status` are called by one
     thread at a time.
     """
 
     @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
+    def name(self) -> str: ...
 
     def start(self) -> None:
-        """Begin. All that was added before is running."""
+        """Begin. All services that were added before are running."""
         ...
 
     def wind_down(self, timeout_s: float) -> None:
-        """The run has ended well, and `stop` follows: let what is under way, and makes the next start quicker, come to
-        its end within that time."""
+        """Let work that makes the next start quicker end within that time: the run has ended well, and `stop`
+        follows."""
         ...
 
     def stop(self) -> None:
-        """Stop and join what runs. All that was added before is still running."""
+        """Stop and join the work. All services that were added before are still running."""
         ...
 
     def status(self) -> str:
-        """What it is doing, in a few words; empty if nothing. Called by any thread."""
+        """The present work in a few words; empty if there is none. Called by any thread."""
         ...
 
 
@@ -49,18 +47,18 @@ class Services:
         self._running: list[Service] = []
 
     def add(self, service: Service) -> None:
-        """Start a service, and own it from here on. Raises what its start raises; `stop` stops it, too."""
+        """Start a service, and own it from here on. Raises the errors of its start; `stop` stops such a service,
+        too."""
         self._running.append(service)
         service.start()
 
     def wind_down(self, timeout_s: float) -> None:
-        """Give all of them together this long to end what is under way."""
         deadline = time.monotonic() + timeout_s
         for service in self._running:
             service.wind_down(max(0.0, deadline - time.monotonic()))
 
     def stop(self) -> None:
-        """Stop all of them. One that fails is logged and does not keep the others. Idempotent."""
+        """Stop all services. A failure of one is logged and does not keep the others. Idempotent."""
         while self._running:
             service = self._running[-1]  # it stays listed until it has stopped, for `status`
             try:
@@ -70,5 +68,4 @@ class Services:
             self._running.pop()
 
     def status(self) -> dict[str, str]:
-        """What each of them is doing, by its name."""
         return {service.name: service.status() for service in list(self._running)}

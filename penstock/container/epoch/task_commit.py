@@ -1,4 +1,4 @@
-"""One task's part of a commit: what changed, the copies that are asked for, and the uploads of all its backends."""
+"""One task's part of a commit: the changes, the copies that backends ask for, and the uploads of all backends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
 _CHANGED: Changes = {POSITIONS_KEY: None}
-"""What is said of the changes of a side store: there are some."""
+"""The changes of a side store, as backends are told them: there are some."""
 
 
 class TaskCommitManager:
@@ -41,8 +41,8 @@ class TaskCommitManager:
         metrics: MetricsRegistry,
         side: Mapping[str, SideSource] | None = None,
     ) -> None:
-        """`backups`: name -> manager and the stores it backs up. `keep_copies`: one stays on this host at the last
-        checkpoint. `side`: the side stores that are backed up, which no checkpoint needs."""
+        """`backups`: name → manager and the stores it backs up. `keep_copies`: a copy of the last checkpoint stays on
+        this host. `side`: the side stores that are backed up, which no checkpoint needs."""
         self._task = task
         self._backups = dict(backups)
         self._folders = folders
@@ -57,16 +57,15 @@ class TaskCommitManager:
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The names of the backends."""
         return tuple(self._backups)
 
     @property
     def wants_commit(self) -> bool:
-        """Whether a backend waits for a commit although nothing may change."""
+        """True if a backend waits for a commit although nothing may have changed."""
         return any(manager.wants_commit for manager, _ in self._backups.values())
 
     def snapshot(self, checkpoint_id: CheckpointId, copiers: Executor, *, last: bool) -> None:
-        """The synchronous part: take the changes; copies begin on `copiers`. `last`: no other commit is to be
+        """Take the changes, the synchronous part of a commit; copies begin on `copiers`. `last`: no other commit is
         expected soon."""
         self._release_copies()
         changes: dict[str, Changes] = dict(self._task.take_changes(hold=True))
@@ -120,7 +119,7 @@ class TaskCommitManager:
         return {} if self._copies is None else self._copies.result()
 
     def upload(self, backend: str, checkpoint_id: CheckpointId, copies: Mapping[str, StoreCopy]) -> dict[str, str]:
-        """One backend's upload; store -> marker."""
+        """One backend's upload. Returns store → marker."""
         manager, _ = self._backups[backend]
         own = {store: copies[store] for store in self._wants.get(backend, ())}
         what = f"task {self._task.task} could not be uploaded to {backend}"
@@ -128,13 +127,13 @@ class TaskCommitManager:
             return dict(manager.upload(checkpoint_id, own))
 
     def has_all(self, markers: Mapping[str, Mapping[str, str]]) -> bool:
-        """Whether every store has a marker of at least one backend."""
+        """True if every store has a marker of at least one backend."""
         return all(any(store in own for own in markers.values()) for store in self._folders.stores)
 
     def uploaded(
         self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]], copies: Mapping[str, StoreCopy]
     ) -> None:
-        """All uploads are done: publish the copies that stay on this host, let go of the others."""
+        """End the uploads: publish the copies that stay on this host, release the others."""
         if self._keep_copies:
             for store in self._folders.stores:
                 if store in copies:
@@ -156,7 +155,6 @@ class TaskCommitManager:
             )
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]]) -> None:
-        """The checkpoint is in the log."""
         for name, (manager, _) in self._backups.items():
             with self._clean_up_ns[name].time():
                 manager.clean_up(checkpoint_id, markers.get(name, {}))
@@ -165,13 +163,12 @@ class TaskCommitManager:
                 self._folders.copies(store, self._task.task).keep_only(checkpoint_id)
 
     def finish(self, timeout_s: float) -> None:
-        """Give what the backends do in the background the time to end."""
         deadline = time.monotonic() + timeout_s
         for manager, _ in self._backups.values():
             manager.finish(max(0.0, deadline - time.monotonic()))
 
     def close(self) -> None:
-        """Stop what the backends do in the background; forget the copies. One that fails does not keep the others."""
+        """Stop the backends' background work, and forget the copies. A failure of one does not keep the others."""
         for name, (manager, _) in self._backups.items():
             try:
                 manager.close()
@@ -191,5 +188,4 @@ def _link(source: str, target: str) -> None:
 
 
 def _of_store(store: str, markers: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
-    """The markers of one store, by backend."""
     return {backend: own[store] for backend, own in markers.items() if store in own}

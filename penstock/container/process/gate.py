@@ -18,9 +18,10 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 _STRANGERS_BYTES = 256 << 10
-"""What a connection may send before a call of it has had the container's token: much more than a first heartbeat."""
+"""Bytes that a connection may send before a call on it has had the container's token: much more than a first
+heartbeat."""
 _STRANGERS = 64
-"""How many connections there may be of which no call has had the token yet."""
+"""Most connections at a time on which no call has had the token yet."""
 _STRANGERS_SECONDS = 20.0
 _CHUNK = 256 << 10
 
@@ -33,7 +34,7 @@ class _Connection:
     until: float = field(default_factory=lambda: time.monotonic() + _STRANGERS_SECONDS)
 
     def close(self) -> None:
-        """From any thread: both directions end."""
+        """End both directions. From any thread."""
         for side in (self.outside, self.inside):
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
@@ -45,7 +46,7 @@ class _Connection:
             left -= len(data)
 
     def _receive(self, left: int) -> bytes:
-        """Nothing at the end, or if a stranger has sent what it may, or has taken too long."""
+        """Empty at the end of the stream, or if a stranger has sent too much or taken too long."""
         while not self.admitted.is_set():
             patience = self.until - time.monotonic()
             if patience <= 0 or (left <= 0 and not self.admitted.wait(patience)):
@@ -66,18 +67,17 @@ class Gate:
     """Listens on an address, on a port that the operating system chooses."""
 
     def __init__(self, host: str, folder: Path) -> None:
-        """`folder`: where the container's socket `s` is. Raises OSError if this host does not have the address."""
+        """`folder`: the folder of the container's socket `s`. Raises OSError if this host does not have the address."""
         self._folder = folder
         family, *_, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         self._listener = socket.create_server(address[:2], family=family, backlog=128)
         self.port: int = self._listener.getsockname()[1]
         self._strangers: dict[str, _Connection] = {}
-        """By the name of their socket. The oldest one is first."""
+        """By the name of their socket, the oldest first."""
         self._lock = threading.Lock()
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
 
     def admit(self, peer: str) -> None:
-        """A call had the container's token. `peer` is what gRPC calls its connection."""
         name = peer.rpartition("/")[2]
         if name in self._strangers:
             with self._lock:
@@ -86,7 +86,7 @@ class Gate:
                 connection.admitted.set()
 
     def shutdown(self) -> None:
-        """Accept no more connections. Those that there are go on."""
+        """Accept no more connections. Present ones go on."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -131,7 +131,7 @@ class Gate:
             raise
 
     def _pass_on(self, name: str, connection: _Connection) -> None:
-        """Both directions, until one of them ends: gRPC uses no half of a connection."""
+        """Copy both directions until one of them ends: gRPC uses no half of a connection."""
         answers = threading.Thread(target=_until_it_ends, args=(connection.outward, connection), daemon=True)
         try:
             answers.start()

@@ -40,16 +40,16 @@ from penstock.wire.package import JobPackage
 from penstock.wire.protocol import (
     Beat,
     Bootstrap,
-    Bootstrapped,
+    BootstrapState,
     Identity,
-    Nothing,
+    NoArguments,
     OpenEpoch,
+    OpenProgress,
     Publish,
     PublishProgress,
     RenewedPort,
     RenewPort,
     Request,
-    Restored,
     dump,
 )
 
@@ -67,16 +67,14 @@ def serve(call: Call[Q, A], container: Container, body: bytes) -> Iterator[bytes
 
 
 def _in_epoch(method: Callable[[Epoch, Q], A]) -> Handler[Q, A]:
-    """The handler of a call that is for one epoch and has one answer."""
-
     def handler(container: Container, identity: Identity, request: Q) -> Iterator[A]:
         yield method(container.epoch(identity), request)
 
     return handler
 
 
-def _open(container: Container, identity: Identity, request: OpenEpoch) -> Iterator[Restored]:
-    """Restores in another thread, and answers how far it is meanwhile."""
+def _open(container: Container, identity: Identity, request: OpenEpoch) -> Iterator[OpenProgress]:
+    """Restores in another thread, and answers with the progress meanwhile."""
     package: JobPackage = read_shipped(request.package)  # only callers with the secret come this far
     progress: SimpleQueue[int] = SimpleQueue()
     failure: list[BaseException] = []
@@ -94,25 +92,25 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
     while thread.is_alive():
         thread.join(_PROGRESS_SECONDS if restored else 0.01)
         restored += _drained(progress)
-        yield Restored(restored)
+        yield OpenProgress(restored)
     if failure:
         raise failure[0]
     (epoch,) = opened
-    yield Restored(restored + _drained(progress), epoch.notes, epoch.next_due)
+    yield OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due)
 
 
-def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[Bootstrapped]:
-    """Answers how far the side inputs are, until they are caught up or have failed."""
+def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[BootstrapState]:
+    """Answers with the progress of the side inputs until they have caught up or failed."""
     while True:
         side = container.epoch(identity).side_inputs
         ended = side.await_caught_up(_PROGRESS_SECONDS)
-        yield Bootstrapped(*side.progress(), side.failure)
+        yield BootstrapState(*side.progress(), side.failure)
         if ended:
             return
 
 
 def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
-    """Answers how far the publication is, until it is complete."""
+    """Answers with the progress of the publication until it is complete."""
     publication = container.epoch(identity).publisher.publish(request)
     while not publication.await_end(_PROGRESS_SECONDS):
         container.epoch(identity)  # which may have been left
@@ -129,7 +127,7 @@ def _drained(queue: SimpleQueue[int]) -> int:
         return total
 
 
-def _beat(container: Container, identity: Identity, request: Nothing) -> Iterator[Beat]:
+def _beat(container: Container, identity: Identity, request: NoArguments) -> Iterator[Beat]:
     """Beats until the container is closed; the driver listens as long as it wants to."""
     container.check_incarnation(identity)
     process = psutil.Process()
@@ -146,7 +144,7 @@ def _renew_port(container: Container, identity: Identity, request: RenewPort) ->
     yield container.renew_port(request.callers)
 
 
-def _close(container: Container, identity: Identity, request: Nothing) -> Iterator[int]:
+def _close(container: Container, identity: Identity, request: NoArguments) -> Iterator[int]:
     """Closes the tasks, answers with the process id, and lets the process end."""
     container.check_incarnation(identity)
     container.close()

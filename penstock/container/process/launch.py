@@ -22,7 +22,7 @@ from penstock.documents import decode
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.host.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.host.machine import ExecutorProcess, ending, own_executor
-from penstock.wire.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
 
 _ALLOCATOR = {
@@ -37,12 +37,12 @@ _ALLOCATOR = {
 def ensure_containers(
     spec: ContainerSpec, count: int, timeout_s: float, condemned: frozenset[str], addresses: Mapping[str, str]
 ) -> list[ContainerAddress | LaunchFailure]:
-    """Make sure that this executor has `count` live containers of the run. Says where they are, and which did not
-    start.
+    """Make sure that this executor has `count` live containers of the run. Returns their addresses, and the failures of
+    those that did not start.
 
-    Several tasks of one executor may call it at once: one starts them, the others wait for it. The condemned
-    incarnations count as lost, so they are killed if they still stand there. `addresses` are the executors' hosts as
-    the driver resolves them, by executor id: what a host's own name resolves to on that host may be a loopback address.
+    Several tasks of one executor may call it at once: one starts the containers, the others wait for it. The condemned
+    incarnations count as lost, so they are killed if they still run. `addresses` are the executors' hosts as the driver
+    resolves them, by executor id: a host's own name may resolve to a loopback address on that host.
     """
     executor = own_executor()
     spec = _located(spec, executor, addresses)
@@ -71,7 +71,6 @@ def ensure_containers(
 
 
 def _located(spec: ContainerSpec, executor: ExecutorProcess, addresses: Mapping[str, str]) -> ContainerSpec:
-    """The spec with the addresses of this executor's host."""
     known = addresses.get(executor.id) or executor.host
     if spec.host is None:
         listen = executor.bind_address or known or os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
@@ -104,14 +103,14 @@ def _process(address: ContainerAddress) -> psutil.Process | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Starting:
-    """A container that was started: the shell around it, which writes its exit status to its log."""
+class _StartedProcess:
+    """A started container: its shell, which writes the exit status to the log."""
 
     shell: subprocess.Popen[bytes]
     log: Path
 
 
-def _spawn(spec: ContainerSpec, name: str, parent: int) -> _Starting:
+def _spawn(spec: ContainerSpec, name: str, parent: int) -> _StartedProcess:
     """A child in the executor's process group, so that it ends with the executor's Python daemon as well."""
     environment = dict(os.environ)
     environment = {**_ALLOCATOR, **environment}
@@ -135,10 +134,10 @@ def _spawn(spec: ContainerSpec, name: str, parent: int) -> _Starting:
     with contextlib.suppress(BrokenPipeError):  # it has ended already, and waiting for its address says how
         process.stdin.write(orjson.dumps(asdict(spec)))
         process.stdin.close()
-    return _Starting(process, log)
+    return _StartedProcess(process, log)
 
 
-def _await_address(started: _Starting, deadline: float) -> ContainerAddress:
+def _await_address(started: _StartedProcess, deadline: float) -> ContainerAddress:
     process = started.shell
     if process.stdout is None:
         raise RetryableError("the container's standard output could not be opened")

@@ -14,25 +14,27 @@ from penstock.container.epoch.container import Container
 from penstock.container.process.gate import Gate
 from penstock.container.process.server import ContainerServer
 from penstock.errors import PenstockError
+from penstock.wire.address import ContainerSpec
 from penstock.wire.auth import TokenCheck
-from penstock.wire.protocol import ContainerSpec, RenewedPort
+from penstock.wire.protocol import RenewedPort
 from penstock.wire.tls import new_identity
 
 _GRACE_SECONDS = 10.0
-"""How long a port goes on that was replaced: the driver may just have begun another call."""
+"""Seconds for which a replaced port stays open: the driver may just have begun another call on it."""
 
 
 class ContainerPort:
-    """Where callers on other hosts reach a container. gRPC cannot change the certificate of a port that it serves."""
+    """The port at which callers on other hosts reach a container. gRPC cannot change the certificate of a port that it
+    serves."""
 
     def __init__(self, spec: ContainerSpec, container: Container, check: TokenCheck, folder: Path) -> None:
-        """`folder`: where the container's socket is. Raises PenstockError if this host does not have the address."""
+        """`folder`: the folder of the container's socket. Raises PenstockError if this host does not have the
+        address."""
         self._spec = spec
         self._container = container
         self._check = check
         self._lock = threading.Lock()
         self.gate: Gate | None = None
-        """What lets callers in without TLS."""
         self.certificate: str | None = None
         if spec.tls:
             self._server, self.uri, self.certificate = self._serve(spec.callers)
@@ -42,9 +44,9 @@ class ContainerPort:
             self.uri = _reached(spec, self.gate.port)
 
     def renew(self, callers: str) -> RenewedPort:
-        """Serve another port for callers with this certificate. What runs on the old one goes on to its end.
+        """Serve another port for callers with this certificate. Calls on the old one run to their end.
 
-        Raises PenstockError if it has no certificate.
+        Raises PenstockError if the container has no certificate.
         """
         if self.gate is not None:
             raise PenstockError("this container's port does not speak TLS, and has no certificate to renew")
@@ -56,11 +58,9 @@ class ContainerPort:
             return RenewedPort(self.uri, self.certificate, callers)
 
     def shutdown(self) -> None:
-        """Serve no new calls, and wait for those that there are."""
         (self.gate or self._server).shutdown()
 
     def _serve(self, callers: str | None) -> tuple[ContainerServer, str, str]:
-        """A server, how others reach it, and its certificate."""
         if callers is None:
             raise PenstockError("nothing says which certificate the callers of the container's port have")
         tls = new_identity("server")
@@ -84,7 +84,6 @@ def _explained(spec: ContainerSpec) -> Iterator[None]:
 
 
 def _reached(spec: ContainerSpec, port: int) -> str:
-    """How others reach this port."""
     return _uri(spec, spec.reached_at or _host(spec), port)
 
 

@@ -40,7 +40,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         tls: TlsIdentity | None = None,
         callers: str | None = None,
     ) -> None:
-        """`admit` gets the peer of every call. `callers`: with TLS, the certificate that they must have."""
+        """`admit` gets the peer of every call. `callers`: with TLS, the certificate that callers must present."""
         middleware = {"token": check}
         if tls is None:
             super().__init__(location, middleware=middleware)
@@ -100,13 +100,14 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
                     attempts.abandon(attempt)
 
     def _note_peer(self, context: Any) -> None:
-        """A call is served, so it has had the token."""
+        """Admit the peer: Flight serves only calls that had the token."""
         if self._admit is not None:
             self._admit(context.peer())
 
 
 def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:
-    """Begin an attempt for each task. Packets of those whose `init` or store failed come back: they run no further."""
+    """Begin an attempt for each task. Returns the packets of attempts whose `init` or store failed: they run no
+    further."""
     failed: list[Packet] = []
     for task in call.tasks:
         try:
@@ -118,14 +119,14 @@ def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) 
 
 
 def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, RunningAttempt]) -> Iterator[Packet]:
-    """Feed packets to their attempts, one by one: what comes out of one is sent before there is too much of it."""
+    """Feed packets to their attempts, one by one, and send the output of each before it grows too large."""
     for packet in from_batch(batch):
         if packet.dest in running:
             yield from attempts.process(running[packet.dest], packet)
 
 
 def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Packet]:
-    """Finish every attempt; what each still has to send, its report last.
+    """Finish every attempt and yield its remaining packets, the report last.
 
     An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
     dropped with the run.

@@ -1,1 +1,1 @@
-"""What the tasks of a container share in one epoch: object stores, folders, threads, metrics."""
+"""Resources that a container's tasks share in one epoch: object stores, folders, threads, metrics."""

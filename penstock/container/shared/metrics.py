@@ -14,50 +14,45 @@ class EpochMetrics:
     """The registries of a container in one epoch, one for each task. Thread-safe."""
 
     def __init__(self, source: str = "Partition") -> None:
-        """`source`: what a task is called in the name of its metrics."""
+        """`source`: the word for a task in metric names."""
         self._source = source
         self._lock = threading.Lock()
         self._tasks: dict[int, MetricsRegistry] = {}
 
     def of_task(self, task: int) -> MetricsRegistry:
-        """The registry of a task."""
         with self._lock:
             if task not in self._tasks:
                 self._tasks[task] = MetricsRegistry(f"{self._source} {task}")
             return self._tasks[task]
 
     def snapshot(self) -> Snapshot:
-        """All of them now."""
         with self._lock:
             return Snapshot().merged(*(registry.snapshot() for registry in self._tasks.values()))
 
 
 class ChangedRows:
-    """What has changed since the last time, for the next beat: most metrics of most tasks do not."""
+    """Filters metrics for the next beat to those that have changed: most metrics of most tasks do not."""
 
     def __init__(self) -> None:
         self._sent: dict[MetricId, Value] = {}
 
     def of(self, snapshot: Snapshot) -> list[Row]:
-        """The metrics that are new or have changed."""
         changed = Snapshot({key: value for key, value in snapshot.items() if self._sent.get(key) != value})
         self._sent.update(changed)
         return changed.rows()
 
 
 def engine_metrics(task: int, store: str, engine: Engine) -> Snapshot:
-    """What an engine says of itself."""
     gauges = {name: GaugeValue(number) for name, number in engine.statistics().items()}
     values: dict[str, Value] = {**gauges, **engine.measurements()}
     return Snapshot({MetricId(f"Partition {task}", f"store.{store}", name): each for name, each in values.items()})
 
 
 def outbox_gauge(container: str, size_bytes: int) -> Snapshot:
-    """How much waits in the outboxes of a container's tasks for a commit."""
     return Snapshot({MetricId(f"container {container}", "outbox", "bytes"): GaugeValue(size_bytes)})
 
 
 def standby_gauges(behind_ms: Mapping[int, int | None]) -> Snapshot:
-    """How far the standbys are behind the last checkpoint, by task; nothing of those without a copy."""
+    """Each standby's distance from the last checkpoint, by task; none for standbys without a copy."""
     key = "standby", "behind-ms"
     return Snapshot({MetricId(f"Standby {t}", *key): GaugeValue(ms) for t, ms in behind_ms.items() if ms is not None})

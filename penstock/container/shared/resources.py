@@ -1,4 +1,4 @@
-"""What all tasks of a container share in one epoch: object stores, folders, and threads."""
+"""Resources that all tasks of a container share in one epoch: object stores, folders, and threads."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EpochResources:
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         """`tasks`: how many of the job's tasks the container will hold. `objects`: the job root, if it is open.
-        `standby_copies`: those of the process. `clock`: for what backends do by time."""
+        `standby_copies`: those of the process. `clock`: for the time-based work of backends."""
         config = package.config
         self.package = package
         self.container = container
@@ -54,27 +54,24 @@ class EpochResources:
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)
         self.stores = tuple(spec.name for spec in graph.written_stores)
         self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
-        """The stores that side inputs fill."""
         self.side_backups = backed_up_side_stores(graph, config)
-        """Those of them that commits back up."""
         self.side_homes = SideHomes(config, base, container, epoch, package.side_fingerprints)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")
         self.standby_copies = standby_copies or StandbyCopies(container)
         self.leaving = threading.Event()
-        """Set once the container leaves the epoch: whatever runs long looks at it now and then."""
+        """Set once the container leaves the epoch: long work looks at it now and then."""
         self.paths = JobPaths(config.job.name, config.job.id)
         self.objects = objects or open_job_root(config.job)
         self._roots = BackendRoots(config, self.objects)
         self.folders = StoreFolders(config, self.stores, base, container, epoch)
         self.writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix=f"write-{epoch}")
-        """For what engines write behind."""
+        """For write-behind engines."""
         self._backends = BackendPools.for_tasks(tasks, str(epoch))
         self._damaged: dict[str, set[str]] = defaultdict(set)
-        """By backend: what restores have found to be damaged."""
 
     def pool(self, name: str, least: int) -> ThreadPoolExecutor:
-        """A pool for work on all tasks; whoever asks for it shuts it down."""
+        """A pool for work on all tasks. The caller shuts it down."""
         size = min(max(2 * self.tasks, least), _MAX_POOL)
         return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self.epoch}")
 
@@ -97,7 +94,6 @@ class EpochResources:
                 )
 
     def backend_context(self, backend: str, task: int, stores: tuple[str, ...]) -> BackendContext:
-        """What a backend is given for stores of a task."""
         metrics = self.metrics.of_task(task)
         return BackendContext(
             MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}"),
@@ -118,18 +114,18 @@ class EpochResources:
         )
 
     def standby_context(self, backend: str, task: int, store: str) -> BackendContext:
-        """What a backend is given for a standby, which counts apart, and damages nobody else's trust in an object."""
+        """The context of a standby's backend. It counts apart, and a damaged object does not affect others' trust in
+        it."""
         context = self.backend_context(backend, task, (store,))
         metrics = self.standby_metrics.of_task(task)
         objects = MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}")
         return replace(context, objects=objects, metrics=metrics, damaged=set())
 
     def stop_backends(self) -> None:
-        """Wait for what backends run in the background; what has not begun is cancelled."""
+        """Wait for running background work of backends, and cancel work that has not begun."""
         self._backends.close()
 
     def close(self) -> None:
-        """Release everything. Nothing uses it any more."""
         self.leaving.set()
         self._backends.close()
         self.writers.shutdown()

@@ -1,4 +1,4 @@
-"""Where the stores of a container's tasks lie on this host, and how they are opened."""
+"""The folders of a container's stores on this host, and the engines over them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,13 @@ class StoreFolders:
         self._epoch = epoch
         self._copies: dict[tuple[str, int], LocalCopies] = {}
         self._adopted: dict[tuple[str, int], Path] = {}
-        """Working copies that were a standby's, and are where that had them."""
+        """Working copies that were a standby's, and stay in its folder."""
 
     def of_store(self, store: str) -> Path:
-        """The folder of a store, all tasks."""
         return self.base / store
 
     def live(self, store: str, task: int) -> Path:
-        """The working copy's folder. Nothing an older epoch left in its place stays."""
+        """The working copy's folder, without the remains of an older epoch."""
         folder = self._folder(store, task)
         for pattern in ("live-*", "making-*"):
             for path in folder.glob(pattern):
@@ -48,30 +47,27 @@ class StoreFolders:
         return folder / f"live-{self._epoch}-{self._container}"
 
     def adopt(self, store: str, task: int, directory: Path) -> None:
-        """A folder is the working copy, and is removed as such."""
+        """Make a folder the working copy. It is removed as such."""
         self._adopted[store, task] = directory
 
     def making(self, store: str, task: int, checkpoint_id: CheckpointId) -> Path:
-        """The folder of a copy for one commit."""
         return self._folder(store, task) / f"making-{self._epoch}-{self._container}-{checkpoint_id}"
 
     def copies(self, store: str, task: int) -> LocalCopies:
-        """The copies that stay."""
         place = (store, task)
         if place not in self._copies:
             self._copies[place] = LocalCopies(self._folder(store, task))
         return self._copies[place]
 
     def open(self, store: str, directory: Path, *, read_only: bool = False) -> Engine:
-        """The store's engine over a folder."""
         return open_engine(self._config.store(store), directory, read_only=read_only)
 
     def open_restored(self, store: str, directory: Path) -> Engine:
-        """The store's engine over a folder that a restore has filled, whatever kind of engine its files are of."""
+        """The store's engine over a folder that a restore has filled, whatever kind of engine wrote the files."""
         return open_restored(self._config.store(store), directory)
 
     def remove_live(self, store: str, task: int) -> None:
-        """Remove the working copy and what was being made; they are never read again."""
+        """Remove the working copy and unfinished copies; they are never read again."""
         folder = self._folder(store, task)
         adopted = self._adopted.pop((store, task), None)
         if adopted is not None:
@@ -81,7 +77,6 @@ class StoreFolders:
                 shutil.rmtree(path, ignore_errors=True)
 
     def remove_all_live(self, tasks: Iterable[int]) -> None:
-        """Remove those of all stores of the tasks."""
         for task in tasks:
             for store in self.stores:
                 self.remove_live(store, task)

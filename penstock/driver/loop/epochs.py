@@ -26,7 +26,7 @@ from penstock.standby.driver.followers import follow
 from penstock.start.prepare import PreparedJob
 from penstock.tables.driver.run import Tables
 from penstock.wire.calls import WIND_DOWN
-from penstock.wire.ports import BatchRunner, Fleet, Opening
+from penstock.wire.ports import BatchRunner, EpochOpening, Fleet
 from penstock.wire.protocol import WindDown
 
 logger = logging.getLogger(__name__)
@@ -181,14 +181,14 @@ class Epochs:
             follow(self._fleet, epoch, opening.checkpoint_id, opening.markers)
         return replace(boundary, next_due=earliest(next_due.values()))
 
-    def _opening(self, origin: Origin, boundary: Boundary) -> Opening:
+    def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:
         epoch, last_ended = self.claim.epoch, boundary.batch
         if isinstance(origin, Nothing):
-            return Opening(epoch, last_ended, None, {}, ())
+            return EpochOpening(epoch, last_ended, None, {}, ())
         record = origin.record
         if isinstance(origin, FromRecord):
-            return Opening(epoch, last_ended, str(record.id), self._job.markers_of(origin), origin.restored)
-        return Opening(epoch, last_ended, str(record.id), {}, ())
+            return EpochOpening(epoch, last_ended, str(record.id), self._job.markers_of(origin), origin.restored)
+        return EpochOpening(epoch, last_ended, str(record.id), {}, ())
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:
         """The start checkpoint, then the startpoints that it took are deleted.

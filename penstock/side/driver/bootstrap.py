@@ -15,7 +15,7 @@ from penstock.errors import ContainerLostError
 from penstock.graph.specs import ApplicationGraph
 from penstock.wire.calls import BOOTSTRAP
 from penstock.wire.ports import Fleet
-from penstock.wire.protocol import Bootstrap, Bootstrapped
+from penstock.wire.protocol import Bootstrap, BootstrapState
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 5.0
@@ -60,10 +60,10 @@ class _Watch:
     def __init__(self, waits: SideBootstrap) -> None:
         self._waits = waits
         self._lock = threading.Lock()
-        self._answers: dict[str, Bootstrapped] = {}
+        self._answers: dict[str, BootstrapState] = {}
         self._began = self._logged = waits.clock.monotonic()
 
-    def answered(self, container: str, answer: Bootstrapped) -> None:
+    def answered(self, container: str, answer: BootstrapState) -> None:
         """A container is so far. Called by several threads. Raises ContainerLostError if the run is to end."""
         waits = self._waits
         if waits.stop.graceful.is_set():
@@ -79,7 +79,7 @@ class _Watch:
                 logger.info("catching up side inputs: %s", progress)
 
 
-def bootstrap_progress(answers: Mapping[str, Bootstrapped], seconds: float) -> BootstrapProgress:
+def bootstrap_progress(answers: Mapping[str, BootstrapState], seconds: float) -> BootstrapProgress:
     """How far all containers are, after so many seconds."""
     stores = sorted({store for answer in answers.values() for store in answer.total})
     found = {

@@ -1,7 +1,7 @@
 """A batch as one Spark job with one lineage: read, exchange, process, ... , write; the action collects the reports.
 
-It is made of RDDs of raw frames. What SQL would do for a batch, it would repeat for each: plan it, generate code and
-compile that. Here the JVM moves frames and schedules, nothing else.
+It is made of RDDs of raw frames. SQL would plan each batch, generate code for it and compile that code. Here the JVM
+moves frames and schedules, nothing else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BatchPlan:
     containers: tuple[ContainerStage, ...]
     sink: SinkStage | None
     rows: PacketRdd | None = None
-    """What comes into the source; None: nothing does, it reads portions."""
+    """The input of stage 0; None: stage 0 reads portions of streams."""
 
 
 def run_batch(context: SparkContext, topology: Topology, lanes: Sequence[Lane], plan: BatchPlan) -> list[Report]:

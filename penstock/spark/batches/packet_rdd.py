@@ -1,4 +1,4 @@
-"""RDDs of frames, made in the JVM directly: what a batch of a job consists of for Spark.
+"""RDDs of frames, made in the JVM directly: the Spark side of a batch of a job.
 
 PySpark asks the JVM some twenty things for each transformation, pickles nested functions by value, and has the JVM read
 the byte code of whole classes for each closure. Building the RDDs of a small batch took it a sixth of the batch's time.
@@ -23,10 +23,10 @@ from penstock.spark.workers.frames import Frames, FramesByLane
 from penstock.spark.workers.worker import ByLane
 
 Step = Callable[[Iterable[Any]], Iterator[Any]]
-"""What a Python worker does with a partition."""
+"""A function that a Python worker applies to a partition."""
 
 _BROADCAST_BYTES = 1 << 20
-"""A longer command is a broadcast variable, as in PySpark: otherwise every task would carry a copy."""
+"""A longer command becomes a broadcast variable, as in PySpark: otherwise every task would carry a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +35,32 @@ class PacketRdd:
 
     jvm: JvmRdds
     parent: Any
-    """The JVM's RDD that the steps read."""
     steps: tuple[Step, ...] = ()
     reads: Serializer = field(default_factory=Frames)
-    """How the first step gets the parent's frames."""
+    """Reads the parent's frames for the first step."""
 
     @classmethod
     def of(cls, context: SparkContext, parent: Any, reads: Serializer) -> PacketRdd:
-        """The frames of an RDD of the JVM, arrays of bytes that are no packets yet."""
+        """The frames of an RDD of the JVM: arrays of bytes that are no packets yet."""
         return cls(jvm_rdds(context), parent, reads=reads)
 
     @classmethod
     def empty(cls, context: SparkContext, partitions: int) -> PacketRdd:
-        """Partitions for a source stage to fill."""
         jvm = jvm_rdds(context)
         return cls(jvm, jvm.empty(partitions))
 
     def map_partitions(self, step: Step) -> PacketRdd:
-        """With one more step. Steps without an exchange between them run in one worker."""
+        """Add a step. Steps without an exchange between them run in one worker."""
         return replace(self, steps=(*self.steps, step))
 
     def exchange(self, lane_of: Sequence[int], lanes: int) -> PacketRdd:
-        """Every packet in the partition of its task's lane; `lane_of` has the lane of each task."""
+        """Move every packet to the partition of its task's lane; `lane_of` has the lane of each task."""
         steps: tuple[Step, ...] = (*self.steps, ByLane(tuple(lane_of)))
         frames = self.jvm.in_python(self.parent, steps, FramesByLane(), self.reads)
         return PacketRdd(self.jvm, self.jvm.shuffled(frames, lanes))
 
     def collect(self) -> list[pa.RecordBatch]:
-        """Run the job. Returns the batches that its last stage yields; raises what Spark raises."""
+        """Run the job. Returns the batches of its last stage; raises Spark's errors."""
         frames = self.jvm.in_python(self.parent, self.steps, Frames(), self.reads)
         serve = self.jvm.python_rdd_object.collectAndServe(frames)
         with _load_from_socket(serve, Frames()) as batches:
@@ -119,7 +117,7 @@ class JvmRdds:
         return self._empty[partitions]
 
     def in_python(self, parent: Any, steps: tuple[Step, ...], serializer: Serializer, reads: Serializer) -> Any:
-        """The RDD of what the steps, in a Python worker, make of the parent's frames."""
+        """The RDD that results from the steps, in a Python worker, over the parent's frames."""
         context, function = self._context, _Steps(steps)
         pickled = pickle.dumps((function, None, reads, serializer), pickle.HIGHEST_PROTOCOL)
         if len(pickled) > _BROADCAST_BYTES:
@@ -161,7 +159,6 @@ class JvmRdds:
         return field.get(values), [False] * (parameters - 4)  # without the parent, the function and two types
 
     def _shipped(self) -> Any:
-        """Files that `SparkContext.addPyFile` has added by now."""
         known = self._context._python_includes or []  # noqa: SLF001
         if self._included != len(known):
             self._includes, self._included = self._array_list(), len(known)
@@ -172,5 +169,4 @@ class JvmRdds:
 
 @lru_cache(maxsize=1)
 def jvm_rdds(context: SparkContext) -> JvmRdds:
-    """The one of this context."""
     return JvmRdds(context)

@@ -34,19 +34,18 @@ _LOOK_SECONDS = 0.02
 
 
 class SparkJobs(Protocol):
-    """How the Spark jobs of a run are found and cancelled."""
+    """Finds and cancels the Spark jobs of a run."""
 
     def enter(self) -> None:
-        """This thread submits the run's next Spark job. Raises RunBrokenError if none may be submitted any more."""
+        """Register this thread as the submitter of the run's next Spark job. Raises RunBrokenError if no more may be
+        submitted."""
         ...
 
     def cancel(self) -> None:
-        """Cancel those that run, from any thread."""
+        """Cancel the running ones, from any thread."""
         ...
 
-    def ids(self) -> Sequence[int]:
-        """The ids of those that Spark remembers."""
-        ...
+    def ids(self) -> Sequence[int]: ...
 
 
 class JobGroup:
@@ -58,17 +57,14 @@ class JobGroup:
         self._entered = False
 
     def enter(self) -> None:
-        """See `SparkJobs`."""
         if not self._entered:  # a property of this thread
             self._context.setJobGroup(self._group, self._description, interruptOnCancel=True)
             self._entered = True
 
     def cancel(self) -> None:
-        """See `SparkJobs`."""
         self._context.cancelJobGroup(self._group)
 
     def ids(self) -> Sequence[int]:
-        """See `SparkJobs`."""
         return self._context.statusTracker().getJobIdsForGroup(self._group)
 
 
@@ -93,10 +89,9 @@ class SparkRunner:
         name = job.paths.root
         self._jobs = jobs or JobGroup(context, f"penstock-{name}-{job.claim.run_id}", f"Penstock {name}")
         self._running = False
-        """Whether a Spark job runs, or is about to."""
+        """True while a Spark job runs, or is about to."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
-        """See `BatchRunner.run`."""
         self._jobs.enter()
         lanes = self._directory.lanes()
         try:
@@ -123,11 +118,10 @@ class SparkRunner:
         )
 
     def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
-        """Stage 0 of the batch."""
         return SourceStage(self._shipment.worker_package, lanes, batch, ranges.by_task, epoch)
 
     def _rows(self) -> PacketRdd | None:
-        """What comes into stage 0; None: nothing."""
+        """The input of stage 0; None: there is none."""
         return None
 
     def cancel(self) -> None:
@@ -142,7 +136,7 @@ class SparkRunner:
             logger.debug("the Spark job was not cancelled: %s", error)
 
     def await_quiet(self) -> None:
-        """No task of an old job of this run may run beside what follows.
+        """Wait until no task of an old job of this run is running beside later work.
 
         Spark may need `spark.network.timeout` to notice that an executor has ended.
         """
@@ -170,19 +164,20 @@ class SparkRunner:
                 return
 
     def cancel_rest(self) -> None:
-        """Cancel what of the last Spark job still runs; asked to cancel nothing, Spark logs a warning."""
+        """Cancel the remaining tasks of the last Spark job, if there are any: Spark logs a warning when there is
+        nothing to cancel."""
         status = self._context.statusTracker()
         if set(self._jobs.ids()) & set(status.getActiveJobsIds()):
             self._cancel_group()
 
     def _quiet_timeout_s(self) -> float:
-        """As long as Spark takes to notice a lost executor, and some more."""
+        """A little longer than Spark takes to notice a lost executor."""
         jvm: Any = self._context._jvm  # noqa: SLF001
         text = self._context.getConf().get("spark.network.timeout", "120s")
         return float(jvm.org.apache.spark.network.util.JavaUtils.timeStringAsSec(text)) + _QUIET_SECONDS
 
     def waits_for(self) -> str:
-        """See `BatchRunner.waits_for`: whether the last of the running job's Spark stages has begun."""
+        """The outputs being written, in words, once the last of the running job's Spark stages has begun."""
         if not self._running or self._job.topology.sink is None:
             return ""
         try:
@@ -196,7 +191,7 @@ class SparkRunner:
         return writing_text(self._job.topology) if last and last.numActiveTasks else ""
 
     def _active_tasks(self) -> int:
-        """Tasks of the job's last Spark job that still run; the ones before had ended when it began."""
+        """Running tasks of the job's last Spark job; earlier jobs had ended when it began."""
         status = self._context.statusTracker()
         jobs = sorted(self._jobs.ids())[-1:]
         infos = [status.getJobInfo(job) for job in jobs]
@@ -204,5 +199,4 @@ class SparkRunner:
         return sum(stage.numActiveTasks for stage in stages if stage)
 
     def death(self, error: BaseException, last_checkpoint: str | None) -> PenstockError | None:
-        """See `BatchRunner.death`: whether Spark's JVM has died."""
         return spark_died(error, last_checkpoint)

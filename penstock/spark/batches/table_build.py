@@ -42,14 +42,14 @@ _WRITTEN = (
     "problem string, null_keys bigint"
 )
 _SHARE = 4
-"""A build beside batches takes at most one of so many slots."""
+"""A build beside batches takes at most one slot in this many."""
 _DELTA = "io.delta.sql.DeltaSparkSessionExtension"
 _LONGEST = 600
 _FOR_PEOPLE = ("AccessControlException", "UnsupportedFileSystemException", "IllegalArgumentException")
 
 
 class SparkTableBuilder:
-    """The `TableBuilder` of a job on Spark. The session is made when the first table is looked for."""
+    """The `TableBuilder` of a job on Spark. Its session is made when the first table is looked for."""
 
     def __init__(self, context: SparkContext, root: str, keys: RootKeys, paths: JobPaths) -> None:
         """
@@ -68,7 +68,6 @@ class SparkTableBuilder:
         self._cancelled = threading.Event()
 
     def markers(self, url: str) -> list[SourceFile]:
-        """See `SourceFolders`."""
         found: list[SourceFile] = []
         for pattern in (f"{{{MANIFEST},{SUCCESS}}}", f"*/{{{MANIFEST},{SUCCESS}}}"):
             with _explained(f"`{url}` cannot be listed"):
@@ -78,7 +77,6 @@ class SparkTableBuilder:
         return found
 
     def files(self, url: str) -> list[SourceFile]:
-        """See `SourceFolders`."""
         found: list[SourceFile] = []
         with _explained(f"`{url}` cannot be listed"):
             folder = self._path(url)
@@ -91,7 +89,6 @@ class SparkTableBuilder:
         return found
 
     def read(self, url: str) -> bytes:
-        """See `SourceFolders`."""
         with _explained(f"`{url}` cannot be read"):
             path = self._path(url)
             system = self._file_system(path)
@@ -104,7 +101,6 @@ class SparkTableBuilder:
                 stream.close()
 
     def build(self, request: BuildRequest) -> tuple[TableFile, ...]:
-        """See `TableBuilder`."""
         encoder = RowEncoder.of(request.spec, request.tasks)
         writer = _Writer(self._root, self._keys, self._paths, request.spec.name, request.build, encoder)
         if self._cancelled.is_set():
@@ -122,7 +118,6 @@ class SparkTableBuilder:
         return files_of([row.asDict() for row in written], encoder.key_columns)
 
     def cancel(self) -> None:
-        """See `TableBuilder`."""
         self._cancelled.set()
         try:
             self._context.cancelJobGroup(self._group)
@@ -130,7 +125,6 @@ class SparkTableBuilder:
             logger.debug("the build was not cancelled: %s", error)
 
     def _rows(self, request: BuildRequest) -> DataFrame:
-        """The rows of the source."""
         side, source = request.side, request.source
         reader = self._spark().read.format(side.format).options(**{**_strict(side), **side.options})
         if side.schema is not None:
@@ -151,7 +145,7 @@ class SparkTableBuilder:
             )
 
     def _width(self, request: BuildRequest) -> int:
-        """How many tasks of a stage run at the same time."""
+        """The number of tasks of a stage that run at the same time."""
         slots = sum(executor.slots for executor in live_executors(self._context)) or 1
         return slots if request.alone else max(1, slots // _SHARE)
 
@@ -181,7 +175,7 @@ class SparkTableBuilder:
 
     @contextmanager
     def _refusing(self, request: BuildRequest) -> Iterator[None]:
-        """What Spark raises, by what follows from it."""
+        """Turn Spark's errors into the error of the table that follows from them."""
         try:
             yield
         except AnalysisException as error:
@@ -215,7 +209,7 @@ class _Writer:
 
 @contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """What Hadoop's file systems raise, as an error of Penstock that begins with `what`."""
+    """Turn errors of Hadoop's file systems into an error of Penstock that begins with `what`."""
     try:
         yield
     except Py4JJavaError as error:
@@ -231,13 +225,12 @@ def _explained(what: str) -> Iterator[None]:
 
 
 def _first_line(error: Exception) -> str:
-    """Of what Spark says, that which names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     causes = [line for line in lines if "Caused by:" in line or "Error:" in line]
     return (causes[-1] if causes else lines[0] if lines else type(error).__name__)[:_LONGEST]
 
 
 def _strict(side: PushedTable) -> dict[str, str]:
-    """Options under which Spark refuses a file that does not fit. Its own defaults take the columns of CSV by position,
-    whatever the header says, and make null of what is not of a column's type."""
+    """Options under which Spark refuses a file that does not fit. Spark's defaults take the columns of CSV by position,
+    whatever the header says, and replace values of another type by null."""
     return {"mode": "FAILFAST", "enforceSchema": "false"} if side.format == "csv" else {}

@@ -1,4 +1,4 @@
-"""The containers of a run: starting them, which task is where, and calls to all of them."""
+"""The containers of a run: their start, their tasks, and calls to all of them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from penstock.retry import retry
 from penstock.spark.containers.callers import CallerIdentities
 from penstock.spark.containers.launch import ContainerLauncher
 from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
-from penstock.spark.containers.replacing import Replacing
+from penstock.spark.containers.replacing import ReplacementLaunch
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import pickled
 from penstock.spark.workers.worker import Lane
 from penstock.standby.driver.followers import moved_to, ready_standbys
-from penstock.wire.assignment import Assignment, Distance, Place, assign
+from penstock.wire.address import ContainerAddress, ContainerSpec
+from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign
 from penstock.wire.calls import (
     CLOSE,
     CLOSE_SECONDS,
@@ -37,23 +38,14 @@ from penstock.wire.calls import (
 )
 from penstock.wire.client import ContainerClient
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import Opening, ignore_answer
-from penstock.wire.protocol import (
-    ContainerAddress,
-    ContainerSpec,
-    EpochFailure,
-    Nothing,
-    OpenEpoch,
-    Request,
-    Restored,
-    StandbyState,
-)
+from penstock.wire.ports import EpochOpening, ignore_answer
+from penstock.wire.protocol import EpochFailure, NoArguments, OpenEpoch, OpenProgress, Request, StandbyState
 from penstock.wire.tls import TlsIdentity
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0
-"""How long the end waits for beats. Those of a container that was closed end at once, those of a host that is cut off
+"""Longest wait for last beats at the end. The beats of a closed container end at once, those of a host that is cut off
 do not."""
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -70,7 +62,7 @@ class ContainerDirectory:
     def __init__(
         self, context: SparkContext, config: JobConfig, spec: ContainerSpec, tasks: int, abort: threading.Event
     ) -> None:
-        """`abort`: nothing more is waited for once it is set."""
+        """`abort`: nothing is waited for once it is set."""
         self._context = context
         self._abort = abort
         self._config = config
@@ -82,18 +74,17 @@ class ContainerDirectory:
         self._standbys = config.job.standbys
         self._warned_of_near = False
         self._condemned: set[str] = set()
-        """Incarnations that count as lost, whether their processes know it or not."""
+        """Incarnations that count as lost, even if their processes do not know it."""
         self._past_metrics = Snapshot()
-        """What containers have counted that are lost."""
         self._metrics_lock = threading.Lock()
-        """A container is either among the clients or among the lost ones, for who adds up metrics."""
+        """Sums of metrics see each container once: among the clients, or among the lost ones."""
         self._losses = LossWatch(
             context, config.container, lambda: list(self._clients.values()), waits=not config.job.standbys
         )
         self._calls = ThreadPoolExecutor(max_workers=64, thread_name_prefix="container-call")
         self._launcher = ContainerLauncher(context, config.container, spec, self._calls, abort)
         self._set_callers()
-        self._replacing = Replacing(self._launcher, self._calls)
+        self._replacing = ReplacementLaunch(self._launcher, self._calls)
 
     def start(self, on_lost: Callable[[], None]) -> None:
         """Watch containers from now on. `on_lost` is called from another thread when one is lost."""
@@ -116,8 +107,8 @@ class ContainerDirectory:
                     self._drop(other)
 
     def ensure(self) -> None:
-        """Drop lost containers, start what is missing on the executors there are, and give every task a home. Where
-        standbys can take over, what is missing is started in the background, and comes with a later epoch.
+        """Drop lost containers, start missing ones on the present executors, and give every task a home. Where standbys
+        can take over, missing containers are started in the background, and come with a later epoch.
 
         Raises:
             ContainerLostError: a container did not start, or cannot be reached.
@@ -143,14 +134,14 @@ class ContainerDirectory:
 
     @property
     def tls(self) -> TlsIdentity | None:
-        """With what workers prove to containers who they are; None: in clear."""
+        """The identity that workers present to containers; None: calls are in clear."""
         return self._callers.current
 
     def _client(self, address: ContainerAddress) -> ContainerClient:
         return ContainerClient(address, self._spec.secret, self._callers.of(address.callers))
 
     def _set_callers(self) -> None:
-        """Containers that start from now on accept the newest identity of callers."""
+        """Make containers that start from now on accept the newest identity of callers."""
         if self._callers.current is not None:
             self._launcher.spec = replace(self._spec, callers=self._callers.current.certificate)
 
@@ -175,10 +166,10 @@ class ContainerDirectory:
             raise ContainerLostError("; ".join(failed))
 
     def newcomers(self) -> list[str]:
-        """The executors that have no container yet, and that none failed on. Asks Spark every few seconds only.
+        """The executors that have no container yet and had no failure. Asks Spark every few seconds only.
 
-        With standbys: the containers that were started in the background, and those whose standbys are ready for
-        tasks that are to be in them.
+        With standbys: the containers that were started in the background, or else those whose standbys are ready for
+        tasks that should move to them.
         """
         used = Counter(client.address.executor_id for client in self._clients.values())
         if not self._standbys:
@@ -217,16 +208,15 @@ class ContainerDirectory:
         self._warn_of_near_standbys()
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
-        """With the containers that there are now."""
         ready = self._assignment.standbys if everything_ready else ready_standbys(self.standby_states())
         return assign(self._tasks, self._assignment, self._places(), self._standbys, ready)
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, ContainerPlace]:
         addresses = [client.address for client in list(self._clients.values())]
-        return {each.container: Place(each.machine, each.executor_id, each.copies) for each in addresses}
+        return {each.container: ContainerPlace(each.machine, each.executor_id, each.copies) for each in addresses}
 
     def _warn_of_near_standbys(self) -> None:
-        """Once in a run: a standby on the same executor is lost with it."""
+        """Warn once in a run: a standby on the same executor is lost with it."""
         if not self._standbys or self._warned_of_near:
             return
         places, now = self._places(), self._assignment
@@ -246,7 +236,7 @@ class ContainerDirectory:
             )
 
     def lanes(self) -> tuple[Lane, ...]:
-        """Every container with the tasks that are in it.
+        """Every container with its tasks.
 
         Raises:
             ContainerLostError: the containers' certificates have become old, and one did not get another one.
@@ -263,11 +253,10 @@ class ContainerDirectory:
         return tuple(lane for lane in found if lane.tasks)
 
     def resident_bytes(self) -> int:
-        """Memory of all containers, as of their last beats."""
         return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)
 
     def processed_messages(self, batch: int) -> Mapping[int, int]:
-        """How many messages of the batch each stage with state has processed, as of the containers' last beats."""
+        """Messages of the batch that each stage with state has processed, as of the containers' last beats."""
         beats = [c.last_beat for c in list(self._clients.values())]
         found = Counter[int]()
         for beat in beats:
@@ -276,32 +265,28 @@ class ContainerDirectory:
         return dict(sorted(found.items()))
 
     def waits_for(self) -> str:
-        """See `Fleet.waits_for`."""
         beats = [
             c.last_beat for c in list(self._clients.values()) if c.last_beat is not None and c.last_beat.processing
         ]
         return max(beats, key=lambda beat: beat.stalled_ms).processing if beats else ""
 
     def standby_states(self) -> dict[str, list[StandbyState]]:
-        """See `Fleet.standby_states`."""
         beats = {name: client.last_beat for name, client in list(self._clients.items())}
         return {name: beat.standbys for name, beat in beats.items() if beat is not None and beat.standbys}
 
     def pending_bytes(self) -> int:
-        """What was written to stores since the last commit began, as of the containers' last beats."""
         return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
 
     def wants_commit(self) -> bool:
-        """See `Fleet`."""
         return any(c.last_beat.wants_commit for c in self._clients.values() if c.last_beat is not None)
 
     def metrics(self) -> Snapshot:
-        """The metrics of all containers, as of their last beats; of those that were lost, what they counted."""
+        """The metrics of all containers, as of their last beats; lost containers keep their last counters."""
         with self._metrics_lock:
             return self._past_metrics.merged(*(self._metrics_of(client) for client in list(self._clients.values())))
 
     def _metrics_of(self, client: ContainerClient) -> Snapshot:
-        """Its metrics, without the gauges of tasks that have left it."""
+        """The container's metrics, without the gauges of tasks that have left it."""
         own = f"container {client.address.container}"
         beat = client.last_beat
         memory = 0 if beat is None else beat.resident_bytes
@@ -315,14 +300,14 @@ class ContainerDirectory:
     # Calls to all.
 
     def open(
-        self, opening: Opening, package: JobPackage, progress: Callable[[int], None]
+        self, opening: EpochOpening, package: JobPackage, progress: Callable[[int], None]
     ) -> Mapping[int, Mapping[str, Due]]:
-        """Enter an epoch in every container, restoring all tasks in parallel. `progress` gets the bytes so far. Returns
-        by task and operator the times of the oldest timers."""
+        """Enter an epoch in every container, and restore all tasks in parallel. `progress` gets the bytes restored so
+        far. Returns, by task and operator, the times of the oldest timers."""
         data = pickled(package)
         restored: dict[str, int] = {}
 
-        def restoring(container: str, answer: Restored) -> None:
+        def restoring(container: str, answer: OpenProgress) -> None:
             restored[container] = answer.size_bytes
             progress(sum(restored.values()))
 
@@ -410,7 +395,7 @@ class ContainerDirectory:
             self._clients.setdefault(address.container, client)
         self._launcher.end(partial(self._close_unknown, epoch))
         alive = [client for client in self._clients.values() if client.lost is None]
-        futures = [self._calls.submit(client.ask, CLOSE, epoch, Nothing(), CLOSE_SECONDS) for client in alive]
+        futures = [self._calls.submit(client.ask, CLOSE, epoch, NoArguments(), CLOSE_SECONDS) for client in alive]
         for future in futures:
             try:
                 future.result()
@@ -425,12 +410,12 @@ class ContainerDirectory:
         self._losses.close()
 
     def _close_unknown(self, epoch: int, address: ContainerAddress) -> None:
-        """Close a container that was started when the run was to end already. From any thread."""
+        """Close a container whose start ended after the run was told to end. From any thread."""
         if address.container in self._clients or address.incarnation in self._condemned:
             return
         client = self._client(address)
         try:
-            client.ask(CLOSE, epoch, Nothing(), CLOSE_SECONDS)
+            client.ask(CLOSE, epoch, NoArguments(), CLOSE_SECONDS)
         except PenstockError as error:
             logger.info("a container did not close by itself: %s", error)
         finally:
@@ -440,33 +425,28 @@ class ContainerDirectory:
 
     @property
     def overdue(self) -> str | None:
-        """See `Fleet.overdue`."""
         return self._losses.overdue
 
     @property
     def side_failure(self) -> EpochFailure | None:
-        """See `Fleet.side_failure`."""
         beats = (client.last_beat for client in list(self._clients.values()))
         return next((beat.side_failure for beat in beats if beat is not None and beat.side_failure is not None), None)
 
     @property
     def side_troubles(self) -> frozenset[str]:
-        """See `Fleet.side_troubles`."""
         beats = [client.last_beat for client in list(self._clients.values())]
         return frozenset(text for beat in beats if beat is not None for text in beat.side_troubles)
 
     @property
     def any_lost(self) -> bool:
-        """Whether a container was lost since the last `ensure`."""
         return self._losses.lost.is_set()
 
     def loss(self, otherwise: str = "a container was lost") -> str:
-        """Which container was lost, and why."""
         return self._losses.loss(otherwise)
 
     def _all(self, call: Callable[[ContainerClient], T]) -> list[T]:
-        """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any
-        other error."""
+        """Call every container that the assignment concerns, at once. Waits for all; a loss is raised before any other
+        error."""
         busy = [client for name, client in self._clients.items() if self._assignment.concerns(name)]
         futures = {client.address.container: self._calls.submit(call, client) for client in busy}
         errors: list[BaseException] = []
@@ -480,7 +460,8 @@ class ContainerDirectory:
 
 
 def _wait(client: ContainerClient, future: Future[T], abort: threading.Event) -> BaseException | None:
-    """What the call ended with. One to a container that is lost meanwhile is left to its own deadline."""
+    """The error of a call; None if it succeeded. A call to a container that is lost meanwhile is left to its own
+    deadline."""
     while True:
         try:
             return future.exception(LOOK_SECONDS)

@@ -1,4 +1,4 @@
-"""The Python of an executor that cannot run Penstock: which modules it lacks, and what to do about it.
+"""The fault of an executor whose Python cannot run Penstock: the missing modules, and the remedy.
 
 Nothing that Spark repeats makes a module appear: the first such failure is reported, and not tried again.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.wire.protocol import ContainerSpec
+from penstock.wire.address import ContainerSpec
 
 _NO_MODULE = re.compile(r"No module named '?([\w.]+)'?")
 _OTHER_VERSION = re.compile(r"has different version: ([\d.]+) than that in driver: ([\d.]+)")
@@ -20,21 +20,21 @@ _NO_PYTHON = re.compile(r'Cannot run program "([^"]+)".*?: ((?:error=\d+, )?[^\n
 
 @dataclass(frozen=True, slots=True)
 class PythonFault:
-    """Why containers cannot run in an executor's Python."""
+    """The reason why containers cannot run in an executor's Python."""
 
     what: str
-    """What is wrong with it, as the rest of a sentence."""
+    """The fault, as the rest of a sentence."""
     python: str | None = None
-    """The path of its interpreter, on its host; None if it was not found out."""
+    """The path of the interpreter on its host; None if it is unknown."""
     host: str | None = None
-    """The name that its host gives itself; None if it was not found out."""
+    """The host's own name; None if it is unknown."""
 
     def text(self, where: str, python: str) -> str:
-        """What is wrong, where, and what to do.
+        """The fault, its place and the remedy.
 
         Args:
             where: the executor.
-            python: what Spark was to start, where the interpreter's path is not known.
+            python: the command that Spark was to start, where the interpreter's path is not known.
         """
         host = f" (host {self.host})" if self.host and self.host not in where else ""
         return (
@@ -46,8 +46,8 @@ class PythonFault:
 
 
 def fault_in(text: str) -> PythonFault | None:
-    """The fault of an executor's Python that made a Spark task or a container fail with this text; None if it failed
-    for another reason."""
+    """The fault of an executor's Python that made a Spark task or a container fail with this text; None for another
+    reason."""
     if found := _OTHER_VERSION.search(text):
         return PythonFault(f"is version {found[1]}, and the driver's is {found[2]}: both must be the same")
     if found := _NO_PYTHON.search(text):
@@ -73,8 +73,8 @@ class Launch:
 
 
 def starting(launch: Launch) -> Callable[[Iterable[Any]], Iterator[Any]]:
-    """What a Spark worker runs to start containers: it yields what `ensure_containers` returns, or one tuple if its
-    Python lacks something (`fault_of`).
+    """A function for a Spark worker that starts containers. It yields the results of `ensure_containers`, or one tuple
+    if the worker's Python lacks something (`fault_of`).
 
     The function is pickled by value and imports Penstock only when it runs. Otherwise a worker without Penstock could
     not even unpickle it, and Spark would repeat that, each time with a stack.
@@ -100,7 +100,8 @@ def starting(launch: Launch) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 
 def fault_of(answers: list[Any]) -> PythonFault | None:
-    """What a worker answered whose Python lacks something; None if it has started containers, or tried to."""
+    """The fault in the answer of a worker whose Python lacks something; None if it has started containers, or tried
+    to."""
     for answer in answers:
         if isinstance(answer, tuple):
             python, host, module, error = answer

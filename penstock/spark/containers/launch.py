@@ -1,4 +1,4 @@
-"""Starting containers on executors, and waiting for the executors there should be."""
+"""Starts containers on executors, and waits for executors."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from penstock.spark.session.executors import (
     rdd_on,
 )
 from penstock.spark.session.spark_errors import cause_of
-from penstock.wire.protocol import ContainerAddress, ContainerSpec, LaunchFailure
+from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 
 logger = logging.getLogger(__name__)
 _TRIES = 2
-"""How often containers may fail on an executor before others are preferred."""
+"""Failures of containers on an executor before others are preferred."""
 _SETTLE_SECONDS = 1.0
 _NEWCOMERS_SECONDS = 2.0
 _REPORT_SECONDS = 10.0
@@ -50,27 +50,27 @@ class ContainerLauncher:
         pool: ThreadPoolExecutor,
         abort: threading.Event,
     ) -> None:
-        """`abort`: nothing more is waited for once it is set."""
+        """`abort`: nothing is waited for once it is set."""
         self._context = context
         self._settings = settings
         self.spec = spec
-        """How containers are started from now on."""
+        """Used for every start from now on."""
         self._pool = pool
         self._abort = abort
         self._kept = KeptExecutors(context)
         self._expected = self._kept.number or configured_executors(context)
-        """How many executors there should be; None until that is known."""
+        """The expected number of executors; None until it is known."""
         self._started = False
         self._failures: Counter[str] = Counter()
         """By executor."""
         self._found: dict[str, ContainerAddress] = {}
-        """What was found the last time, by container."""
+        """Container → address, of the last search."""
         self._under_way: Answers = {}
-        """The launches that nobody waits for, because the run is to end."""
+        """Launches that nobody waits for, because the run is about to end."""
         self._ask_at = 0.0
 
     def await_containers(self, condemned: frozenset[str]) -> list[ContainerAddress]:
-        """Containers on the executors there are, as many as each has slots; none of the condemned incarnations.
+        """Containers on the present executors, one for each slot; none of the condemned incarnations.
 
         The first time it waits for all executors until `job.container.start.timeout.ms` has passed, later at most
         `container.lost.ms` for one that is missing. Without it, its tasks go to the others until it comes back
@@ -117,7 +117,7 @@ class ContainerLauncher:
         return list(found.values())
 
     def newcomers(self, used: Collection[str]) -> list[str]:
-        """The executors that are not used yet, and on which no container failed. Asks Spark every few seconds only."""
+        """The executors that are not used yet and had no failure. Asks Spark every few seconds only."""
         now = time.monotonic()
         if now < self._ask_at:
             return []
@@ -126,8 +126,8 @@ class ContainerLauncher:
         return found if self._kept.number is None else found[: max(0, self._kept.number - len(used))]
 
     def missing(self, used: Mapping[str, int]) -> bool:
-        """Whether an executor has fewer containers than slots, by the number of those that are used on it. Asks Spark
-        every few seconds only."""
+        """True if an executor has fewer containers than slots; `used` has the number of each. Asks Spark every few
+        seconds only."""
         now = time.monotonic()
         if now < self._ask_at:
             return False
@@ -135,14 +135,14 @@ class ContainerLauncher:
         return any(used.get(e.id, 0) < e.slots for e in self._usable(live_executors(self._context)))
 
     def count_failure(self, executor_id: str) -> None:
-        """A container on this executor did not start, or cannot be reached."""
+        """Count a container that did not start, or cannot be reached, against its executor."""
         self._failures[executor_id] += 1
         if self._failures[executor_id] == _TRIES and executor_id != LOCAL_ID:
             logger.error("no more containers are started on executor %s as long as there are others", executor_id)
 
     def end(self, close: Callable[[ContainerAddress], None]) -> None:
-        """The run ends. `close` gets the containers there are; those of a launch that nobody waits for once it has
-        started them, in another thread."""
+        """End the launches. `close` gets the present containers at once. It gets those of a launch that nobody waits
+        for when they have started, in another thread."""
         for address in list(self._found.values()):
             close(address)
         patience_s = self._settings.start_timeout_ms / 1000 + _CANCEL_SECONDS
@@ -153,22 +153,23 @@ class ContainerLauncher:
             future.add_done_callback(partial(_close_started, close, timer))
 
     def release(self) -> None:
-        """The containers are closed: Spark may remove their executors."""
+        """Let Spark remove the executors, because their containers are closed."""
         self._kept.release()
 
     def give_up(self, executor_id: str, reason: str) -> None:
-        """Nothing on the executor's host answers: Spark is not to wait for it."""
+        """Have Spark drop the executor, because nothing on its host answers."""
         if give_up_executor(self._context, executor_id, f"Penstock: {reason}"):
             logger.warning("Spark gives up executor %s, whose host does not answer (%s)", executor_id, reason)
 
     def _usable(self, executors: list[Executor]) -> list[Executor]:
-        """Without those that have failed too often, as long as there are others; and no more than are kept."""
+        """The executors without those that have failed too often, as long as there are others; no more than are
+        kept."""
         usable = [e for e in executors if self._failures[e.id] < _TRIES] or executors
         return sorted(usable, key=lambda e: e.id not in self._kept)[: self._kept.number]
 
     def _complete(self, executors: Sequence[Executor], found: Mapping[str, ContainerAddress], quiet_s: float) -> bool:
-        """Whether every executor has its containers. If nothing says how many there should be, as many as there are
-        once no more have come for a moment."""
+        """True if every executor has its containers. If the expected number is unknown, true once no more executors
+        have come for a moment."""
         complete = bool(executors) and _executors_of(found) >= {executor.id for executor in executors}
         if self._expected is None:
             return complete and quiet_s > _SETTLE_SECONDS
@@ -221,7 +222,7 @@ class ContainerLauncher:
                 found[answer.container] = answer
 
     def _refuse(self, executor: Executor, fault: PythonFault, *, others: bool) -> str:
-        """The executor's Python cannot run containers, and never will: it is not tried again. Returns what is wrong.
+        """Never try this executor again, because its Python cannot run containers. Returns the fault as text.
 
         A job that has run before goes on with the other executors, if there are any.
 
@@ -265,7 +266,7 @@ class ContainerLauncher:
         return answers
 
     def _await_answers(self, answers: Answers, deadline: float) -> None:
-        """Until all have answered, saying from time to time who has not."""
+        """Wait for all answers, and log from time to time which are missing."""
         report_at = time.monotonic() + _REPORT_SECONDS
         while slow := [executor for executor, future in answers.items() if not future.done()]:
             now = time.monotonic()
@@ -298,7 +299,7 @@ def _close_started(
 
 
 def _fault(answer: Future[list[ContainerAddress | LaunchFailure]]) -> PythonFault | None:
-    """What is wrong with the Python of an executor that has answered, or could not; None if nothing is."""
+    """The fault of the Python of an executor that has answered, or could not; None if there is none."""
     if not answer.done():
         return None
     if (error := answer.exception()) is not None:
@@ -308,7 +309,7 @@ def _fault(answer: Future[list[ContainerAddress | LaunchFailure]]) -> PythonFaul
 
 
 def _error(answer: Future[list[ContainerAddress | LaunchFailure]]) -> str | None:
-    """Why an executor has not answered; None if it has."""
+    """The reason why an executor has not answered; None if it has."""
     if not answer.done():
         return "it did not answer"
     error = answer.exception()

@@ -1,4 +1,4 @@
-"""Noticing that a container is lost: its beats break off or stop, or the application's code in it does not return."""
+"""Notices lost containers: their beats break off or stop, or the application's code in them does not return."""
 
 from __future__ import annotations
 
@@ -30,12 +30,11 @@ class LossWatch:
         *,
         waits: bool = True,
     ) -> None:
-        """`clients`: the containers that there are, asked again and again. `waits`: the report of a loss waits for what
-        its host knows about it; otherwise that is logged once it is known, because standbys take over at once."""
+        """`clients`: the present containers, asked again and again. `waits`: the report of a loss waits for the host's
+        knowledge of it; otherwise that is logged when it comes, because standbys take over at once."""
         self.lost = threading.Event()
-        """Whether a container was lost since somebody cleared it."""
         self.overdue: str | None = None
-        """What a container does that takes longer than it may, in words. The run fails with it."""
+        """A step in a container that exceeds its time limit, in words. The run fails with it."""
         self._context = context
         self._settings = settings
         self._clients = clients
@@ -51,19 +50,17 @@ class LossWatch:
         self._monitor.start()
 
     def stop(self) -> None:
-        """Containers that end from now on are not lost."""
+        """Stop watching: containers that end from now on are not lost."""
         self._stopping.set()
 
     def close(self) -> None:
-        """No inquiry is waited for."""
+        """End without waiting for inquiries."""
         self._inquiries.shutdown(wait=False, cancel_futures=True)
 
     def pause(self, seconds: float) -> None:
-        """Wait, unless the watch has stopped."""
         self._stopping.wait(seconds)
 
     def loss(self, otherwise: str) -> str:
-        """Which container was lost, and why."""
         self.lost.wait(LOOK_SECONDS)  # a call may break off a moment before the beats do
         deaths = ((c, c.death() if self._waits else c.death(wait=False)) for c in self._clients())
         found = ((c.address.container, death or c.lost) for c, death in deaths)
@@ -100,7 +97,7 @@ class LossWatch:
                     self.lose(client)
 
     def _look_for_overdue(self) -> None:
-        """A container that is stuck is asked nothing more: it would not answer before the end of its patience."""
+        """Containers that are stuck are asked no more: they would not answer before the end of their patience."""
         for client in self._clients():
             if client.lost is None and client.last_beat is not None and client.last_beat.overdue:
                 self.overdue = client.lost = client.last_beat.overdue

@@ -1,4 +1,4 @@
-"""Starting containers in the place of lost ones in the background, while standbys have their tasks."""
+"""Background starts of containers in the place of lost ones, while standbys have their tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Collection
 from concurrent.futures import CancelledError, Executor, Future, wait
 
 from penstock.spark.containers.launch import ContainerLauncher
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 
 logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 10.0
@@ -16,7 +16,7 @@ _END_SECONDS = 5.0
 _QUIET_SECONDS = 2.0
 
 
-class Replacing:
+class ReplacementLaunch:
     """One launch at a time. Used by the run loop's thread."""
 
     def __init__(self, launcher: ContainerLauncher, pool: Executor) -> None:
@@ -26,16 +26,16 @@ class Replacing:
         self._again_at = 0.0
 
     def begin(self, condemned: frozenset[str]) -> None:
-        """Start what is missing, unless that is under way, or has just failed."""
+        """Start missing containers, unless a launch is under way, or has just failed."""
         if self._launch is None and time.monotonic() >= self._again_at:
             self._launch = self._pool.submit(self._launcher.await_containers, condemned)
 
     def postpone(self) -> None:
-        """Standbys take over now: for a moment, no process that starts takes the machine from them."""
+        """Postpone a launch: for a moment, no starting process competes with the standbys that take over."""
         self._again_at = max(self._again_at, time.monotonic() + _QUIET_SECONDS)
 
     def started(self, condemned: Collection[str], known: Collection[str]) -> list[str]:
-        """The containers that were started and are not known yet, in words, once the launch has ended."""
+        """New containers of a launch that has ended, in words."""
         found = [] if self._launch is None or not self._launch.done() else self._found(self._launch)
         new = [a for a in found if a.container not in known and a.incarnation not in condemned]
         if not new and self._launch is not None and self._launch.done():
@@ -44,20 +44,19 @@ class Replacing:
         return [f"container {address.container}" for address in new]
 
     def take(self) -> list[ContainerAddress]:
-        """What a launch that has ended has started; nothing as long as one is under way."""
+        """The containers that an ended launch has started; none as long as one is under way."""
         if self._launch is None or not self._launch.done():
             return []
         launch, self._launch = self._launch, None
         return self._found(launch)
 
     def settle(self) -> None:
-        """Wait for a launch that is under way: the caller starts containers itself."""
+        """Wait for a launch that is under way, because the caller starts containers itself."""
         launch, self._launch = self._launch, None
         if launch is not None:
             self._found(launch)
 
     def end(self) -> list[ContainerAddress]:
-        """The run ends: what a launch has started by now, or in a moment."""
         launch, self._launch = self._launch, None
         if launch is None:
             return []

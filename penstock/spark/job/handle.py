@@ -22,8 +22,8 @@ from penstock.driver.show.progress import (
 from penstock.errors import NotFoundError
 from penstock.job.shown_outage import Outage
 from penstock.metrics.snapshot import Snapshot
-from penstock.spark.job.program_end import Running, stop_with_program
-from penstock.spark.job.stop_signals import Ending, count_end_of_program
+from penstock.spark.job.program_end import RunningWork, stop_with_program
+from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -66,9 +66,9 @@ class Job:
         self._drain: Callable[[], None] = lambda: None
         self._error: BaseException | None = None
         self._is_error_known = False
-        """Whether the program was given the error, or it was logged."""
-        self.ending = Ending()
-        """The job's end, and whether the program asks for it. For the launcher."""
+        """True once the program was given the error, or it was logged."""
+        self.ending = JobEnd()
+        """The job's end, for the launcher and for callers that wait for it."""
 
     def __repr__(self) -> str:
         batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
@@ -89,14 +89,14 @@ class Job:
         """Run the job on a separate thread. Called once, by the launcher.
 
         Args:
-            body: the run loop; what it raises is the job's error.
+            body: the run loop; its exception is the job's error.
             cancel: interrupts the Spark job of the running batch.
             drain: asks the run to drain.
         """
         self._cancel, self._drain = cancel, drain
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
         name, at_once = f"job {self.name}", partial(self.stop, wait=False)  # a second request
-        stop_with_program(Running(name, self.ending.done, self._end_with_program, at_once, self._report))
+        stop_with_program(RunningWork(name, self.ending.done, self._end_with_program, at_once, self._report))
 
     def _run(self, body: Callable[[], None]) -> None:
         try:
@@ -114,7 +114,7 @@ class Job:
             timeout_s: how long to wait, in seconds; None for as long as it takes.
 
         Returns:
-            Whether the job has ended.
+            True if the job has ended.
 
         Raises:
             PenstockError: the job failed; this is its error.
@@ -191,7 +191,7 @@ class Job:
 
     @property
     def is_active(self) -> bool:
-        """Whether the job is still running."""
+        """True while the job is running."""
         return not self.ending.look().is_set()
 
     @property
@@ -243,8 +243,8 @@ class Job:
 
     @property
     def drain_progress(self) -> DrainProgress | None:
-        """What each stage has processed since the request to drain, what is left, and what the running batch waits for.
-        Once the job has ended, the summary of the drain. None if the job does not drain.
+        """The messages that each stage has processed since the request to drain, the rest, and the running batch's
+        wait. Once the job has ended, the summary of the drain. None if the job does not drain.
 
         Example:
             >>> job.drain()  # doctest: +SKIP
@@ -255,8 +255,8 @@ class Job:
 
     @property
     def bootstrap_progress(self) -> BootstrapProgress | None:
-        """How many messages of the side inputs have been read, and of how many, while the phase is `bootstrapping`;
-        None otherwise.
+        """Messages of the side inputs that were read, and their total, while the phase is `bootstrapping`; None
+        otherwise.
 
         Example:
             >>> print(job.bootstrap_progress)  # doctest: +SKIP
@@ -305,11 +305,11 @@ class Job:
 
     @property
     def remaining_messages(self) -> int | None:
-        """How many messages are left until the job ends by itself; fewer where offsets have gaps. None if it runs until
-        it is stopped, and if an input is a folder, whose files are counted when they are read."""
+        """Messages left until the job ends by itself; fewer where offsets have gaps. None if it runs until it is
+        stopped, and if an input is a folder, whose files are counted when they are read."""
         return self._board.remaining
 
     @property
     def restored_bytes(self) -> int:
-        """How many bytes of state have been restored so far in the current epoch."""
+        """Bytes of state restored so far in the current epoch."""
         return self._board.restored_bytes

@@ -1,4 +1,4 @@
-"""Starting a job: configuration, lease, claim, Spark, containers, run loop, and taking it all down again."""
+"""The start of a job: configuration, lease, claim, Spark, containers, run loop; and its orderly end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, prepare
 from penstock.start.streams import JobStreams
 from penstock.tables.driver.builds import TableBuilds
-from penstock.wire.protocol import ContainerSpec
+from penstock.wire.address import ContainerSpec
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def run_application(
     from_checkpoint: str | None = None,
     reset_operators: Sequence[str] = (),
 ) -> Job:
-    """What `Application.run` does, which has the documentation."""
+    """Implements `Application.run`, which has the documentation."""
     _check_options(until, from_checkpoint, reset_operators)
     if drain and until is not None:
         raise ConfigError("a run that drains at its start reads nothing: leave out either the drain or `until`")
@@ -195,7 +195,7 @@ def _start(
 
 
 def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:
-    """What each container of a run is started with. Warns if secrets would cross the network in clear."""
+    """The spec of a run's containers. Warns if secrets would cross the network in clear."""
     config, host = job.config, _container_host(context)
     enabled = config.container.tls_enabled
     tls = host is None if enabled is None else enabled
@@ -213,6 +213,6 @@ def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) 
 
 
 def _container_host(context: SparkContext) -> str | None:
-    """Where containers listen: loopback if everything is on this machine, else at their executor's address."""
+    """The address on which containers listen: loopback if everything is on this machine, else their executor's."""
     master: Any = context.master
     return "127.0.0.1" if str(master).startswith("local") else None

@@ -1,4 +1,4 @@
-"""The end of a program whose jobs or queries still run: they are stopped while Python can do all that this needs."""
+"""The end of a program whose jobs or queries still run: it stops them while Python can do all that this needs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 _PATIENCE_SECONDS = 120.0
-"""How long the program waits for an orderly end, and then for one at once."""
+"""Time limit of an orderly end, and then of an end at once."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Running:
-    """A job or a query, and how to end it."""
+class RunningWork:
+    """A job or a query that the program's end must stop."""
 
     name: str
     ended: threading.Event
     stop: Callable[[], None]
-    """In an orderly way. Called in a thread, as the next one is: neither need return."""
+    """Orderly. Called in a thread, like `stop_at_once`: neither need return."""
     stop_at_once: Callable[[], None]
     report: Callable[[], None] = lambda: None
-    """Called last, also if it had ended before: the program will not ask any more how it ended."""
+    """Called last, even if it had ended before: the program will not ask again for the outcome."""
 
 
-def stop_with_program(running: Running) -> None:
-    """If it still runs when the main thread ends, stop it then."""
+def stop_with_program(running: RunningWork) -> None:
+    """Stop it when the main thread ends, if it still runs then."""
     for each in list(_running):
         if each.ended.is_set():
             _running.pop(each, None)
@@ -50,8 +50,7 @@ def _stop_all() -> None:
         each.report()
 
 
-def _await(running: list[Running], way: Callable[[Running], Callable[[], None]]) -> None:
-    """End those that have not ended in this way, and wait for them for a while."""
+def _await(running: list[RunningWork], way: Callable[[RunningWork], Callable[[], None]]) -> None:
     left = [each for each in running if not each.ended.is_set()]
     for each in left:
         threading.Thread(target=way(each), name="program-end", daemon=True).start()
@@ -60,7 +59,7 @@ def _await(running: list[Running], way: Callable[[Running], Callable[[], None]])
         each.ended.wait(max(0.0, deadline - time.monotonic()))
 
 
-_running: dict[Running, None] = {}
+_running: dict[RunningWork, None] = {}
 os.register_at_fork(after_in_child=_running.clear)  # they are the parent's
 # A function of `atexit` would come too late: no pool of threads takes anything any more when that is called.
 _at_end: Any = threading._register_atexit  # type: ignore[attr-defined]  # noqa: SLF001

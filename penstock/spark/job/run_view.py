@@ -1,4 +1,4 @@
-"""What there is to see of a running job, and logging it."""
+"""Views of a running job, and a log of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RATE_FROM_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A job at one moment. `total` is None while it is unknown, and for ever in a run without an end."""
+    """A job at one moment. `total` is None while it is unknown, and always in a run without an end."""
 
     phase: str
     done: int
@@ -36,19 +36,17 @@ class RunView:
     checkpoint: str | None
     restored_bytes: int
     behind: str = ""
-    """What the inputs hold and no batch has read, where `total` is not known."""
+    """Messages in the inputs that no batch has read, in words, where `total` is not known."""
     running: BatchProgress | None = None
-    """The batch that runs, once it has run for a while."""
+    """The running batch, once it has run for a while."""
     waits_for: str = ""
-    """What that batch waits for, if the run drains; the system that the run waits for, if one is away."""
+    """The wait of that batch if the run drains; the system that the run waits for, if one is away."""
     dead_letters: int = 0
     """Since the run began."""
     bootstrap: str = ""
-    """How far the side inputs are, while the first batch waits for them."""
 
     @property
     def phase_text(self) -> str:
-        """The phase, and how far a restore or the side inputs are, or what a drain waits for."""
         if self.bootstrap:
             return f"{self.phase} ({self.bootstrap})"
         if self.waits_for:
@@ -57,7 +55,6 @@ class RunView:
 
     @property
     def messages_text(self) -> str:
-        """Messages done, of how many, or how many are left; and dead letters."""
         dead = f", {counted(self.dead_letters, 'dead letter')}" if self.dead_letters else ""
         if self.total is not None:
             return f"{self.done:,} of {counted(self.total, 'message')}{dead}"
@@ -65,14 +62,14 @@ class RunView:
 
     @property
     def batch_text(self) -> str:
-        """The batch that runs and how far it is, or the last one that ended; empty before the first."""
+        """The running batch and its progress, or the last one that ended; empty before the first."""
         if self.running is not None:
             return str(self.running)
         return "" if self.batch is None else f"batch {self.batch}"
 
     @property
     def details(self) -> tuple[str, str, str]:
-        """Rate, batch and checkpoint; empty where there is none yet."""
+        """Rate, batch and checkpoint; empty before they exist."""
         return (
             "" if self.rate is None else f"{self.rate:,.0f}/s",
             self.batch_text,
@@ -95,7 +92,7 @@ class RecentRate:
         Args:
             now: on a monotonic clock, in seconds.
             read: the messages of all batches that have ended.
-            busy: whether a batch with messages runs. They count once it has ended, so the time until then does too.
+            busy: True if a batch with messages runs. They count once it has ended, so the time until then does too.
         """
         points = self._points
         if not read and not busy:
@@ -109,18 +106,16 @@ class RecentRate:
 
 
 class RunObserver:
-    """Looks at a job from its handle. Used by one thread."""
+    """Takes views of a job through its handle. Used by one thread."""
 
     def __init__(self, job: Job, clock: Callable[[], float] = time.monotonic) -> None:
         self._job = job
         self._clock = clock
         self._total: int | None = None
         self._running: tuple[int, float] = (-1, 0.0)
-        """The batch that ran at the last look, and since when."""
         self._rate = RecentRate()
 
     def look(self) -> RunView:
-        """The job now."""
         phase, remaining, progress = self._job.phase, self._job.remaining_messages, self._job.progress
         read = 0 if progress is None else progress.total_input_rows
         if remaining is not None:
@@ -157,7 +152,7 @@ class RunObserver:
 
 
 class ViewLog:
-    """Logs a job at INFO: when its phase changes, and every few seconds while there is something new to say."""
+    """Logs a job at INFO: when its phase changes, and every few seconds while there is news."""
 
     def __init__(self, log: logging.Logger, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
@@ -166,7 +161,6 @@ class ViewLog:
         self._shown_at = clock()
 
     def show(self, view: RunView) -> None:
-        """Log the view if it is time to."""
         new_phase = self._shown is None or view.phase != self._shown.phase
         due = self._clock() - self._shown_at >= _LOG_EVERY_S and view != self._shown
         if new_phase or due:
@@ -175,7 +169,6 @@ class ViewLog:
 
 
 def log_progress(job: Job) -> None:
-    """Log the job from a thread until it has ended."""
     log = logging.getLogger(PROGRESS_LOGGER)
     log.info("job %s started, run %s; the output of its tasks is in %s", job.name, job.run_id, job.log_directory)
 

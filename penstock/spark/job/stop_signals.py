@@ -1,4 +1,4 @@
-"""SIGTERM and Ctrl-C in a program that runs jobs: the first ends them with a last commit, the second at once."""
+"""SIGTERM and Ctrl-C in a program that runs jobs: the first ends the jobs with a last commit, the second at once."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NOT_CHOSEN = (signal.default_int_handler, signal.SIG_DFL, signal.SIG_IGN)
 
 
 @dataclass(slots=True)
-class Ending:
-    """The end of a job: whether it came, and whether the program's main thread looks for it."""
+class JobEnd:
+    """The end of a job. `awaited`: the program's main thread waits for it."""
 
     done: threading.Event = field(default_factory=threading.Event)
     awaited: bool = False
 
     def look(self) -> threading.Event:
-        """The event, for callers that ask for the end by a method of the job."""
+        """The event, for callers that wait for the end by a method of the job."""
         if threading.current_thread() is threading.main_thread():
             self.awaited = True
         return self.done
@@ -47,7 +47,7 @@ class StopCount:
         self._last = float("-inf")
 
     def signalled(self) -> bool:
-        """A signal came; False if it belongs to the one before."""
+        """Count a signal. Returns False if it belongs to the one before."""
         now = self._clock()
         new = now - self._last > _TOGETHER_SECONDS
         self._last = now
@@ -56,11 +56,11 @@ class StopCount:
 
 
 def former_handlers() -> dict[signal.Signals, Any] | None:
-    """What the signals do now, if this is the main thread and the program has no handlers for them. Ask before Spark's
-    start, which installs a handler for SIGINT.
+    """The present handlers of the signals, if this is the main thread and the program has none of its own; otherwise
+    None. Ask before Spark's start, which installs a handler for SIGINT.
 
-    A signal may be ignored, as SIGINT is in what a shell script starts in the background. It stays ignored, and the
-    other one stops the jobs.
+    A signal may be ignored, as SIGINT is in a background process of a shell script. It stays ignored, and the other one
+    stops the jobs.
     """
     if threading.current_thread() is not threading.main_thread():
         return None
@@ -70,35 +70,35 @@ def former_handlers() -> dict[signal.Signals, Any] | None:
     return found if all(handler in _NOT_CHOSEN for handler in found.values()) else None
 
 
-def stop_on_signals(job: Job, ending: Ending, former: dict[signal.Signals, Any]) -> None:
-    """From now on the signals stop the job. Main thread only."""
+def stop_on_signals(job: Job, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
+    """Stop the job on the signals from now on. Main thread only."""
     _handlers.add(job, ending, former)
 
 
 def count_end_of_program() -> None:
-    """The end of the program has asked its jobs to stop: the next signal is the second request."""
+    """Count the end of the program as the first request to stop: the next signal is the second one."""
     _handlers.count_request()
 
 
 def pass_on(number: int) -> None:
-    """A signal that came to the process which has started this one. A signal to the whole process group comes here
-    directly as well, and perhaps earlier: what is passed on never counts as a second request to stop."""
+    """Pass on a signal that came to the process which has started this one. A signal to the whole process group comes
+    here directly as well, and perhaps earlier: a signal that is passed on never counts as a second request to stop."""
     if not _handlers.stops:
         os.kill(os.getpid(), number)
 
 
 class _Handlers:
-    """What this process does on a signal, for all its jobs. The handler only hands the signal to a thread: whatever
-    the main thread holds when it is interrupted, a stopping job may need."""
+    """The reaction of this process to a signal, for all its jobs. The handler only hands the signal to a thread: a
+    stopping job may need a lock that the interrupted main thread holds."""
 
     def __init__(self) -> None:
         self.former: dict[signal.Signals, Any] = {}
-        self._jobs: list[tuple[Job, Ending]] = []
+        self._jobs: list[tuple[Job, JobEnd]] = []
         self._signals: SimpleQueue[tuple[signal.Signals, int]] = SimpleQueue()
         self._stops = StopCount()
         self._thread: threading.Thread | None = None
 
-    def add(self, job: Job, ending: Ending, former: dict[signal.Signals, Any]) -> None:
+    def add(self, job: Job, ending: JobEnd, former: dict[signal.Signals, Any]) -> None:
         self.former = dict(former)
         active = self._active()
         if not active:
@@ -111,12 +111,11 @@ class _Handlers:
             signal.signal(number, handler if handler is signal.SIG_IGN else self.on_signal)
 
     def count_request(self) -> None:
-        """The jobs were asked to stop without a signal."""
         self._stops.count = max(1, self._stops.count)
 
     @property
     def stops(self) -> bool:
-        """Whether jobs run that a signal, or the end of the program, has asked to stop."""
+        """True if jobs run that a signal, or the end of the program, has asked to stop."""
         return self._stops.count > 0 and bool(self._active())
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -131,7 +130,7 @@ class _Handlers:
             raise KeyboardInterrupt
         raise SystemExit(128 + number)
 
-    def _active(self) -> list[tuple[Job, Ending]]:
+    def _active(self) -> list[tuple[Job, JobEnd]]:
         return [(job, ending) for job, ending in self._jobs if not ending.done.is_set()]
 
     def _run(self) -> None:
@@ -148,8 +147,8 @@ class _Handlers:
                 threading.Thread(target=_leave, args=(active, number), name="penstock-leave", daemon=True).start()
 
 
-def _leave(stopped: list[tuple[Job, Ending]], number: signal.Signals) -> None:
-    """A program that waits for its jobs sees that they have ended; any other goes on as if the signal came now."""
+def _leave(stopped: list[tuple[Job, JobEnd]], number: signal.Signals) -> None:
+    """Let a program that waits for its jobs see their end; any other continues as if the signal came now."""
     for _, ending in stopped:
         ending.done.wait()
     main = threading.main_thread().ident

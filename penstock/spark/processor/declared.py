@@ -1,4 +1,4 @@
-"""What a processor declares in `init`: its state variables, as values that the plan of a job and its tasks use."""
+"""The state variables that a processor declares in `init`, as values for the plan of a job and its tasks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from penstock.errors import ConfigError
 Kind: TypeAlias = Literal["value", "list", "map"]
 TimeMode: TypeAlias = Literal["none", "processingtime", "eventtime"]
 ParseSchema: TypeAlias = Callable[[str], StructType]
-"""Makes a schema of its DDL text: on the driver Spark does."""
+"""Makes a schema of DDL text: on the driver Spark does."""
 
 _SAFE = "<>:,_.-()"
-"""What names and types have that needs no quoting in the text of a layout."""
+"""Characters of names and types that need no quoting in the text of a layout."""
 
 
 def time_mode(text: str) -> TimeMode:
-    """A time mode, however it is written. Raises ConfigError for another one."""
+    """A time mode, in any case. Raises ConfigError for another one."""
     modes: dict[str, TimeMode] = {"none": "none", "processingtime": "processingtime", "eventtime": "eventtime"}
     found = modes.get(text.lower())
     if found is None:
@@ -49,13 +49,11 @@ class Variable:
     kind: Kind
     name: str
     schema: StructType
-    """Of the values."""
     user_key: StructType | None = None
-    """Of the keys of a map."""
     ttl_ms: int | None = None
 
     def layout(self) -> str:
-        """The text that a checkpoint remembers: kind, version of the form in which it is stored, and schema. It has no
+        """The text that a checkpoint remembers: kind, version of the form in which it is stored, and schema. Without
         spaces."""
         of_key = "" if self.user_key is None else f"{_fields(self.user_key)};"
         ttl = "ttl;" if self.kind == "list" and self.ttl_ms is not None else ""
@@ -72,7 +70,7 @@ class Variable:
 
 
 class KeyBytes(Bytes):
-    """The keys of a state variable, as `KeyCodec` makes them."""
+    """The serde of a state variable's keys, which `KeyCodec` encodes."""
 
     def __init__(self, key: StructType) -> None:
         self._name = f"key-1({_fields(key)})"
@@ -87,26 +85,25 @@ def _fields(schema: StructType) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
-    """All that `init` declared."""
+class DeclaredVariables:
+    """Everything that `init` declared."""
 
     variables: tuple[Variable, ...] = ()
     schemas: Mapping[str, StructType] = field(default_factory=dict)
-    """The schemas that were given as text, by text."""
+    """DDL text → its schema."""
     deleted: tuple[Variable, ...] = ()
-    """Those that `init` declared and then deleted: there are none."""
+    """Variables that `init` declared and then deleted: they have no state."""
     forgotten: tuple[str, ...] = ()
-    """The names that `init` deletes: what the query kept under them before goes."""
+    """Names that `init` deletes: the query's earlier state under them is removed."""
 
     def stores(self, operator: str, key: StructType, mode: TimeMode) -> tuple[StoreSpec, ...]:
-        """The stores of the operator that runs the processor."""
         found = [variable.store(key) for variable in self.variables]
         if mode != "none":
             found.append(StoreSpec(timers_store(operator), Bytes(), OperatorBytes(f"timers-1({mode};{_fields(key)})")))
         return tuple(found)
 
 
-def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> Declared:
+def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) -> DeclaredVariables:
     """Call the processor's `init` as PySpark does on the driver before the first batch, then its `close`.
 
     Args:
@@ -121,17 +118,17 @@ def declare(processor: StatefulProcessor, mode: TimeMode, parse: ParseSchema) ->
     """
     plain, yielding = ("init", "handleInitialState", "close"), ("handleInputRows", "handleExpiredTimer")
     check_all(methods(processor, plain, yielding=yielding), "transform_with_state")
-    handle = Declaring(mode, parse)
+    handle = DeclaringHandle(mode, parse)
     calls: tuple[Callable[[], object], ...] = (partial(processor.init, handle), processor.close)
     for name, call in zip(("`init`", "`close`"), calls, strict=True):
         not_started(name, call())
-    return Declared(
+    return DeclaredVariables(
         tuple(handle.variables.values()), dict(handle.schemas), tuple(handle.deleted), tuple(sorted(handle.forgotten))
     )
 
 
-class Declaring(StatefulProcessorHandle):
-    """The handle that notes which variables a processor declares. Nothing can be read or written with it."""
+class DeclaringHandle(StatefulProcessorHandle):
+    """A handle that collects the variables that a processor declares. Nothing can be read or written with it."""
 
     def __init__(self, mode: TimeMode, parse: ParseSchema) -> None:
         self._mode = mode
@@ -142,13 +139,11 @@ class Declaring(StatefulProcessorHandle):
         self.schemas: dict[str, StructType] = {}
 
     def getValueState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ValueState:
-        """Declare a value."""
         variable = Variable("value", stateName, self._schema(schema), None, ttlDurationMs)
         found: ValueState = self._made(variable)
         return found
 
     def getListState(self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None) -> ListState:
-        """Declare a list."""
         found: ListState = self._made(Variable("list", stateName, self._schema(schema), None, ttlDurationMs))
         return found
 
@@ -159,28 +154,24 @@ class Declaring(StatefulProcessorHandle):
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> MapState:
-        """Declare a map."""
         key, value = self._schema(userKeySchema), self._schema(valueSchema)
         found: MapState = self._made(Variable("map", stateName, value, key, ttlDurationMs))
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
-        """Delete a variable: one that was declared, and one that the query had before."""
+        """Delete a variable, whether it was declared or the query had it before."""
         self.forgotten.add(stateName)
         variable = self.variables.pop(stateName, None)
         if variable is not None:
             self.deleted.append(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Not in `init`."""
         raise _not_in_init("register_timer")
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Not in `init`."""
         raise _not_in_init("delete_timer")
 
     def listTimers(self) -> Iterator[int]:
-        """Not in `init`."""
         raise _not_in_init("list_timers")
 
     def _schema(self, schema: StructType | str) -> StructType:
@@ -205,8 +196,8 @@ class Declaring(StatefulProcessorHandle):
 
 
 def deleted_variable(variable: Variable) -> Any:
-    """The object of a variable that `init` deleted: it has no state. As in PySpark, a list or a map can yet be iterated
-    over, and gives nothing."""
+    """The object of a variable that `init` deleted: it has no state. As in PySpark, a list or a map can still be
+    iterated over, and is empty."""
     return _object_of(variable, _NoState() if variable.kind == "value" else _NoEntries())
 
 
@@ -216,7 +207,7 @@ def _object_of(variable: Variable, client: Any) -> Any:
 
 
 class _NoState:
-    """What a variable without state asks for its values."""
+    """The state client of a variable without state."""
 
     def __getattr__(self, call: str) -> Any:
         def fail(name: str, *given: Any) -> Any:
@@ -226,7 +217,7 @@ class _NoState:
 
 
 class _NoEntries(_NoState):
-    """The same for a list or a map. These methods are what their iterators call."""
+    """The same for a list or a map. Their iterators call these methods."""
 
     def get(self, name: str, iterator: str) -> Any:
         raise StopIteration

@@ -14,18 +14,18 @@ from penstock.runtime.messages.packet import read_batch
 from penstock.spark.processor.values.keys import KeyCodec
 
 INITIAL = b"\x01"
-"""What a chunk of initial state begins with. A chunk of rows is a message of Arrow, which begins with FF."""
+"""First byte of a chunk of initial state. A chunk of rows is a message of Arrow, which begins with FF."""
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Rows in the order of their keys: those of one key together, in the order in which they came."""
+    """Rows in the order of their keys; rows of one key are in the order in which they came."""
 
     rows: pa.RecordBatch
     keys: Sequence[bytes]
-    """Each once, in the order in which they came first."""
+    """Each key once, in the order in which they came first."""
     ends: Sequence[int]
-    """By key, the number of the row behind its last one."""
+    """For each key, the index behind its last row."""
 
 
 def chunk(rows: pa.RecordBatch, *, initial: bool = False) -> bytes:
@@ -33,7 +33,7 @@ def chunk(rows: pa.RecordBatch, *, initial: bool = False) -> bytes:
 
     Args:
         rows: some rows, with the schema that both sides know.
-        initial: whether they are initial state.
+        initial: True if they are initial state.
     """
     data: bytes = rows.serialize().to_pybytes()
     return INITIAL + data if initial else data
@@ -46,7 +46,6 @@ def rows_of(chunks: Sequence[bytes], schema: pa.Schema) -> pa.RecordBatch:
 
 
 def grouped(rows: pa.RecordBatch, codec: KeyCodec) -> Groups:
-    """The rows by key."""
     if rows.num_rows == 0:
         return Groups(rows, [], [])
     found = codec.encode_columns(rows).dictionary_encode()

@@ -10,19 +10,18 @@ from pyspark.errors import PySparkRuntimeError
 from penstock.api.batch_task import BatchTaskContext
 from penstock.api.time.timers import timers_store
 from penstock.errors import ConfigError
-from penstock.spark.processor.declared import Declared, Declaring, TimeMode, Variable, deleted_variable
+from penstock.spark.processor.declared import DeclaredVariables, DeclaringHandle, TimeMode, Variable, deleted_variable
 from penstock.spark.processor.timers import ProcessorTimers
 from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.processor.variables import Current, StoredList, StoredMap, StoredValue
 
 
 class TaskState:
-    """What lives as long as a task: its stores, its timers and the objects of its state variables."""
+    """State with the lifetime of a task: its stores, its timers and the objects of its state variables."""
 
-    def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: Declared) -> None:
+    def __init__(self, context: BatchTaskContext, operator: str, mode: TimeMode, declared: DeclaredVariables) -> None:
         self.current = Current()
         self.now_ms = 0
-        """The batch time."""
         self.mode = mode
         self.declared = declared
         self.timers: ProcessorTimers | None = None
@@ -41,7 +40,7 @@ class TaskState:
         return StoredList(variable, StoredLists(store, variable.ttl_ms, lambda: self.now_ms), self.current)
 
     def object_of(self, variable: Variable) -> Any:
-        """The state variable. Raises ConfigError if `init` did not declare it when the query began."""
+        """Raises ConfigError if `init` did not declare the variable when the query began."""
         if self.variables.get(variable.name) != variable:
             was = self.variables.get(variable.name)
             raise ConfigError(
@@ -52,17 +51,16 @@ class TaskState:
         return self._objects[variable.name]
 
 
-class RunningHandle(Declaring):
+class RunningHandle(DeclaringHandle):
     """The handle of one batch."""
 
     def __init__(self, state: TaskState) -> None:
         super().__init__(state.mode, self._known_schema)
         self._state = state
         self._is_open = True
-        """Whether `init` runs."""
 
     def close_init(self) -> None:
-        """`init` has returned: variables can no longer be declared, and timers can be set."""
+        """End `init`: no more variables can be declared, and timers can be set."""
         self._is_open = False
 
     def _known_schema(self, text: str) -> Any:
@@ -75,7 +73,7 @@ class RunningHandle(Declaring):
         return found
 
     def deleteIfExists(self, stateName: str) -> None:
-        """See `Declaring`: what the query had before went when it began."""
+        """Forget the variable. The query's earlier state under the name was removed when the query began."""
         self._check_open("Error deleting state", "delete_if_exists")
         super().deleteIfExists(stateName)
 
@@ -96,11 +94,9 @@ class RunningHandle(Declaring):
         return self._state.object_of(variable)
 
     def registerTimer(self, expiryTimestampMs: int) -> None:
-        """Set a timer of the current key."""
         self._timers("register").register(self._key(), expiryTimestampMs)
 
     def deleteTimer(self, expiryTimestampMs: int) -> None:
-        """Forget a timer of the current key."""
         self._timers("delete").delete(self._key(), expiryTimestampMs)
 
     def listTimers(self) -> Iterator[int]:

@@ -37,7 +37,7 @@ def processor_operator(spec: ProcessorSpec, upstream: str) -> BatchTaskSpec:
 
 
 def add_processor(chunks: MessageStream[Any], spec: ProcessorSpec) -> MessageStream[Any]:
-    """The stream of what the processor makes of chunks, in the application that these are part of."""
+    """The stream of the processor's output for chunks, in the application of these chunks."""
     for store in processor_stores(spec):
         chunks._declared._stores[store.name] = store  # noqa: SLF001
     upstream = chunks._operator.id  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What a processor returns, checked against the output schema and gathered into chunks."""
+"""The output of a processor, checked against the output schema and gathered into chunks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from penstock.api.batch_task import Emit, KeyFailed
 from penstock.spark.processor.groups import chunk
 
 CHUNK = 32_768
-"""Rows of a chunk, about."""
+"""Rows of a chunk, approximately."""
 AT_ONCE = 2_048
-"""Rows that become columns at once, about: Python's garbage collector then has little to look through."""
+"""Rows that become columns at once, approximately: Python's garbage collector then has little to look through."""
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The schema of Arrow in which output rows are written: PySpark's own for the row form."""
+    """The Arrow schema of output rows: PySpark's own for the row form."""
     return pa.schema(list(to_arrow_type(schema, timezone="UTC", prefers_large_types=False)))
 
 
 class Chunks:
-    """Columns that are put together until they are worth a message."""
+    """Joins columns until they are worth a message."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit
@@ -33,21 +33,19 @@ class Chunks:
         self._rows = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Some more."""
         self._batches.append(batch)
         self._rows += batch.num_rows
         if self._rows >= CHUNK:
             self.flush()
 
     def flush(self) -> None:
-        """Send on what there is."""
         batches, self._batches, self._rows = self._batches, [], 0
         if batches:
             self._emit(None, chunk(pa.concat_batches(batches)))
 
 
 class RowOutput:
-    """Rows that a processor returned, which leave as columns."""
+    """Rows that a processor returned, sent on as columns."""
 
     def __init__(self, schema: StructType, emit: Emit) -> None:
         self._schema = arrow_schema(schema)
@@ -56,10 +54,10 @@ class RowOutput:
         self._rows: list[Any] = []
         self._chunks = Chunks(emit)
         self._calls: list[tuple[int, Any, str]] = []
-        """For each call that returned rows: how many rows there were before it, the key, and what was called."""
+        """For each call that returned rows: number of rows before it, key, name of the method."""
 
     def add(self, key: Any, called: str, rows: Iterable[Row]) -> None:
-        """What a call for a key returned, which is read now."""
+        """Take the result of a call for a key. It is read now."""
         found = self._rows
         before = len(found)
         try:
@@ -71,7 +69,7 @@ class RowOutput:
             self._convert()
 
     def flush(self) -> None:
-        """Send on what there is. Raises KeyFailed for a row that does not fit the schema."""
+        """Send the remaining rows. Raises KeyFailed for a row that does not fit the schema."""
         self._convert()
         self._chunks.flush()
 
@@ -95,7 +93,6 @@ class RowOutput:
         return pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=self._schema)
 
     def _blamed(self, rows: Sequence[Row], calls: Sequence[tuple[int, Any, str]], error: Exception) -> Exception:
-        """The failure of the first row that does not fit."""
         ends = [*(before for before, _, _ in calls[1:]), len(rows)]
         for (before, key, called), end in zip(calls, ends, strict=True):
             try:
@@ -114,7 +111,7 @@ def _misfit(error: Exception) -> Exception:
 
 
 def _have_fields(rows: Sequence[Any], names: tuple[str, ...]) -> bool:
-    """Whether all rows have exactly these fields, in this order."""
+    """True if all rows have exactly these fields, in this order."""
     if not all(issubclass(kind, Row) for kind in set(map(type, rows))):
         return False
     fields = [*map(getattr, rows, repeat("__fields__"), repeat(None))]  # lists, or Rows, which are tuples

@@ -1,4 +1,4 @@
-"""The processor as it is sent to containers."""
+"""The pickled form of a processor."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _OF_SPARK = (
     ),
     (b"pyspark.core.broadcast", "a broadcast variable", "Give the processor the value itself, as an attribute"),
 )
-"""What the pickled form of such an object names, what it is, and what to do in its place."""
+"""(part of its pickled form, its name, the remedy) of each object that works in tasks of Spark only."""
 
 
 def pickled(processor: StatefulProcessor) -> bytes:
-    """The processor, pickled. Raises ConfigError if it cannot be, which names what in it cannot, or if it uses what
-    works in tasks of Spark only."""
+    """The processor, pickled. Raises ConfigError, naming the part, if it cannot be pickled or uses an object that works
+    in tasks of Spark only."""
     try:
         data: bytes = cloudpickle.dumps(processor)
     except Exception as error:  # whatever the objects in it raise
@@ -42,7 +42,6 @@ def pickled(processor: StatefulProcessor) -> bytes:
 
 
 def _culprit(processor: StatefulProcessor) -> str:
-    """The first attribute or method that cannot be pickled."""
     for name, value in vars(processor).items():
         if not _can_be(value):
             return f"its attribute `{name}`, of type {type(value).__name__},"

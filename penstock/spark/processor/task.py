@@ -15,7 +15,7 @@ from pyspark.sql.types import Row, StructType
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.api.callbacks import not_started
 from penstock.api.time.watermarks import END_OF_TIME
-from penstock.spark.processor.declared import Declared, TimeMode
+from penstock.spark.processor.declared import DeclaredVariables, TimeMode
 from penstock.spark.processor.groups import INITIAL, Groups, grouped, not_late, rows_of
 from penstock.spark.processor.handle import RunningHandle, TaskState
 from penstock.spark.processor.outputs import RowOutput
@@ -25,36 +25,30 @@ from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.rows import Block, KeyedRows, as_rows, row_class
 
 Form: TypeAlias = Literal["row", "pandas"]
-"""What a processor gets and returns: Row objects, or DataFrames of pandas."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessorSpec:
-    """A processor, and what it is called with. Plain data, which is sent to the containers."""
+    """A processor and its arguments. Plain data, which is sent to the containers."""
 
     operator: str
-    """The id of the operator that runs it."""
     processor: bytes
-    """The processor, pickled: each batch has a new one, as in PySpark."""
-    declared: Declared
-    """What its `init` declared."""
+    """Pickled: each batch has a new one, as in PySpark."""
+    declared: DeclaredVariables
     key: StructType
-    """The schema of the grouping key: columns of the input."""
     input: pa.Schema
-    """The schema of the chunks."""
     output: StructType
     mode: TimeMode = "none"
     form: Form = "row"
     event_time: str | None = None
     """The column with the event time by which rows are late; None: no row is late."""
     initial: pa.Schema | None = None
-    """The schema of the chunks of initial state."""
     timezone: str = "UTC"
     """The session's, which the schemas of chunks have as well: processors get times in this zone."""
     checks_casts: bool = False
-    """Whether a value of a DataFrame that changes on its way into a column is an error."""
+    """True if a value of a DataFrame that changes on its way into a column is an error."""
     makes_decimals: bool = False
-    """Whether integers of a DataFrame become decimals where the output has these."""
+    """True if integers of a DataFrame become decimals where the output has decimals."""
 
 
 class ProcessorTask(BatchTask):
@@ -156,14 +150,12 @@ class _Run:
         state.now_ms = batch.time_ms
 
     def begin(self) -> None:
-        """Call `init`."""
         self._state.current.key = None
         handle = RunningHandle(self._state)
         self.processor.init(handle)
         handle.close_init()
 
     def handle(self, blocks: Iterable[Block]) -> None:
-        """Call `handleInputRows` for each key."""
         current, times = self._state.current, self._times
         handle, add = self.processor.handleInputRows, self.output.add
         for block in blocks:
@@ -179,7 +171,7 @@ class _Run:
 
     def handle_initial(self, before: KeyedRows, found: KeyedRows | None) -> None:
         """Call `handleInitialState` for each row of initial state, then `handleInputRows` for the rows of the key; then
-        for those of all other keys."""
+        the latter for those of all other keys."""
         handle: Callable[..., object] = self.processor.handleInitialState
         places = {} if found is None else {encoded: number for number, encoded in enumerate(found.encoded)}
         for block in before.blocks():
@@ -196,7 +188,6 @@ class _Run:
                 self.handle(found.blocks(first, end))
 
     def expire(self, timers: Any, until: int, codec: KeyCodec) -> None:
-        """Call `handleExpiredTimer` for each timer up to a time."""
         current, output = self._state.current, self.output
         for encoded, time_ms in self._context.watched(list(timers.expired(until))):
             key = codec.decode(encoded)
@@ -210,7 +201,6 @@ class _Run:
 
     @contextmanager
     def calls(self, what: str, key: Any = None) -> Iterator[None]:
-        """Whatever is raised is a failure of the processor's method."""
         try:
             yield
         except KeyFailed:
@@ -220,7 +210,7 @@ class _Run:
 
 
 def _runs(places: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Numbers in order as ranges."""
+    """Ascending numbers as ranges."""
     first = 0
     for number in range(1, len(places) + 1):
         if number == len(places) or places[number] != places[number - 1] + 1:

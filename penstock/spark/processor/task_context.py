@@ -1,4 +1,4 @@
-"""What `TaskContext.get()` returns in a processor, which runs in a container and in no task of Spark."""
+"""The `TaskContext.get()` of a processor, which runs in a container and in no task of Spark."""
 
 from __future__ import annotations
 
@@ -14,17 +14,16 @@ from penstock.errors import PenstockError
 _here = threading.local()
 _lock = threading.Lock()
 _running = 0
-"""How many threads process keys. PySpark has one context for a process, and a container runs several tasks at once."""
+"""Threads that process keys. PySpark has one context for a process, and a container runs several tasks at once."""
 
 
 class ProcessorContext(TaskContext):
-    """Knows the partition of the keys that the calling thread processes, and nothing of Spark."""
+    """A context that knows the partition of the keys that the calling thread processes, and nothing of Spark."""
 
     def __new__(cls) -> ProcessorContext:
         return object.__new__(cls)
 
     def partitionId(self) -> int:
-        """The partition."""
         partition: int | None = getattr(_here, "partition", None)
         if partition is None:
             raise PenstockError("TaskContext.get().partitionId() is known only in the thread that calls the processor")
@@ -47,7 +46,7 @@ for _name in ("stageId", "attemptNumber", "taskAttemptId", "getLocalProperty", "
 
 @contextmanager
 def task_context(partition: int) -> Iterator[None]:
-    """`TaskContext.get()` returns a context of this partition while the block runs, in this thread."""
+    """Make `TaskContext.get()` return a context of this partition while the block runs, in this thread."""
     global _running
     _here.partition = partition
     with _lock:

@@ -23,9 +23,8 @@ class ProcessorTimers:
         letter = domain[:1].encode()
         self._times, self._keys = BY_TIME + letter, BY_KEY + letter
         self._oldest: int | None = None
-        """No timer is before it; None: there is none."""
+        """No timer is earlier; None: there is none."""
         self._is_exact = False
-        """Whether there is a timer of exactly that time."""
 
     def register(self, key: bytes, time_ms: int) -> None:
         """Set a timer; nothing happens if it is set."""
@@ -39,7 +38,7 @@ class ProcessorTimers:
             self._oldest = time_ms
 
     def delete(self, key: bytes, time_ms: int) -> None:
-        """Forget a timer; nothing happens if it is not set."""
+        """Delete a timer; nothing happens if it is not set."""
         place = place_of(key, str(time_ms))
         by_key = self._keys + place
         if self._store.get(by_key) is None:
@@ -54,15 +53,15 @@ class ProcessorTimers:
         return sorted(time_of(time) for _, time in self._store.items(prefix=self._keys + place_of(key, "")))
 
     def expired(self, until_ms: int) -> Iterator[tuple[bytes, int]]:
-        """Keys and times of the timers up to a time, by time, then by key: those that are there now, whatever is set or
-        deleted meanwhile."""
+        """Keys and times of the timers up to a time, by time, then by key. Timers that are set or deleted meanwhile
+        make no difference."""
         behind = time_bytes(min(until_ms, END_OF_TIME - 1) + 1)
         for by_time, _ in self._store.range(self._times, self._times + behind):
             key, _ = key_and_name(by_time[NAMED:])
             yield key or b"", time_of(by_time[TIME])
 
     def oldest(self) -> int | None:
-        """The time of the first timer; None if there is none."""
+        """The time of the earliest timer; None if there is none."""
         if not self._is_exact:
             first = next(iter(self._store.items(prefix=self._times)), None)
             self._oldest = None if first is None else time_of(first[0][TIME])

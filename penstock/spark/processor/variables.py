@@ -38,20 +38,16 @@ class StoredValue(ValueState):
         self._encode, self._decode = codec.encode, codec.decode
 
     def exists(self) -> bool:
-        """Whether the key has a value."""
         return self._read(self._current.key) is not None  # type: ignore[arg-type]
 
     def get(self) -> tuple[Any, ...] | None:
-        """The key's value; None if it has none."""
         data = self._read(self._current.key)  # type: ignore[arg-type]
         return None if data is None else self._decode(data)
 
     def update(self, newValue: tuple[Any, ...]) -> None:
-        """Set the key's value."""
         self._write(self._current.key, self._encode(newValue))  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """Remove the key's value."""
         self._write(self._current.key, None)  # type: ignore[arg-type]
 
 
@@ -65,29 +61,24 @@ class StoredList(ListState):
         self._encode, self._decode = codec.encode, codec.decode
 
     def exists(self) -> bool:
-        """Whether the key's list has elements."""
         return self._lists.exists(self._current.key)  # type: ignore[arg-type]
 
     def get(self) -> Iterator[tuple[Any, ...]]:
-        """The elements, in order; as they are when the first one is taken."""
+        """The elements, as of the moment when the first one is taken."""
         decode = self._decode
         for data in self._lists.get(self._current.key):  # type: ignore[arg-type]
             yield decode(data)
 
     def put(self, newState: list[tuple[Any, ...]]) -> None:
-        """Replace the list."""
         self._lists.put(self._current.key, self._encoded(newState))  # type: ignore[arg-type]
 
     def appendValue(self, newState: tuple[Any, ...]) -> None:
-        """Add an element."""
         self._lists.append(self._current.key, [self._encode(newState)])  # type: ignore[arg-type]
 
     def appendList(self, newState: list[tuple[Any, ...]]) -> None:
-        """Add several elements."""
         self._lists.append(self._current.key, self._encoded(newState))  # type: ignore[arg-type]
 
     def clear(self) -> None:
-        """Remove the list."""
         self._lists.put(self._current.key, [])  # type: ignore[arg-type]
 
     def _encoded(self, rows: list[tuple[Any, ...]]) -> list[bytes]:
@@ -114,11 +105,9 @@ class StoredMap(MapState):
         self._encode_key, self._decode_key = keys.encode, keys.decode_from
 
     def exists(self) -> bool:
-        """Whether the key's map has entries."""
         return next(self._entries(), None) is not None
 
     def getValue(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The value under a key of the map; None if there is none."""
         data = self._read(self._current.key + self._encode_key(key))  # type: ignore[operator]
         if data is None:
             return None
@@ -127,33 +116,27 @@ class StoredMap(MapState):
         return row
 
     def containsKey(self, key: tuple[Any, ...]) -> bool:
-        """Whether the map has the key."""
         return self._read(self._current.key + self._encode_key(key)) is not None  # type: ignore[operator]
 
     def updateValue(self, key: tuple[Any, ...], value: tuple[Any, ...]) -> None:
-        """Set the value under a key of the map."""
         self._write(self._current.key + self._encode_key(key), self._encode(value))  # type: ignore[operator]
 
     def iterator(self) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-        """The entries, as they are when the first one is taken."""
+        """The entries, as of the moment when the first one is taken."""
         at, decode_key, decode = len(self._current.key), self._decode_key, self._decode  # type: ignore[arg-type]
         for key, data in self._entries():
             yield tuple(decode_key(key, at)[0]), decode(data)
 
     def keys(self) -> Iterator[tuple[Any, ...]]:
-        """The keys of the map."""
         return (key for key, _ in self.iterator())
 
     def values(self) -> Iterator[tuple[Any, ...]]:
-        """The values of the map."""
         return (value for _, value in self.iterator())
 
     def removeKey(self, key: tuple[Any, ...]) -> None:
-        """Remove a key of the map, if it is there."""
         self._write(self._current.key + self._encode_key(key), None)  # type: ignore[operator]
 
     def clear(self) -> None:
-        """Remove all entries."""
         for key, _ in list(self._entries()):
             self._write(key, None)
 

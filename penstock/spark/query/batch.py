@@ -17,7 +17,6 @@ class QueryBatch:
     number: int
 
     def is_active(self) -> bool:
-        """Whether the query has not been stopped."""
         found = self.spark.streams.get(self.query)
         return found is not None and found.isActive
 

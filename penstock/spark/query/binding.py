@@ -1,4 +1,4 @@
-"""Which query, and which of its batches, the state in a root belongs to. Pure."""
+"""The query and the batch that the state in a root belongs to. Pure."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from penstock.system.spark import queries_of
 from penstock.wording import listed
 
 FromCheckpoint: TypeAlias = Literal["matching"] | None
-"""Which checkpoint a query continues from whose checkpoint location was set back; None: from none."""
+"""The checkpoint that a query continues from if its checkpoint location was set back; None: none."""
 _OPTION = '`from_checkpoint="matching"`'
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QueryBatchRequest:
     """The batch that a query begins with."""
 
     query: str
     """The id of the query, which its checkpoint location keeps."""
     number: int
     plan: str = ""
-    """What tells the batch from others of its number; empty: that is not known."""
+    """Distinguishes the batch from others of its number; empty: not known."""
     before: str = ""
-    """The same of the batch before it."""
+    """The plan of the batch before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What the query continues from."""
+    """The state that the query continues from."""
 
     tasks: int | None = None
-    """How many tasks the job has; None: that is chosen now, because it has no checkpoint."""
+    """Number of tasks of the job; None: it is chosen now, because the job has no checkpoint."""
     record: CheckpointRecord | None = None
     """The checkpoint to go back to; None: the newest one."""
 
@@ -45,7 +45,7 @@ def bind(
     view: LogView,
     job: str,
     root: str,
-    asked: Asked,
+    asked: QueryBatchRequest,
     partitions: int | None,
     chosen: FromCheckpoint = None,
     *,
@@ -60,7 +60,7 @@ def bind(
         asked: the batch that the query begins with.
         partitions: how many tasks the program asks for.
         chosen: "matching": the retained checkpoint of the batch before, if the newest one does not fit.
-        begins_here: whether a job without any checkpoint may begin with a later batch than the first.
+        begins_here: True if a job without any checkpoint may begin with a later batch than the first.
 
     Raises:
         IncompatibleError: the state belongs to another query, is of another batch, or has another number of tasks.
@@ -98,8 +98,8 @@ def reached_batch(record: CheckpointRecord) -> int:
     return min(to_positions(record.next_offsets).values()) - 1
 
 
-def matching(retained: Sequence[CheckpointRecord], asked: Asked) -> CheckpointRecord | None:
-    """The newest of these checkpoints, oldest first, of the batch before the one that is asked for.
+def matching(retained: Sequence[CheckpointRecord], asked: QueryBatchRequest) -> CheckpointRecord | None:
+    """The newest of these checkpoints, oldest first, of the batch before the requested one.
 
     Never a later one, and neither one of a batch of that number from before the checkpoint location was set back.
     """
@@ -107,27 +107,28 @@ def matching(retained: Sequence[CheckpointRecord], asked: Asked) -> CheckpointRe
     return next((record for record in reversed([*own]) if _is_before(record, asked)), None)
 
 
-def _fits(latest: CheckpointRecord, asked: Asked) -> bool:
-    """Whether the batch follows on the newest checkpoint, or is the one of which that has the output."""
+def _fits(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
+    """True if the batch is the next after the newest checkpoint, or the batch that this checkpoint holds the output
+    of."""
     return _is_before(latest, asked) or _is_again(latest, asked)
 
 
-def _is_before(record: CheckpointRecord, asked: Asked) -> bool:
+def _is_before(record: CheckpointRecord, asked: QueryBatchRequest) -> bool:
     return reached_batch(record) == asked.number - 1 and _same(record, asked.before)
 
 
-def _is_again(latest: CheckpointRecord, asked: Asked) -> bool:
+def _is_again(latest: CheckpointRecord, asked: QueryBatchRequest) -> bool:
     has_output = latest.offered is None or latest.offered.has_output
     return reached_batch(latest) == asked.number and has_output and _same(latest, asked.plan)
 
 
 def _same(record: CheckpointRecord, plan: str) -> bool:
-    """Whether the record's batch is the planned one, as far as both are known."""
+    """True if the record's batch is the planned one, as far as both are known."""
     known = "" if record.offered is None else record.offered.plan
     return not known or not plan or known == plan
 
 
-def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
+def _no_state(job: str, root: str, asked: QueryBatchRequest) -> IncompatibleError:
     return IncompatibleError(
         f"the query {asked.query} asks for batch {asked.number}, and {root} has no state of job {job}: the state of "
         "the batches before was deleted, or is in another root, or under another name. Nothing was started. If the "
@@ -138,7 +139,7 @@ def _no_state(job: str, root: str, asked: Asked) -> IncompatibleError:
     )
 
 
-def _other_query(job: str, root: str, bound: str, asked: Asked) -> IncompatibleError:
+def _other_query(job: str, root: str, bound: str, asked: QueryBatchRequest) -> IncompatibleError:
     if asked.number == 0:
         how = (
             "This one is new: another query uses the same root and name, or its checkpoint location was changed or "
@@ -153,8 +154,7 @@ def _other_query(job: str, root: str, bound: str, asked: Asked) -> IncompatibleE
     )
 
 
-def _wrong_batch(job: str, latest: CheckpointRecord, asked: Asked, view: LogView) -> IncompatibleError:
-    """The query asks for a batch that does not follow on the newest checkpoint."""
+def _wrong_batch(job: str, latest: CheckpointRecord, asked: QueryBatchRequest, view: LogView) -> IncompatibleError:
     retained, faulty = view.restorable, bool(view.faults)
     reached, number = reached_batch(latest), asked.number
     if faulty:

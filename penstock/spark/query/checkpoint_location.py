@@ -28,7 +28,6 @@ class CheckpointLocation:
         self.url = str(self._root.toString())
 
     def get(self, key: str) -> bytes:
-        """See `CheckpointFiles`."""
         path = self._path(self._root, key)
         if not self._files.exists(path):
             raise NotFoundError(f"`{path.toString()}` does not exist")
@@ -40,15 +39,12 @@ class CheckpointLocation:
         return content
 
     def is_read(self) -> bool:
-        """See `OffsetLog.is_read`."""
         return self._log.is_read()
 
     def has_begun(self) -> bool:
-        """Whether the query has had a batch."""
         return bool(self._files.exists(self._path(self._root, "offsets")))
 
     def operators(self) -> list[int]:
-        """The stateful operators that Spark knows of."""
         state = self._path(self._root, "state")
         if not self._files.exists(state):
             return []
@@ -57,14 +53,13 @@ class CheckpointLocation:
         return sorted(each for each in known if self._files.exists(self._path(self._root, f"state/{each}/_metadata")))
 
     def set_aside(self, operator: int, batch: int) -> None:
-        """Let Spark forget that the query had a stateful operator: it refuses to continue without one otherwise. The
+        """Make Spark forget that the query had a stateful operator: it refuses to continue without one otherwise. The
         state remains."""
         below = f"state/{operator}/_metadata"
         if not self._files.rename(self._path(self._root, below), self._path(self._root, f"{below}.until-{batch}")):
             raise IncompatibleError(f"{self.url}: {below} could not be renamed")
 
     def list(self, prefix: str) -> list[str]:
-        """See `CheckpointFiles`."""
         folder = self._path(self._root, prefix)
         if not self._files.exists(folder):
             return []

@@ -17,7 +17,7 @@ _LOOK_SECONDS = 0.1
 class DrainedQuery:
     """Stops a query once Spark has committed the batch with which its job has drained.
 
-    Not before, because the handler is to get the rows of the batch; and from another thread, because a stop within the
+    Not before, because the handler should get the rows of the batch; and from another thread, because a stop within the
     handler would interrupt it.
     """
 

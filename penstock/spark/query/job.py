@@ -29,21 +29,20 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
 from penstock.job.shown_failure import LastWords, ShownFailure
-from penstock.job.stop_request import StopRequests
-from penstock.job.stop_request import StopWatch as RequestWatch
+from penstock.job.stop_request import StopRequests, StopWatch
 from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job.launch import container_spec, leave
 from penstock.spark.query.batch import QueryBatch
-from penstock.spark.query.binding import Asked, Binding, FromCheckpoint, bind
+from penstock.spark.query.binding import Binding, FromCheckpoint, QueryBatchRequest, bind
 from penstock.spark.query.drained import DrainedQuery
 from penstock.spark.query.offsets import OffsetLog
 from penstock.spark.query.outputs import OutputRows, RowWriter
 from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.spark.query.source import RowReader
-from penstock.spark.query.stopping import QueryStoppedError, StopWatch
+from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
@@ -58,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QueryInput:
-    """How the rows of a DataFrame become messages of the stream `spark.<name>`."""
+    """A conversion of a DataFrame's rows to messages of the stream `spark.<name>`."""
 
     name: str
     reader: RowReader
@@ -66,13 +65,12 @@ class QueryInput:
     """Makes the DataFrame that the job's first batch reads in place of the rows."""
 
     def of(self, rows: DataFrame, *, is_first: bool) -> DataFrame:
-        """The DataFrame that a batch reads."""
         return rows if self.first is None or not is_first else self.first(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class QueryOutput:
-    """How messages that are sent to `spark.<name>` become rows."""
+    """A conversion of messages that are sent to `spark.<name>` to rows."""
 
     name: str
     schema: StructType
@@ -80,8 +78,8 @@ class QueryOutput:
 
 
 def read_again(frames: Mapping[str, DataFrame]) -> None:
-    """Let Spark read the rows of a batch that is in the state already, and do nothing with them. Spark itself may have
-    lost what it learned of them: the event times, and the state of its own operators in the plan."""
+    """Let Spark read the rows of a batch that is in the state already, and ignore them. Spark itself may have lost
+    knowledge of them: the event times, and the state of its own operators in the plan."""
     for frame in frames.values():
         frame._jdf.queryExecution().toRdd().count()  # noqa: SLF001
 
@@ -110,7 +108,7 @@ class QueryJob:
             first: the batch that the query begins with.
             from_checkpoint: "matching": the retained checkpoint of the batch before, if the query's checkpoint location
                 was set back.
-            begins_here: whether a job without a checkpoint may begin with any batch of the query.
+            begins_here: True if a job without a checkpoint may begin with any batch of the query.
             wake: called when `next_due_ms` may have become earlier, from any thread.
 
         Raises:
@@ -126,7 +124,7 @@ class QueryJob:
         self._drained: DrainedQuery | None = None
         self._stop, self._board = StopRequest(), ProgressBoard()
         self._failed: BaseException | None = None
-        self._watch = StopWatch(self._stop)
+        self._watch = QueryStopWatch(self._stop)
         with ExitStack() as undo:
             undo.callback(self._watch.close)
             with self._watch.over(first.number, first.is_active):
@@ -141,7 +139,6 @@ class QueryJob:
         chosen: FromCheckpoint,
         undo: ExitStack,
     ) -> None:
-        """Take the job over: first its lease, then its containers."""
         config = self._config
         self._objects = open_job_root(config.job)
         undo.callback(self._objects.close)
@@ -171,10 +168,10 @@ class QueryJob:
         self._open(first, tenure, undo)
 
     def _bind(self, first: QueryBatch, partitions: int | None, chosen: FromCheckpoint) -> Binding:
-        """Find the state that the query continues, and say if it is not the newest one."""
+        """Find the state that the query continues, and log it if it is not the newest one."""
         number = first.number
         before = self._offsets.plan(number - 1) if number else ""
-        asked = Asked(first.query, number, self._offsets.plan(number), before)
+        asked = QueryBatchRequest(first.query, number, self._offsets.plan(number), before)
         try:
             view = self._log.read("raise" if chosen is None else "report")
         except CorruptError as error:
@@ -225,16 +222,15 @@ class QueryJob:
         self._loop.start()
         self._loop.watch_for_drains(self._wake)
         requests = StopRequests(self._objects, self._paths)
-        undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+        undo.callback(StopWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
 
     @property
     def tasks(self) -> int:
-        """How many tasks the job has."""
         return self._job.settings.tasks
 
     @property
     def state_operators(self) -> tuple[StateOperatorProgress, ...]:
-        """What the last batch that this job processed did to its state; nothing before that."""
+        """The changes that the last processed batch made to the state; empty before that."""
         return () if self._board.last is None else self._board.last.state_operators
 
     def run(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
@@ -268,7 +264,6 @@ class QueryJob:
             raise
 
     def _process(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> None:
-        """Until the record of the batch is in the log."""
         loop, is_first = self._loop, self._loop.boundary.batch == 0
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
         rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
@@ -292,7 +287,7 @@ class QueryJob:
             self._runner.offered = None
 
     def next_due_ms(self) -> int | None:
-        """When a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
+        """The time at which a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
         if self._drained is not None:
             return None
         if self._loop.drain_waits:
@@ -302,7 +297,7 @@ class QueryJob:
 
     @property
     def _schema(self) -> str:
-        """What tells the columns of the outputs from others."""
+        """Distinguishes the columns of the outputs from others."""
         columns = sorted((each.name, each.schema.json()) for each in self._outputs)
         return hashlib.sha256(repr(columns).encode()).hexdigest()
 
@@ -328,7 +323,7 @@ class QueryJob:
         return frames
 
     def close(self) -> None:
-        """Give the job back. The state is as of the last batch that was committed."""
+        """Give the job back. The state is as of the last committed batch."""
         with self._undo:
             if self._failed is not None:
                 self._words.say(self._failed)

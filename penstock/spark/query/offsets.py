@@ -1,4 +1,4 @@
-"""Spark's log of what each batch of a query reads: `offsets/` in the query's checkpoint location."""
+"""Spark's log of the offsets of a query's batches: `offsets/` in the query's checkpoint location."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from penstock.errors import PenstockError
 
 HEARTBEAT = "penstock.heartbeat"
-"""Names the offset of the source that makes batches without rows."""
+"""Marks the offset of the source that makes batches without rows."""
 _ADDED = f'\n{{"{HEARTBEAT}":-1}}'.encode()
 """The offset of this source in batches that were planned without it. The source itself counts from 0."""
 
@@ -34,14 +34,13 @@ class OffsetLog:
 
     @classmethod
     def of(cls, spark: SparkSession, query: str) -> OffsetLog:
-        """That of a query that runs, by its id."""
         running: Any = spark.streams.get(query)
         if running is None:
             raise PenstockError(f"the query {query} has ended")
         return cls(spark, str(running._jsq.streamingQuery().resolvedCheckpointRoot()))  # noqa: SLF001
 
     def newest(self) -> dict[int, bytes]:
-        """What it says of the last two batches that were begun, which are those that a start of Spark reads."""
+        """The entries of the last two batches that were begun, which a start of Spark reads."""
         if not self._files.exists(self._folder):
             return {}
         names = [str(each.getPath().getName()) for each in self._files.listStatus(self._folder)]
@@ -53,7 +52,7 @@ class OffsetLog:
         return json.loads(self._read(self._metadata))["id"] if self._files.exists(self._metadata) else None
 
     def is_read(self) -> bool:
-        """Whether the query runs in any session of this program."""
+        """True if the query runs in any session of this program."""
         query = self.query()
         return query is not None and bool(self._active.containsKey(self._jvm.java.util.UUID.fromString(query)))
 
@@ -79,13 +78,13 @@ class OffsetLog:
             raise
 
     def plan(self, batch: int) -> str:
-        """What tells a batch from every other one of its number: Spark writes once what it reads, and when it planned
-        that. Empty if the log does not have the batch."""
+        """Distinguishes a batch from every other one of its number: Spark writes once its offsets and the time of
+        planning. Empty if the log does not have the batch."""
         file = self._at(batch)
         return plan_of(self._read(file)) if self._files.exists(file) else ""
 
     def is_committed(self, batch: int) -> bool:
-        """Whether Spark will not ask for the batch again. May be called from any thread."""
+        """True if Spark will not ask for the batch again. May be called from any thread."""
         return bool(self._files.exists(self._path(self._commits, str(batch))))
 
     def _read(self, file: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""What a batch sent to a DataFrame, as a DataFrame: the rows are in the objects that the batch's record names."""
+"""The output of a batch as a DataFrame: the rows are in the objects that the batch's record names."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ from penstock.outbox.unpublished import OutboxObject
 from penstock.spark.workers.worker import hide_loaded
 
 IN_DRIVER_BYTES = 1 << 20
-"""So many bytes of rows the driver reads itself: a Spark job with a Python worker would take longer."""
+"""The driver itself reads at most this many bytes of rows: a Spark job with a Python worker would take longer."""
 
 
 class RowWriter(Protocol):
     """Makes rows of a job's messages. Sent to Spark's workers."""
 
-    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows of these messages."""
-        ...
+    def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +37,7 @@ class OutputRows:
 
     root: str
     keys: RootKeys
-    """Those of the root."""
     batch: int
-    """The query's."""
     stream: SystemStream
     schema: pa.Schema
     writer: RowWriter

@@ -29,9 +29,9 @@ class OfferedRows:
 
     rows: PacketRdd
     inputs: tuple[int, ...]
-    """By Spark partition, the number of the input that it has rows of."""
+    """For each Spark partition, the number of its input."""
     schemas: tuple[pa.Schema, ...]
-    """By the number of the input, how Spark sends its rows."""
+    """For each input, the schema in which Spark sends its rows."""
 
     @classmethod
     def of(cls, context: SparkContext, frames: Sequence[DataFrame], tasks: int) -> OfferedRows:
@@ -62,7 +62,6 @@ class OfferedRows:
         return cls(PacketRdd.of(context, union.rdd(), RawFrames()), tuple(inputs), schemas)
 
     def none(self, context: SparkContext) -> OfferedRows:
-        """No rows, of the same inputs."""
         return OfferedRows(PacketRdd.empty(context, 1), (0,), self.schemas)
 
 
@@ -77,21 +76,18 @@ class QueryJobs:
         self._tracker = context._jsc.sc().statusTracker()  # noqa: SLF001
 
     def enter(self) -> None:
-        """See `SparkJobs`."""
         if not self._is_active():
             raise RunBrokenError("the query was stopped")
         self._context.addJobTag(self._tag)
 
     def leave(self) -> None:
-        """What this thread submits next is not the run's."""
+        """Detach this thread: its next jobs are not the run's."""
         self._context.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """See `SparkJobs`."""
         self._context.cancelJobsWithTag(self._tag)
 
     def ids(self) -> Sequence[int]:
-        """See `SparkJobs`."""
         return list(self._tracker.getJobIdsForTag(self._tag))
 
 
@@ -99,9 +95,7 @@ class QueryRunner(SparkRunner):
     """The `BatchRunner` of a query."""
 
     readers: tuple[RowReader, ...] = ()
-    """By the number of the input."""
     offered: OfferedRows | None = None
-    """The rows of the batch that Spark handed over last."""
 
     def _source(self, epoch: int, lanes: tuple[Lane, ...], batch: Batch, ranges: BatchRanges) -> Step:
         package, tasks, offered = self._shipment.worker_package, self._job.settings.tasks, self._rows_now()

@@ -37,13 +37,13 @@ class QuerySource:
     package: PackedPackage
     batch: Batch
     portions: Mapping[int, Sequence[tuple[int, Portion]]]
-    """By task, the number of each input with the query's batch as a range."""
+    """For each task, the number of each input with the query's batch as a range."""
     tasks: int
     inputs: tuple[int, ...]
-    """By Spark partition, the number of the input that it has rows of."""
+    """For each Spark partition, the number of its input."""
     schemas: tuple[pa.Schema, ...]
     readers: tuple[RowReader, ...]
-    """By the number of the input, as the schemas."""
+    """For each input, like the schemas."""
 
     def __call__(self, frames: Iterable[pa.Buffer]) -> Iterator[pa.RecordBatch]:
         package = self.package.load()
@@ -78,11 +78,10 @@ class _Rows:
         self._mine: Portion | None = None
 
     def expect(self, task: int, portions: Sequence[tuple[int, Portion]]) -> None:
-        """The task comes next. Only the first one gets the rows."""
+        """Expect this task next. Only the first one gets the rows."""
         found = [portion for number, portion in portions if number == self._number]
         self._mine = found[0] if task == self._first and found else None
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
-        """The messages of the portion, as `InputReaders.read`."""
         if portion is self._mine:
             yield from self._reader.read(self._batches, portion.offsets.start, self._tasks)

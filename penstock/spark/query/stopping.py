@@ -1,4 +1,4 @@
-"""How a stop of the query reaches the batch that runs: Spark tells nobody, so the query is asked."""
+"""Passes a stop of the query to the running batch: Spark tells nobody, so the query is asked."""
 
 from __future__ import annotations
 
@@ -24,12 +24,11 @@ class QueryStoppedError(PenstockError):
         )
 
 
-class StopWatch:
+class QueryStopWatch:
     """Ends the run at once when the query is stopped in a batch, whatever the batch waits for."""
 
     def __init__(self, stop: StopRequest) -> None:
         self.cancel: Callable[[], None] = _nothing
-        """Cancels the Spark job that runs."""
         self._stop = stop
         self._is_active: Callable[[], bool] | None = None
         self._watches, self._closed = threading.Event(), threading.Event()
@@ -38,7 +37,7 @@ class StopWatch:
 
     @contextmanager
     def over(self, batch: int, is_active: Callable[[], bool]) -> Iterator[None]:
-        """While the block runs, look whether the query is active.
+        """Ask, while the block runs, if the query is active.
 
         Raises:
             QueryStoppedError: it was stopped; in the place of the error that its stop led to.
@@ -59,11 +58,10 @@ class StopWatch:
 
     @property
     def seen(self) -> bool:
-        """Whether the run was ended because the query was stopped."""
         return self._stop.immediate.is_set()
 
     def look(self) -> bool:
-        """Whether the query is active still. If it is not, the run ends."""
+        """True if the query is still active. If it is not, the run ends."""
         asked = self._is_active
         if asked is not None and not self.seen and not _is_active(asked):
             logger.info("the query was stopped: its batch ends at once")
@@ -73,7 +71,6 @@ class StopWatch:
         return not self.seen
 
     def close(self) -> None:
-        """End the thread."""
         self._closed.set()
         self._watches.set()
         self._thread.join()
@@ -86,8 +83,7 @@ class StopWatch:
             self.look()
 
 
-def _nothing() -> None:
-    """Nothing runs yet."""
+def _nothing() -> None: ...
 
 
 def _is_active(asked: Callable[[], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""The event-time watermark that Spark has in a query."""
+"""The event-time watermark of a query in Spark."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class SparkWatermark:
         self._stateful = jvm.java.lang.Class.forName(f"{_STATEFUL}.StateStoreWriter")
 
     def of_batch(self) -> GivenWatermark:
-        """In the batch that Spark hands over."""
+        """As of the batch that Spark hands over."""
         last = self._execution.lastExecution()
         before = last.prevOffsetSeqMetadata()
         late = before.get().batchWatermarkMs() if before.isDefined() else 0
@@ -40,7 +40,7 @@ class SparkWatermark:
         return GivenWatermark(self._behind(plan, late), self._behind(plan, firing))
 
     def of_next(self) -> GivenWatermark:
-        """In the batch behind it. All rows of this batch have been read: Spark knows no other event times."""
+        """As of the next batch. All rows of this batch have been read: Spark knows no other event times."""
         last = self._execution.lastExecution()
         plan, tracker = last.executedPlan(), self._execution.watermarkTracker()
         tracker.updateWatermark(plan)  # Spark does this once more when the handler has returned: only maxima count
@@ -52,7 +52,7 @@ class SparkWatermark:
         return max(0, watermark if found is None else found)  # an adaptive plan shows no operators, and has no state
 
     def _output(self, node: Any, watermark: int) -> int | None:
-        """The watermark behind an operator; None: there is no `withWatermark` above it."""
+        """The watermark behind an operator; None: there is no `withWatermark` before it."""
         if self._source.isInstance(node):
             return watermark
         children = node.children()

@@ -21,19 +21,18 @@ from penstock.system.partitioner import partitions_of
 
 _ROW, _INITIAL = "penstock.row", "penstock.initial"
 _ROWS = 32_768
-"""Rows that are parted together: of fewer, each task would get very small chunks."""
+"""Rows that are split together: of fewer, each task would get very small chunks."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkReader:
-    """Parts rows by the task of their key."""
+    """Splits rows by the task of their key."""
 
     key: StructType
     event_time: str | None = None
     """The column with the event time; None: there is none."""
 
     def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[list[RawMessage]]:
-        """See `RowReader`."""
         codec = KeyCodec(self.key)
         for found in _gathered(batches):
             for rows, initial in _told_apart(found):
@@ -55,7 +54,7 @@ class ChunkReader:
 
 
 def with_initial(rows: DataFrame, initial: DataFrame) -> DataFrame:
-    """The rows of a batch and the initial state as one DataFrame, for `ChunkReader`. Either schema may be any."""
+    """The rows of a batch and the initial state as one DataFrame, for `ChunkReader`. Each has its own schema."""
     columns = (_ROW, _INITIAL)
     kinds = [StructType(rows.schema.fields), StructType(initial.schema.fields)]
     made = []
@@ -77,7 +76,7 @@ def _quoted(column: str) -> str:
 
 
 def _told_apart(rows: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Rows of `with_initial`, those of each kind with whether they are initial state; other rows as they are."""
+    """Rows of `with_initial`, separated; the flag is True for initial state. Other rows are unchanged."""
     if rows.schema.names != [_ROW, _INITIAL]:
         yield rows, False
         return
@@ -93,7 +92,6 @@ class ChunkWriter:
     """Takes rows out of chunks."""
 
     def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `RowWriter`."""
         for data in values:
             yield read_batch(data or b"", schema)
 
@@ -113,7 +111,7 @@ def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _parted(rows: pa.RecordBatch, targets: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each task, in the order in which they came, with the number of the first one."""
+    """The rows of each task, in the order in which they came, with the index of the first one."""
     order = np.argsort(targets, kind="stable")
     ordered = rows.take(pa.array(order))
     ends = np.flatnonzero(np.diff(targets[order], append=-1)) + 1

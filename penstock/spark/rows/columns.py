@@ -16,7 +16,7 @@ from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType, UserDefinedType
 
 from penstock.spark.processor.values.codec import RowCodec
-from penstock.spark.processor.values.fields import Fixed, field_of
+from penstock.spark.processor.values.fields import FixedField, field_of
 from penstock.spark.rows.serde import in_utc
 from penstock.system.contract.messages import RawMessage
 
@@ -34,7 +34,6 @@ class RowsReader:
     """The column with the event time; None: the time of a row is when it is read."""
 
     def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[list[RawMessage]]:
-        """See `RowReader`."""
         encoder = ColumnEncoder(self.schema)
         for batch in batches:
             for start in range(0, batch.num_rows, _AT_ONCE):
@@ -42,7 +41,7 @@ class RowsReader:
                 yield list(zip(repeat(offset), self._times(rows), repeat(None), encoder.encode(rows)))
 
     def _times(self, rows: pa.RecordBatch) -> Iterable[int]:
-        """The event times, in epoch milliseconds. A row without one is as old as can be."""
+        """The event times, in epoch milliseconds. A row without one is as old as possible."""
         if self.event_time is None:
             return repeat(time.time_ns() // 1_000_000, rows.num_rows)
         times: Any = rows.column(rows.schema.get_field_index(self.event_time))
@@ -60,7 +59,6 @@ class RowsWriter:
     schema: StructType
 
     def write(self, values: Sequence[bytes | None], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """See `RowWriter`."""
         decode = RowCodec(in_utc(self.schema), "row").decode
         for start in range(0, len(values), _AT_ONCE):
             rows = [decode(value) for value in values[start : start + _AT_ONCE] if value is not None]
@@ -87,14 +85,13 @@ class ColumnEncoder:
         kinds = [_stored(field.dataType) for field in schema.fields]
         self._fields = [field_of(kind, f"row.{name}") for kind, name in zip(kinds, schema.names, strict=True)]
         self._null_bytes = (len(kinds) + 7) // 8
-        codes = "".join(field.code if isinstance(field, Fixed) else "I" for field in self._fields)
+        codes = "".join(field.code if isinstance(field, FixedField) else "I" for field in self._fields)
         self._pack = struct.Struct(f"<H{self._null_bytes}s{codes}").pack
 
     def encode(self, rows: pa.RecordBatch) -> Sequence[bytes]:
-        """The bytes of each row."""
         fixed, varying = list[_Elements](), list[_Elements]()
         for column, field in zip(rows.columns, self._fields, strict=True):
-            if isinstance(field, Fixed):
+            if isinstance(field, FixedField):
                 fixed.append(_numbers(column, field))
             else:
                 data = _bytes(column, field.to)
@@ -115,7 +112,7 @@ class ColumnEncoder:
 
 
 def _stored(kind: DataType) -> DataType:
-    """The type of what Arrow has: a user's type is not serialized a second time."""
+    """The type of the values in Arrow: a user's type is not serialized a second time."""
     match kind:
         case UserDefinedType():
             return _stored(kind.sqlType())
@@ -136,7 +133,7 @@ _AS_NUMBERS = (
 )
 
 
-def _numbers(column: Any, field: Fixed) -> _Elements:
+def _numbers(column: Any, field: FixedField) -> _Elements:
     kind = column.type
     for is_one, number in _AS_NUMBERS:
         if is_one(kind):

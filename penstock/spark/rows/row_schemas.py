@@ -1,4 +1,4 @@
-"""The columns of the rows of an application, once its DataFrames are known."""
+"""Adds the columns of rows to an application, once its DataFrames are known."""
 
 from __future__ import annotations
 
@@ -72,7 +72,6 @@ def check_same(stream: str, declared: StructType, found: StructType) -> None:
 
 
 def _rows_in(value: Any) -> Iterator[Rows]:
-    """Every `Rows` in the specs of a graph."""
     if isinstance(value, Rows):
         yield value
     elif isinstance(value, tuple | list):
@@ -87,7 +86,7 @@ def _rows_in(value: Any) -> Iterator[Rows]:
 
 
 def _renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
-    """The store of an operator, whose definition has the names of serdes in it."""
+    """The store of an operator under new names of serdes, which its definition includes."""
     serde = store.value_serde
     if not isinstance(serde, OperatorBytes):
         return store
@@ -98,7 +97,7 @@ def _renamed(store: StoreSpec, names: Mapping[str, str]) -> StoreSpec:
 
 
 def check_keyed(graph: ApplicationGraph) -> None:
-    """Raise ConfigError if an operator with state gets rows as they are: they have no key, and are of any task."""
+    """Raise ConfigError if an operator with state gets bare rows: they have no key, and can be of any task."""
     unkeyed = set[str]()
     shared = {store.name for store in graph.side_stores if store.side is not None and store.side.broadcast}
     for op in graph.operators:

@@ -1,4 +1,4 @@
-"""What Spark says of the columns of a DataFrame, and schemas that were given as text."""
+"""The columns of a DataFrame in Spark, and schemas that were given as text."""
 
 from __future__ import annotations
 
@@ -14,22 +14,20 @@ _WATERMARK = "spark.watermarkDelayMs"
 
 
 def event_time_columns(schema: StructType) -> list[StructField]:
-    """The columns with a watermark (`withWatermark`)."""
     return [field for field in schema.fields if _WATERMARK in (field.metadata or {})]
 
 
 def event_time_column(schema: StructType) -> StructField | None:
-    """The first of them; None if there is none."""
     return next(iter(event_time_columns(schema)), None)
 
 
 def delay_ms(column: StructField) -> int:
-    """How far the watermark of a column is behind its highest event time, in milliseconds."""
+    """The delay of a column's watermark behind its highest event time, in milliseconds."""
     return int(column.metadata[_WATERMARK])
 
 
 def parsed_schema(ddl: str, what: str) -> StructType:
-    """A schema of its DDL text. Raises ConfigError, which begins with `what`, if it is none."""
+    """A schema of DDL text. Raises ConfigError, which begins with `what`, if it is none."""
     try:
         found = StructType.fromDDL(ddl)
     except Exception as error:
@@ -40,7 +38,6 @@ def parsed_schema(ddl: str, what: str) -> StructType:
 
 
 def operators(df: DataFrame) -> Iterator[str]:
-    """The names of the operators in the plan of a DataFrame."""
     waiting: list[Any] = [df._jdf.queryExecution().analyzed()]  # noqa: SLF001
     while waiting:
         node = waiting.pop()

@@ -119,7 +119,6 @@ class Rows(Serde[Any]):
         return row
 
     def _ordered(self, obj: Any) -> Sequence[Any]:
-        """The values in the order of the schema."""
         if isinstance(obj, dict):
             self._check(obj)
             return [obj.get(name) for name in self._names]

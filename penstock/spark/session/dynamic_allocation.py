@@ -18,17 +18,17 @@ MINIMUM = "spark.dynamicAllocation.minExecutors"
 _CACHED_IDLE = "spark.dynamicAllocation.cachedExecutorIdleTimeout"
 _FETCH_CACHED = "spark.shuffle.service.fetch.rdd.enabled"
 _EVER_SECONDS = 2**31 - 1
-"""How Spark writes that executors with cached blocks stay, which is its default."""
+"""Spark's text for "never" as the time after which executors with cached blocks go, which is its default."""
 
 
 def is_dynamic(conf: Mapping[str, str]) -> bool:
-    """Whether Spark adds and removes executors. With a local master, there are none, and it ignores the key."""
+    """True if Spark adds and removes executors. With a local master, there are none, and it ignores the key."""
     master = conf.get("spark.master", "local[*]")
     return is_true(conf, ENABLED) and not (master == "local" or master.startswith("local["))
 
 
 def fault_in_allocation(conf: Mapping[str, str]) -> str | None:
-    """Why executors with containers would not stay, and what to set; None if they do."""
+    """The reason why executors with containers would not stay, and the remedy; None if they do."""
     if not is_dynamic(conf):
         return None
     if kept_executors(conf) < 1:
@@ -52,40 +52,40 @@ def fault_in_allocation(conf: Mapping[str, str]) -> str | None:
 
 
 def kept_executors(conf: Mapping[str, str]) -> int:
-    """How many executors Spark always keeps, and replaces if they are lost."""
+    """The number of executors that Spark always keeps, and replaces if they are lost."""
     number = conf.get(MINIMUM, "0")
     return int(number) if number.isdecimal() else 0
 
 
 def default_minimum(conf: Mapping[str, str]) -> dict[str, str]:
-    """The `spark.*` key by which Spark keeps as many executors as the session was to begin with."""
+    """The `spark.*` key that makes Spark keep as many executors as the session began with."""
     begins = conf.get("spark.executor.instances")
     return {MINIMUM: begins} if begins and is_dynamic(conf) else {}
 
 
 class KeptExecutors:
-    """Executors that Spark does not take for idle, because each has a cached block: what the task has answered that
+    """Keeps executors that Spark does not take for idle, because each has a cached block: the answer of the task that
     started the containers there. Used by several threads."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context = context
         conf = dict(context.getConf().getAll())
         self.number = kept_executors(conf) if is_dynamic(conf) else None
-        """How many executors get containers. None: all, since Spark removes none."""
+        """The number of executors that get containers. None: all, since Spark removes none."""
         self._blocks: dict[str, RDD[Any]] = {}
 
     def __contains__(self, executor_id: str) -> bool:
         return executor_id in self._blocks
 
     def caching(self, answers: RDD[Any]) -> RDD[Any]:
-        """The same answers, which will stay where they are made."""
+        """The same answers, cached where they are made."""
         if self.number is None:
             return answers
         # On disk, because other blocks cannot push it out there.
         return answers.setName("Penstock containers").persist(StorageLevel.DISK_ONLY)
 
     def keep(self, executor_ids: Collection[str], answers: RDD[Any]) -> None:
-        """The answers have come from these executors. Those of executors that are gone are forgotten."""
+        """Keep these executors, from which the answers have come. The answers of lost executors are forgotten."""
         if self.number is None:
             return
         here = {*executor_ids, *(each.id for each in live_executors(self._context))}
@@ -93,7 +93,6 @@ class KeptExecutors:
         self._forget(self._blocks.keys() - here)
 
     def release(self) -> None:
-        """Spark may remove the executors."""
         self._forget(list(self._blocks))  # a late launch may add one
 
     def _forget(self, executor_ids: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Spark's executors as the driver sees them: which there are, running something on one, having Spark give one up."""
+"""Spark's executors as the driver sees them: listing them, running a task on one, having Spark give one up."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ class Executor:
 
     @property
     def is_local(self) -> bool:
-        """Whether it is the driver itself."""
         return self.id == LOCAL_ID
 
     @property
@@ -48,7 +47,6 @@ class Executor:
 
 
 def live_executors(context: SparkContext) -> list[Executor]:
-    """Every live executor that runs tasks."""
     store: Any = context._jsc.sc().statusStore()  # noqa: SLF001 - no public way
     listed = store.executorList(True)
     found = [listed.apply(i) for i in range(listed.size())]
@@ -61,7 +59,7 @@ def host_of(text: str) -> str:
 
 
 def configured_executors(context: SparkContext) -> int | None:
-    """How many executors the session asked for; None if it does not say."""
+    """The number of executors that the session asked for; None if it does not say."""
     if cluster := re.match(r"local-cluster\[\s*(\d+)", str(context.master)):
         return int(cluster[1])
     if str(context.master).startswith("local"):
@@ -71,7 +69,7 @@ def configured_executors(context: SparkContext) -> int | None:
 
 
 def rdd_on(context: SparkContext, executor: Executor) -> RDD[Any]:
-    """An RDD of one element that is preferred on the executor; Spark may run it on another one all the same."""
+    """An RDD of one element that prefers the executor; Spark may run it on another one all the same."""
     if executor.is_local:
         return context.parallelize([0], 1)
     jvm: Any = context._jvm  # noqa: SLF001 - preferred locations exist in the JVM's API only
@@ -87,7 +85,8 @@ def rdd_on(context: SparkContext, executor: Executor) -> RDD[Any]:
 
 @contextmanager
 def job_group(context: SparkContext, group: str, description: str) -> Iterator[None]:
-    """What this thread runs inside belongs to another job group, so that it is not cancelled with a batch."""
+    """Put this thread's jobs into another job group while the block runs, so that they are not cancelled with a
+    batch."""
     names = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
     before = {name: context.getLocalProperty(name) for name in names}
     context.setJobGroup(group, description)

@@ -33,13 +33,13 @@ from penstock.host.machine import ending
 
 logger = logging.getLogger(__name__)
 _DEAF = f'export {UMASK}="${{{UMASK}:-$(umask)}}"; umask 077; trap "" INT TERM; exec "$0" "$@"'
-"""A JVM that is started with a signal ignored goes on ignoring it. What it writes, and the sockets of its Python
-workers, are for nobody else."""
+"""The shell command of the JVM. A JVM that is started with a signal ignored goes on ignoring it. Its files, and the
+sockets of its Python workers, are for nobody else."""
 _POLL_SECONDS = 0.02
 _DEATH_SECONDS = 2.0
-"""How long a JVM may take to be seen as dead once its connections broke."""
+"""Longest delay between broken connections and the visible death of a JVM."""
 _STOP_SECONDS = 150.0
-"""How long Spark may take to stop; it waits two minutes itself for an executor that does not answer."""
+"""Longest wait for Spark's stop; Spark itself waits two minutes for an executor that does not answer."""
 _LAST_WORDS = 12
 _NOISE = (b"WARNING: Using incubator modules: jdk.incubator.vector",)
 _NO_ANSWER = re.compile(r"An error occurred while calling \S+")
@@ -56,7 +56,7 @@ class SparkJvm:
     last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_WORDS))
 
     def death(self, wait_s: float = 0.0) -> str | None:
-        """How it died, if it did within the time."""
+        """The cause of its death, if it died within the time."""
         try:
             status = self.process.wait(wait_s)
         except subprocess.TimeoutExpired:
@@ -70,7 +70,7 @@ class SparkJvm:
 class _Current:
     jvm: SparkJvm | None = None
     hear: Callable[[int], None] | None = None
-    """What signals to spark-submit are handed to."""
+    """Receives the signals to spark-submit."""
 
 
 def start_jvm(conf: Mapping[str, str]) -> None:
@@ -131,7 +131,7 @@ def submit_command(script: str, conf: Path, arguments: Sequence[str]) -> list[st
 
 
 def _launch(conf: Path, connection: Path) -> SparkJvm:
-    """The command that pyspark would run, with a shell in front."""
+    """Start the command that pyspark would run, behind a shell."""
     script = str(Path(_find_spark_home()) / "bin" / "spark-submit")
     command = submit_command(script, conf, shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")))
     environment = {**os.environ, "SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection)}
@@ -150,14 +150,13 @@ def _launch(conf: Path, connection: Path) -> SparkJvm:
 
 
 def _has_log4j(environment: Mapping[str, str]) -> bool:
-    """Whether the user configured what Spark logs."""
     folder = Path(environment.get("SPARK_CONF_DIR") or Path(_find_spark_home()) / "conf")
     options = (environment.get(name, "") for name in ("JDK_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS"))
     return any(folder.glob("log4j2.*")) or any(_LOG4J in option for option in options)
 
 
 def _pass_on(jvm: SparkJvm) -> None:
-    """Its standard error goes to this process's own, without what the JVM says at every start."""
+    """Copy the JVM's standard error to this process's own, without the lines of every start."""
     stream: Any = jvm.process.stderr
     for line in stream:
         if line.rstrip() in _NOISE:
@@ -168,9 +167,11 @@ def _pass_on(jvm: SparkJvm) -> None:
 
 
 def hear_signals_of_submit(hear: Callable[[int], None]) -> None:
-    """With spark-submit, the process that others know is the JVM, and this one is its child: a signal to the JVM would
-    end Spark below the job. From now on the JVM hands SIGTERM and SIGINT to `hear`, in a thread of this process, and
-    runs on; it ends when this process does. Nothing happens if spark-submit did not start this process.
+    """Pass SIGTERM and SIGINT from the JVM to `hear`, in a thread of this process. The JVM runs on, and ends when this
+    process does.
+
+    With spark-submit, the process that others know is the JVM, and this one is its child: a signal to the JVM would end
+    Spark below the job. Nothing happens if spark-submit did not start this process.
     """
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     if _PORT not in os.environ or gateway is None or _Current.hear is not None:
@@ -183,21 +184,20 @@ def hear_signals_of_submit(hear: Callable[[int], None]) -> None:
 
 
 class _SubmitSignals:
-    """Called by the JVM."""
+    """A callback for the JVM."""
 
     def handle(self, received: Any) -> None:
-        """A signal came."""
         if _Current.hear is not None:
             _Current.hear(int(received.getNumber()))
 
     class Java:
-        """What py4j looks for."""
+        """The interface declaration that py4j needs."""
 
         implements = ("sun.misc.SignalHandler",)
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:
-    """py4j logs the traceback of an error that it also raises, and of a connection that a signal has interrupted."""
+    """False for py4j's traceback of an error that it also raises, and of a connection that a signal has interrupted."""
     return not str(record.msg).endswith((" while sending command.", " while shutting down connection"))
 
 
@@ -206,7 +206,7 @@ class SparkDiedError(PenstockError):
 
 
 def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedError | None:
-    """What to say instead of the error, which a thread met, if Spark's JVM has died.
+    """The error to report instead of a thread's error, if Spark's JVM has died.
 
     A JVM that another process started has no exit status here: a connection to it that is refused counts.
     """
@@ -222,17 +222,12 @@ def spark_died(error: BaseException, last_checkpoint: str | None) -> SparkDiedEr
 
 
 def is_ours() -> bool:
-    """Whether the JVM of this process is one that `start_jvm` started."""
     gateway: Any = SparkContext._gateway  # noqa: SLF001
     return _Current.jvm is not None and gateway is not None and gateway.proc is _Current.jvm.process
 
 
 def stop_context(context: SparkContext) -> None:
-    """Stop it, with the session that was made on it meanwhile, or forget it if its JVM is dead.
-
-    Nothing of the job depends on it any more. So a JVM that does not answer is not waited for: if this process has
-    started it, it is killed.
-    """
+    """Stop the context, with the session that was made on it meanwhile, or forget it if its JVM is dead."""
     ours = _Current.jvm if is_ours() else None
     if ours is not None and ours.death() is not None:
         forget()
@@ -266,10 +261,10 @@ def _stop(context: SparkContext, failure: list[BaseException]) -> None:
 
 
 def _is_broken(error: BaseException | None, *, may_wait: bool) -> bool:
-    """Whether an error, or one that led to it, is a broken connection to the JVM.
+    """True if an error, or one that led to it, is a broken connection to the JVM.
 
     An error that is raised again may be in its own chain. With `may_wait`, an error that has other causes as well
-    counts too: whether the JVM is dead is then seen by waiting for it.
+    counts too: the caller then waits to see if the JVM is dead.
     """
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
@@ -283,20 +278,20 @@ def _is_broken(error: BaseException | None, *, may_wait: bool) -> bool:
 
 
 def _has_no_answer(error: BaseException) -> bool:
-    """Whether py4j met a broken connection while it waited for an answer.
+    """True if py4j met a broken connection while it waited for an answer.
 
-    It then says only which call it was; an error in the JVM has a trace, or is a `Py4JJavaError`.
+    It then names only the call; an error in the JVM has a trace, or is a `Py4JJavaError`.
     """
     return type(error) is Py4JError and bool(_NO_ANSWER.fullmatch(str(error)))
 
 
 def _has_no_name(error: BaseException) -> bool:
-    """Whether py4j looked a class or a member up in vain. It says the same where the connection broke."""
+    """True if py4j did not find a class or a member. It says the same where the connection broke."""
     return type(error) is Py4JError and bool(_NO_NAME.fullmatch(str(error)))
 
 
 def forget() -> None:
-    """The JVM is dead: the next session of this process gets a new one."""
+    """Forget the dead JVM: the next session of this process gets a new one."""
     context = SparkContext._active_spark_context  # noqa: SLF001
     if context is not None:
         server: Any = getattr(context, "_accumulatorServer", None)
@@ -311,7 +306,7 @@ def forget() -> None:
 
 
 def silence_broken_streams(context: SparkContext) -> None:
-    """PySpark's server for accumulators prints a traceback when the JVM's connection to it breaks."""
+    """Silence PySpark's server for accumulators, which prints a traceback when the JVM's connection to it breaks."""
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is not None:
         server.handle_error = lambda *_: None

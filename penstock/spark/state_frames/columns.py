@@ -20,13 +20,13 @@ _UNFIT = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 @dataclass(frozen=True, slots=True)
 class StateColumn:
-    """How the bytes of a key or value become a column's element. Picklable."""
+    """A conversion of the bytes of keys or values to a column. Picklable."""
 
     what: str
     """`key`, `user_key` or `value`."""
     type: pa.DataType
     decode: Callable[[bytes], Any] | None = None
-    """The element of the bytes; None: they are the element."""
+    """Decodes the element; None: it is the bytes."""
 
     def array(self, store: str, task: int, parts: Sequence[bytes | None]) -> pa.Array:
         """The column of these keys or values; null where one is None.
@@ -66,10 +66,9 @@ class StateColumns:
 
     store: str
     keys: tuple[tuple[str, StateColumn], ...]
-    """The columns that are made of an entry's key, by name."""
     value: StateColumn
     view: View | None = None
-    """What makes the entries that are shown of those that are stored, where these are not the same."""
+    """Makes the shown entries from the stored ones, where they differ."""
 
     def entries(self, task: int, entries: Iterable[tuple[bytes, bytes]]) -> Iterator[pa.RecordBatch]:
         """Batches with the columns task, those of the key, value."""

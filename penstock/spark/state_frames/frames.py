@@ -148,7 +148,7 @@ def read_changes(
 
 
 class _Given:
-    """What the caller says of keys and values."""
+    """The caller's types and functions for keys and values."""
 
     def __init__(
         self,
@@ -163,7 +163,6 @@ class _Given:
         self._value = (value_type, value_function)
 
     def columns(self, record: CheckpointRecord, store: str) -> tuple[list[StructField], StructField, StateColumns]:
-        """The fields of the key and the value, and what makes them."""
         layout = StoreLayout.parse(record.stores[store])
         if is_state_variable(layout) and not any((*self._key, *self._value)):
             return variable_columns(store, layout, DataType.fromDDL)

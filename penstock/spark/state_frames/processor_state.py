@@ -1,4 +1,5 @@
-"""State variables of a processor as columns: what their stores hold, decoded by the schemas in the stores' layouts."""
+"""State variables of a processor as columns: the content of their stores, decoded by the schemas in the stores'
+layouts."""
 
 from __future__ import annotations
 
@@ -40,7 +41,6 @@ _LENGTH = 4
 
 
 def is_state_variable(layout: StoreLayout) -> bool:
-    """Whether a store of this layout holds a processor's state variable."""
     return layout.key.startswith(_KEY) and layout.value.startswith(tuple(_KINDS))
 
 
@@ -52,7 +52,7 @@ def variable_columns(
 
     Args:
         store: the variable.
-        layout: its store's layout, of which `is_state_variable` is true.
+        layout: its store's layout, for which `is_state_variable` is true.
         parse: makes a type of its DDL text.
 
     Raises:
@@ -105,8 +105,8 @@ def _schema(text: str, parse: Callable[[str], DataType]) -> StructType:
 
 
 def _stored(schema: StructType) -> str:
-    """The schema with which bytes are decoded to what Arrow takes: times as the numbers that they are stored as,
-    because as objects of Python they would be in the time zone of the process."""
+    """The schema that decodes bytes to values for Arrow: times as the stored numbers, because as objects of Python they
+    would be in the time zone of the process."""
     return json.dumps(_as_numbers(schema).jsonValue())
 
 
@@ -198,7 +198,7 @@ class _WholeLists:
 
 
 class _Pieces(dict[bytes, bytes]):
-    """The entries of a list, as a store that is only read."""
+    """The entries of a list, as a read-only store."""
 
     def put(self, key: bytes, value: bytes | None) -> None:
         raise NotImplementedError

@@ -36,7 +36,7 @@ class StoreSource:
 
     @contextmanager
     def versions(self, *records: CheckpointRecord) -> Iterator[list[StoreVersion]]:
-        """The store as of these checkpoints, as long as the block runs. Nothing is restored yet."""
+        """The store as of these checkpoints, while the block runs. Nothing is restored yet."""
         with (
             worker_scratch() as scratch,
             closing(open_job_root(self.config.job)) as objects,
@@ -51,7 +51,7 @@ class StoreSource:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntries:
-    """The entries of the tasks that are named in the rows: a function for `map_in_arrow`."""
+    """A function for `map_in_arrow`: the entries of the tasks that the rows name."""
 
     source: StoreSource
     record: CheckpointRecord
@@ -69,7 +69,7 @@ class ReadEntries:
 
 @dataclass(frozen=True, slots=True)
 class ReadChanges:
-    """What changed between two checkpoints in the tasks that are named in the rows: a function for `map_in_arrow`."""
+    """A function for `map_in_arrow`: the differences between two checkpoints in the tasks that the rows name."""
 
     source: StoreSource
     before: CheckpointRecord

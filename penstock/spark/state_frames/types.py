@@ -1,4 +1,4 @@
-"""Which Spark type the keys or values of a store have, and how their bytes become it."""
+"""The Spark type of the keys or values of a store, and the conversion of their bytes."""
 
 from __future__ import annotations
 
@@ -41,27 +41,27 @@ Function: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The keys or the values of a store, and what the caller says of their column."""
+    """The keys or the values of a store, with the caller's type and function for their column."""
 
     what: str
     """`key` or `value`."""
     store: str
     serde_name: str
     serde: Serde[Any] | None
-    """None, if it is not known."""
+    """None if it is not known."""
     type: GivenType | None
     function: Function | None
 
 
 def column_of(part: Part) -> tuple[DataType, StateColumn]:
-    """The type of a column, and how it is made.
+    """The type and conversion of a column.
 
-    Without a type, Penstock's serdes have the types that follow from them, JSON is text, and what has another serde is
-    bytes.
+    Without a given type, Penstock's serdes have the types that follow from them, JSON is text, and values of other
+    serdes are bytes.
 
     Raises:
-        ConfigError: the type is none, or there is a function without a type, or a serde that is not known without
-            which the type cannot be made.
+        ConfigError: the type is none, or there is a function without a type, or a serde that is not known without which
+        the type cannot be made.
     """
     own = f"{part.what}_type"
     if part.type is None:
@@ -127,7 +127,7 @@ def _struct(fields: list[tuple[str, DataType | None]]) -> StructType | None:
 
 
 def _decoder(serde: Serde[Any]) -> Callable[[bytes], Any] | None:
-    """What makes elements of the type that follows from the serde. Arrow takes text in UTF-8 as it is."""
+    """Decodes elements of the type that follows from the serde. Arrow takes text in UTF-8 as it is."""
     if type(serde) in _TEXT:
         return None
     if type(serde) is VersionValue:

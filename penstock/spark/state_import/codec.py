@@ -1,4 +1,4 @@
-"""What Spark compressed. A file does not name its codec: the first bytes show it."""
+"""Decompression of Spark's files. A file does not name its codec: the first bytes show it."""
 
 from __future__ import annotations
 

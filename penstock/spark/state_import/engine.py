@@ -40,7 +40,7 @@ class PartitionEngine(RocksDbEngine):
             raise self._damaged(error) from error
 
     def replay(self, data: bytes, name: str) -> None:
-        """Make the changes of a changelog, in its order. Raises as `read_changelog`."""
+        """Apply a changelog in its order. Raises as `read_changelog`."""
         pending: dict[bytes, bytes | None] = {}
         for kind, key, value in read_changelog(data, name):
             if kind is Kind.PUT:

@@ -19,14 +19,13 @@ from penstock.system.registry import open_systems
 
 @dataclass(frozen=True, slots=True)
 class FirstBackup:
-    """A job's first checkpoint, which is to name a backup of every store of every task. Picklable: other processes make
-    these backups while the job is held."""
+    """The inputs of a job's first checkpoint, which must name a backup of every store of every task. Picklable: other
+    processes make these backups while the job is held."""
 
     config: JobConfig
     paths: JobPaths
     epoch: int
     before: CheckpointId
-    """The checkpoint that it comes after, which is not in the log."""
     checkpoint_id: CheckpointId
     tasks: int
     stores: tuple[str, ...]
@@ -45,7 +44,7 @@ class FirstBackup:
 
         Raises:
             IncompatibleError: there are two entries of one key.
-            PenstockError: a backend failed. What it wrote is named by no checkpoint.
+            PenstockError: a backend failed. No checkpoint names the objects that it wrote.
         """
         config = self.config
         with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Filling a store from outside: every entry into a scratch engine of its task, and from there to the backends."""
+"""Filling a store from outside: every entry goes into a scratch engine of its task, and from there to the backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 
 _BUFFERS_BYTES = 256 << 20
-"""What the write buffers of all tasks' engines together hold."""
+"""Size of the write buffers of all tasks' engines together."""
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 1 << 20, 16 << 20
 _CACHE_BYTES = 1 << 20
 _PENDING = 1000
@@ -27,7 +27,7 @@ _BASE_POLL_S = 0.2
 
 
 class StoreLoad:
-    """The content of one store, gathered in a scratch folder, one engine a task. Used by one thread."""
+    """The content of one store, gathered in a scratch folder, one engine for each task. Used by one thread."""
 
     def __init__(self, settings: StoreSettings, tasks: int, scratch: Path) -> None:
         buffer = min(max(_BUFFERS_BYTES // tasks, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
@@ -36,7 +36,7 @@ class StoreLoad:
         self._engines = [open_engine(self._settings, self._fill(task)) for task in range(tasks)]
         self._pending: list[dict[bytes, bytes]] = [{} for _ in range(tasks)]
         self.entries = [0] * tasks
-        """How many each task has."""
+        """By task."""
 
     def put(self, task: int, key: bytes, value: bytes) -> None:
         """Add an entry. Raises IncompatibleError if the task has the key already."""
@@ -52,7 +52,7 @@ class StoreLoad:
             self._flush(task)
 
     def copies(self) -> list[StoreCopy]:
-        """Everything that was put, task by task. Nothing can be put after it."""
+        """Copies of everything that was put, task by task. Nothing can be put afterwards."""
         for task, engine in enumerate(self._engines):
             self._flush(task)
             engine.copy_to(self._copy(task))
@@ -94,10 +94,10 @@ class BaseUpload:
         self._manager: TaskBackupManager = backend_factory(backend).backup_manager(context)
 
     def run(self, before: CheckpointId, checkpoint_id: CheckpointId, copy: StoreCopy) -> str:
-        """Back up the copy for the checkpoint that is to come after `before`; the marker.
+        """Back up the copy for a checkpoint that will come after `before`. Returns the marker.
 
         Raises:
-            PenstockError: it failed. What it wrote is named by no checkpoint.
+            PenstockError: it failed. No checkpoint names the objects that it wrote.
         """
         manager, store = self._manager, self._store
         manager.init(before, {})
@@ -115,9 +115,7 @@ class BaseUpload:
         return retry(lambda: self._manager.upload(checkpoint_id, copies), _UPLOAD).get(self._store)
 
     def done(self, checkpoint_id: CheckpointId, marker: str) -> None:
-        """The checkpoint is in the log."""
         self._manager.clean_up(checkpoint_id, {self._store: marker})
 
     def close(self) -> None:
-        """Stop what runs in the background."""
         self._manager.close()

@@ -1,4 +1,5 @@
-"""From entries of Spark's state to entries of a store: what becomes of each column, decided before anything is read."""
+"""Mapping of entries of Spark's state to entries of a store. The fate of each column is decided before anything is
+read."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ messages that belong to the entry, as bytes or text, where that is not the store
 
 @dataclass(frozen=True, slots=True)
 class MappedColumn:
-    """A column of Spark's, and what becomes of it, or why it cannot be mapped."""
+    """A column of Spark's, and its target, or the reason why it cannot be mapped."""
 
     of: Literal["key", "value"]
     column: str
@@ -36,7 +37,7 @@ class MappedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An entry of the store, as bytes; `partition_key` are those that say which task owns it."""
+    """An entry of the store, as bytes; the task of `partition_key` owns it."""
 
     key: bytes
     value: bytes
@@ -45,10 +46,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class EntryMapping:
-    """What becomes of each column. With `problems`, of the entries or of columns, nothing can be mapped.
+    """The fate of each column. With `problems`, of the entries or of columns, nothing can be mapped.
 
-    `convert` makes an entry of Spark's bytes, None if it is to be left out. It raises IncompatibleError, naming the
-    key, for one that the store cannot hold, and PenstockError if the user's function fails.
+    `convert` makes an entry of Spark's bytes, None if it is left out. It raises IncompatibleError, naming the key, for
+    one that the store cannot hold, and PenstockError if the user's function fails.
     """
 
     columns: tuple[MappedColumn, ...]
@@ -57,7 +58,7 @@ class EntryMapping:
 
 
 def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
-    """The bytes as Spark has them: rows in its own encoding. Raises ConfigError if the store does not hold bytes."""
+    """Spark's bytes unchanged: rows in its own encoding. Raises ConfigError if the store does not hold bytes."""
     for what, serde in (("key", store.key_serde), ("value", store.value_serde)):
         if not isinstance(serde, Bytes):
             raise ConfigError(f"{flag('raw')} needs a store of Bytes; the {what}s of `{store.name}` are `{serde.name}`")
@@ -69,7 +70,7 @@ def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
 
 
 def function_mapping(state: SparkState, store: StoreSpec, function: MapFunction, name: str) -> EntryMapping:
-    """What a function makes of the columns; `name` is what it is called in messages."""
+    """The result of a function over the columns; `name` is the function's name in messages."""
 
     def given(side: Literal["key", "value"], column: Column) -> MappedColumn:
         why = unreadable(column.type)
@@ -131,7 +132,7 @@ def plain_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
 
 
 class _Writer:
-    """Writes what a mapping has made with the store's serdes."""
+    """Writes the result of a mapping with the store's serdes."""
 
     def __init__(self, store: StoreSpec) -> None:
         self._store = store
@@ -177,7 +178,8 @@ def _columns(
 def _fit(
     side: Literal["key", "value"], column: Column, target: str, hold: Callable[[Any], Any], serde: str
 ) -> MappedColumn:
-    """Whether the serde holds such values, found out with one: `hold` writes a value and reads it back."""
+    """Try one value of the column: `hold` writes it and reads it back. The result says if the serde holds such
+    values."""
     shown = str(column.type)
     if (why := unreadable(column.type)) is not None:
         return MappedColumn(side, column.name, shown, None, why)

@@ -32,25 +32,23 @@ class SparkState:
     batch: int
     schema: EntrySchema
     is_list: bool
-    """Whether a value is a list of rows."""
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
         of = "" if self.variable is None else f", variable `{self.variable}`"
         return f"store `{self.store.name}` of operator {self.operator.number}{of}"
 
     def decoder(self) -> EntryDecoder:
-        """From the bytes of an entry to its key and value. Raises IncompatibleError."""
+        """A function from the bytes of an entry to its key and value. Raises IncompatibleError."""
         return entry_decoder(self.schema, "rows" if self.is_list else "row", self.name)
 
     def check(self) -> None:
-        """Look, in the names of files only, whether every partition can be rebuilt. Raises as `entries`."""
+        """Check, by the names of files only, that every partition can be rebuilt. Raises as `entries`."""
         for partition in range(self.store.partitions):
             self._plan(partition)
 
     def entries(self, partition: int, scratch: Path) -> Generator[tuple[bytes, bytes], None, None]:
-        """The entries of a partition, by key, as Spark's store has them, without the number of the column family.
+        """The entries of a partition, by key, in Spark's bytes, without the number of the column family.
 
         `scratch` is a separate folder, which this makes and removes. Close the generator if it is left before its end.
 
@@ -85,7 +83,7 @@ class SparkState:
         return read_head(self.checkpoint.files.get(name), name).lineage
 
     def _prefix(self, families: Mapping[str, int], folder: str) -> bytes:
-        """What the keys begin with: the number of the column family, as the machine that wrote it has numbers."""
+        """First bytes of the keys: the number of the column family, in the byte order of the machine that wrote it."""
         if self.variable is None and not families:
             return b""
         family = self.variable or DEFAULT_FAMILY
@@ -144,6 +142,6 @@ def _named(names: Iterable[str]) -> str:
 
 
 def _after(prefix: bytes) -> bytes | None:
-    """The first key behind all that begin with the prefix."""
+    """The first key after all keys with the prefix."""
     number = int.from_bytes(prefix, "big") + 1
     return None if number >> 8 * len(prefix) else number.to_bytes(len(prefix), "big")

@@ -17,7 +17,7 @@ EntryDecoder: TypeAlias = Callable[[bytes, bytes], tuple[Row, Row | list[Row]]]
 _LENGTH = struct.Struct("<i")
 _DELIMITER = b","
 _VERSION = b"\x00"
-"""Every row stands behind the version of the encoding, one byte."""
+"""First byte of every row: the version of the encoding."""
 
 
 def entry_decoder(schema: EntrySchema, holds: Literal["row", "rows"], whose: str) -> EntryDecoder:

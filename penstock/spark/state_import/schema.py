@@ -1,4 +1,4 @@
-"""Spark's state schema files: what the keys and values of a store are.
+"""Spark's state schema files: the keys and values of a store.
 
 A file is a Java data stream: UTF "v1", "v2" or "v3"; then the key's and the value's struct as JSON. Text of versions 2
 and 3 is cut into chunks, each a UTF. Version 3 has the number of column families, and for each its name, a schema id
@@ -22,7 +22,7 @@ _NO_PREFIX, _PREFIX = "NoPrefixKeyStateEncoderSpec", "PrefixKeyScanStateEncoderS
 
 @dataclass(frozen=True, slots=True)
 class KeyEncoding:
-    """How a key's row is written: whole, or (`prefix_columns` > 0) as its first columns and the rest.
+    """The encoding of a key's row: whole, or (`prefix_columns` > 0) as its first columns and the rest.
 
     `name` is Spark's word for it.
     """
@@ -32,7 +32,7 @@ class KeyEncoding:
 
     @property
     def is_known(self) -> bool:
-        """Whether keys of it can be decoded. Those of timers and other indexes of Spark's own cannot."""
+        """True if its keys can be decoded. Those of timers and other indexes of Spark's own cannot."""
         return self.name in {_NO_PREFIX, _PREFIX}
 
 
@@ -94,7 +94,7 @@ def _row(text: str) -> Struct:
 
 
 class _JavaStream:
-    """What java.io.DataOutputStream writes."""
+    """Reads the output of java.io.DataOutputStream."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data

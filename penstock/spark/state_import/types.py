@@ -91,7 +91,7 @@ class _Map(msgspec.Struct, tag_field="type", tag="map", rename="camel"):
 
 
 class _UserDefined(msgspec.Struct, tag_field="type", tag="udt"):
-    """Its other fields say how it is stored, which is not read."""
+    """Its other fields describe the storage, which is not read."""
 
 
 _Written: TypeAlias = str | _Struct | _Array | _Map | _UserDefined

@@ -44,7 +44,7 @@ class SparkReader:
     def __init__(self, spark: SparkSession, location: str, operator: int, batch: int, *, has_ids: bool) -> None:
         """
         Args:
-            has_ids: whether Spark keeps the state with checkpoint ids. Its reader goes by the session's setting.
+            has_ids: True if Spark keeps the state with checkpoint ids. Its reader goes by the session's setting.
         """
         self.spark = SparkSession(spark.sparkContext, spark._jsparkSession.cloneSession())  # noqa: SLF001
         for name, value in {**_SETTINGS, _IDS: "2" if has_ids else "1"}.items():
@@ -56,7 +56,6 @@ class SparkReader:
         return self._frame(stateVarName=name, flattenCollectionTypes="true")
 
     def timers(self) -> DataFrame:
-        """All timers."""
         return self._frame(readRegisteredTimers="true")
 
     def _frame(self, **options: str) -> DataFrame:
@@ -113,7 +112,7 @@ def entries_of(sources: Mapping[str, StoreSource], stores: tuple[str, ...], task
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """Makes entries of the rows of a reader: a function for `map_in_arrow`."""
+    """A function for `map_in_arrow`: entries from the rows of a reader."""
 
     convert: Convert
     tasks: int
@@ -141,7 +140,7 @@ class _Spread:
 
 @dataclass(frozen=True, slots=True)
 class _BackUp:
-    """Backs up the parts that are in a partition: a function for `map_in_arrow`."""
+    """A function for `map_in_arrow`: backs up the parts of a partition."""
 
     first: FirstBackup
     heads: Mapping[str, Mapping[bytes, bytes]]
@@ -151,7 +150,7 @@ class _BackUp:
         with worker_scratch() as scratch:
             for part, rows in groupby(_rows(batches), key=itemgetter(0)):
                 task, store = part // len(stores), stores[part % len(stores)]
-                counted = _Counted((key, value) for _, key, value in rows if key is not None)
+                counted = _CountedEntries((key, value) for _, key, value in rows if key is not None)
                 entries = chain(self.heads.get(store, {}).items(), counted)
                 with tempfile.TemporaryDirectory(prefix="part-", dir=scratch, ignore_cleanup_errors=True) as folder:
                     markers = self.first.run(task, store, entries, Path(folder))
@@ -160,8 +159,8 @@ class _BackUp:
                 yield pa.RecordBatch.from_arrays(columns, ["part", "entries", "markers"])
 
 
-class _Counted:
-    """Entries, and how many of them are not of an index, whose entries have no value."""
+class _CountedEntries:
+    """Counts entries while they are read, without those of an index, which have no value."""
 
     def __init__(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
         self._entries = entries

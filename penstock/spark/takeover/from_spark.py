@@ -34,20 +34,20 @@ from penstock.state.stores.expiry import META, engine_key, header, index_key, me
 OwnedEntry: TypeAlias = tuple[bytes, bytes, bytes]
 """The encoded grouping key that the entry belongs to; the entry's key and value in the store's engine."""
 Convert: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[OwnedEntry]]
-"""From what Spark's reader shows of a state variable, in the order in which it does. Picklable."""
+"""Converts the rows of a state variable in Spark's reader, in their order. Picklable."""
 
 KINDS = {"ValueState": "value", "ListState": "list", "MapState": "map"}
 """Spark's words for the kinds of state variables."""
 TIMERS = {"processingtime": "$procTimers_keyToTimestamp", "eventtime": "$eventTimers_keyToTimestamp"}
-"""Where Spark has the timers of a processor, by its time mode."""
+"""Time mode → Spark's name of a processor's timers."""
 _VALUES = {"value": "value", "list": "list_element", "map": "user_map_value"}
-"""The reader's columns for the values, by the kind of the variable."""
+"""Kind of the variable → the reader's column of its values."""
 _USER_KEY = "user_map_key"
 _FOREVER = 0
 
 
 def variable_entries(spec: ProcessorSpec, variable: Variable, found: StructType) -> VariableEntries:
-    """How the rows of a state variable become entries of its store.
+    """The conversion of a state variable's rows to entries of its store.
 
     Args:
         spec: the processor.
@@ -74,17 +74,15 @@ class VariableEntries:
     key: StructType
     variable: Variable
     fields: int
-    """How many fields the values have. The variable may have more behind them, which are None."""
+    """Number of fields of the values. The variable may have more after them, which are None."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OwnedEntry]:
-        """See `Convert`."""
         rows = self._rows(batches)
         if self.variable.kind == "list":
             return self._of_lists(rows)
         return _plain(rows) if self.variable.ttl_ms is None else _expiring(rows)
 
     def _rows(self, batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-        """By row: the encoded grouping key, the entry's key, the value, and when it expires."""
         variable, keys = self.variable, KeyCodec(self.key)
         user_keys = None if variable.user_key is None else KeyCodec(variable.user_key, f"{variable.name}.key")
         encode = RowCodec(variable.schema, variable.name).encode
@@ -103,10 +101,9 @@ class VariableEntries:
             yield from zip(owners, places, map(encode, values), expires, strict=True)
 
     def _of_lists(self, rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[OwnedEntry]:
-        """The elements of a list are in rows behind each other."""
         ttl_ms = self.variable.ttl_ms or 0
         for owner, elements in groupby(rows, key=itemgetter(0)):
-            gathered = _Gathered()
+            gathered = _MemoryStore()
             lists = StoredLists(gathered, self.variable.ttl_ms, lambda own=gathered: own.now_ms)  # type: ignore
             for expires_ms, some in groupby(elements, key=itemgetter(3)):
                 gathered.now_ms = expires_ms - ttl_ms
@@ -117,35 +114,33 @@ class VariableEntries:
 
 @dataclass(frozen=True, slots=True)
 class TimerEntries:
-    """Makes the processor's timers of Spark's. See `Convert`."""
+    """Makes the processor's timers from Spark's. See `Convert`."""
 
     key: StructType
     mode: str
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[OwnedEntry]:
-        """See `Convert`."""
         keys, domain = KeyCodec(self.key), "event" if self.mode == "eventtime" else "processing"
         for batch in batches:
             owners = keys.encode_arrays(batch.column("key").flatten()).to_pylist()
             for owner, time_ms in zip(owners, batch.column("expiration_timestamp_ms").to_pylist(), strict=True):
-                gathered = _Gathered()
+                gathered = _MemoryStore()
                 ProcessorTimers(gathered, domain).register(owner, time_ms)  # type: ignore[arg-type]
                 for place, (data, _) in gathered.entries.items():
                     yield owner, place, data
 
 
 def timers_of(spec: ProcessorSpec) -> str:
-    """The store of the processor's timers."""
     return timers_store(spec.operator)
 
 
 def heads(variable: Variable) -> dict[bytes, bytes]:
-    """What the store of a variable has in each task besides its entries."""
+    """Entries that the store of a variable has in each task besides the variable's own."""
     return {} if variable.ttl_ms is None else {META: meta_bytes(None)}
 
 
 def _check(variable: str, what: str, found: StructType, declared: StructType) -> None:
-    """The names and types must be equal; the processor may have more fields at the end."""
+    """Raise IncompatibleError unless names and types are equal; the processor may have more fields at the end."""
     for number, field in enumerate(found.fields):
         if (why := _unreadable(field.dataType)) is not None:
             raise IncompatibleError(f"state variable `{variable}`: field `{field.name}` cannot be taken over: {why}")
@@ -162,7 +157,7 @@ def _check(variable: str, what: str, found: StructType, declared: StructType) ->
 
 
 def _unreadable(kind: DataType) -> str | None:
-    """Why Arrow does not bring values of the type to Python as state takes them; None if it does."""
+    """The reason why Arrow does not bring values of the type to Python as state takes them; None if it does."""
     if isinstance(kind, StructType):
         if len(set(kind.names)) < len(kind.names):
             return f"two fields of {kind.simpleString()} have one name"
@@ -199,8 +194,8 @@ def _expiring(rows: Iterable[tuple[bytes, bytes, bytes, int]]) -> Iterator[Owned
         yield owner, index_key(written, place), b""
 
 
-class _Gathered:
-    """A store that keeps what is written, and the time at which it was."""
+class _MemoryStore:
+    """A store in memory that remembers the time of each write."""
 
     def __init__(self) -> None:
         self.entries: dict[bytes, tuple[bytes, int]] = {}

@@ -36,18 +36,16 @@ _NO_TIME = "NoTime"
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """What is to become of the state that PySpark has in the checkpoint location."""
+    """The fate of PySpark's state in the checkpoint location."""
 
     graph: ApplicationGraph
     processor: ProcessorSpec
     imports: bool
-    """Whether the state is taken over."""
     begins_here: bool
-    """Whether the query continues without it."""
 
     def run(self, spark: SparkSession, location: str, config: JobConfig, partitions: int | None) -> None:
-        """Do it. Nothing happens if PySpark has no state there. What was done stays done: the same call continues after
-        a process that died, and does nothing later.
+        """Do it. Nothing happens if PySpark has no state there. Idempotent: the same call continues after a
+        process that died, and does nothing later.
 
         Args:
             location: the query's checkpoint location.
@@ -153,7 +151,6 @@ class Takeover:
     def sources(
         self, spark: SparkSession, checkpoint: SparkCheckpoint, operator: int, batch: int
     ) -> tuple[SparkReader, dict[str, StoreSource]]:
-        """The state that there is, by store, and what reads it."""
         facts = checkpoint.operator(operator, batch)
         self._check(facts, checkpoint.url)
         has_ids = checkpoint.has_checkpoint_ids(operator, batch)
@@ -205,6 +202,6 @@ def _check_bound(latest: CheckpointRecord, checkpoint: SparkCheckpoint, batch: i
 
 
 def _is_processor(operator: OperatorFacts) -> bool:
-    """Whether a stateful operator is PySpark's in the place of the processor. Spark's others are in the plan of the
+    """True if a stateful operator is PySpark's in the place of the processor. Spark's others are in the plan of the
     DataFrame that the processor gets."""
     return operator.name.startswith(_OPERATOR)

@@ -1,1 +1,1 @@
-"""Code that runs in Spark's Python workers, and what is sent to them."""
+"""Code of Spark's Python workers, and the data that is sent to them."""

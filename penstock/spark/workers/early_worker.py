@@ -19,7 +19,7 @@ _LENGTH = struct.Struct("!i")
 
 
 def connect() -> BufferedRWPair:
-    """Do as PySpark's `get_sock_file_to_executor`: connect as the environment says, and send the process id."""
+    """Connect as the environment says, and send the process id, as PySpark's `get_sock_file_to_executor` does."""
     path = os.environ.get("PYTHON_WORKER_FACTORY_SOCK_PATH")
     if path is not None:
         local = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -1,4 +1,4 @@
-"""How packets travel in PySpark's RDDs: Arrow batches as frames of bytes, into which neither Spark nor pickle looks."""
+"""Packets in PySpark's RDDs: Arrow batches as frames of bytes, into which neither Spark nor pickle looks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _LANE = struct.Struct("!iq")
 
 
 class Frames(Serializer):
-    """Elements that are batches of packets. An empty batch is sent at once, with all that was written before it: it
-    is there to show that the worker is alive."""
+    """Serializes batches of packets. An empty batch is sent at once, with everything written before it: it shows that
+    the worker is alive."""
 
     def dump_stream(self, iterator: Iterable[pa.RecordBatch], stream: BinaryIO) -> None:
         for batch in iterator:
@@ -30,14 +30,14 @@ class Frames(Serializer):
 
 
 class RawFrames(Serializer):
-    """Elements that are bytes, which are only read."""
+    """Elements that are bytes. Read-only."""
 
     def load_stream(self, stream: BinaryIO) -> Iterator[pa.Buffer]:
         return _read_frames(stream)
 
 
 class FramesByLane(Serializer):
-    """(lane, batch), as the JVM's exchange takes them: the lane is the partition that the batch goes to."""
+    """Serializes (lane, batch) for the JVM's exchange: the lane is the partition that the batch goes to."""
 
     def dump_stream(self, iterator: Iterable[tuple[int, pa.RecordBatch]], stream: BinaryIO) -> None:
         for lane, batch in iterator:

@@ -1,4 +1,4 @@
-"""What Spark's workers and containers get of a job: pickled once, and what proves who may talk to whom."""
+"""The part of a job for Spark's workers and containers, pickled once, and the identities of callers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.start.prepare import PreparedJob
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What leaves the driver with every batch."""
+    """The content that leaves the driver with every batch."""
 
     worker_package: PackedPackage
     secret: str = field(repr=False)
@@ -31,7 +31,8 @@ class Shipment:
 
 
 def pickled(package: object) -> bytes:
-    """User code may come from a script, so functions are pickled by value where they cannot be imported."""
+    """Pickle a package. User code may come from a script, so functions are pickled by value where they cannot be
+    imported."""
     try:
         data: bytes = cloudpickle.dumps(package)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""What runs in Spark's Python workers: one callable per kind of stage, pickled into each batch's job."""
+"""The code of Spark's Python workers: one callable for each kind of stage, pickled into each batch's job."""
 
 from __future__ import annotations
 
@@ -26,14 +26,15 @@ from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, check_writing, write_outputs
 from penstock.runtime.stage.source import InputReaders, SourceProgress, run_source
 from penstock.system.base import System, WriterIdentity
+from penstock.wire.address import ContainerAddress
 from penstock.wire.exchange import exchange
-from penstock.wire.protocol import AttemptCall, ContainerAddress, Identity
+from penstock.wire.protocol import AttemptCall, Identity
 from penstock.wire.tls import TlsIdentity
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerPackage:
-    """What of a job a Spark worker needs."""
+    """The part of a job that a Spark worker needs."""
 
     topology: Topology
     settings: RuntimeSettings
@@ -48,7 +49,6 @@ class PackedPackage:
     data: bytes = field(repr=False)
 
     def load(self) -> WorkerPackage:
-        """The package."""
         if self.digest not in _packages:
             _packages.clear()
             _packages[self.digest] = read_shipped(self.data)
@@ -60,12 +60,12 @@ _readers: dict[tuple[str, int], InputReaders] = {}
 _writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
 _settled = False
 _modules = 0
-"""How many modules there were when the garbage collector was last told of what is loaded."""
+"""Number of loaded modules when the garbage collector last froze them."""
 
 
 def settle_worker() -> None:
-    """Tell Ctrl-C from failures of the application, and prepare the process for many tasks. Called in each task, when
-    what it needs is loaded."""
+    """Prepare the process for many tasks, and make it tell Ctrl-C from failures of the application. Called in each
+    task, when its modules are loaded."""
     global _settled
     if not _settled:
         mark_interrupts()
@@ -77,7 +77,7 @@ def settle_worker() -> None:
 
 
 def hide_loaded() -> None:
-    """Take what is loaded by now out of the garbage collector's sight, whenever more is loaded than before.
+    """Hide loaded objects from the garbage collector, whenever more is loaded than before.
 
     PySpark's worker collects garbage after every task, before it takes the next one. With Arrow and Spark's SQL loaded
     that takes 40 ms, longer than all the rest of a small task.
@@ -118,7 +118,6 @@ class SourceStage:
         yield from alive_packets(packets, progress)
 
     def packets(self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress) -> Iterator[Packet]:
-        """What all these tasks send, one task after the other."""
         readers = _input_readers(self.package.digest, self.epoch, package)
         readers.expect(portion for task in tasks for _, portion in self.portions.get(task, ()))
         for task in tasks:
@@ -177,7 +176,8 @@ class SinkStage:
     def _written(
         self, package: WorkerPackage, attempts: Mapping[int, SinkAttempt], writers: OutputWriters
     ) -> Iterator[pa.RecordBatch]:
-        """Write what came, and report. One that takes longer than it may is left alone, and reported as failed."""
+        """Write the batch's outputs, and report. A writer that exceeds its time limit is left alone, and reported as
+        failed."""
         limit = package.settings.step_limits.of_outputs(self.batch)
 
         def progress() -> object:
@@ -196,7 +196,7 @@ class SinkStage:
 
 @dataclass(frozen=True, slots=True)
 class ByLane:
-    """The end of a stage before an exchange: each batch cut by the lanes that its packets go to."""
+    """The end of a stage before an exchange: each batch is cut by the lanes of its packets."""
 
     lane_of: tuple[int, ...]
 
@@ -214,7 +214,6 @@ class ByLane:
 
 
 def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
-    """The number of each task's lane, by task."""
     return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
 
 
@@ -241,7 +240,6 @@ def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentit
 
 
 def spark_partition() -> int:
-    """The number of the partition that this Spark task has."""
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("this runs inside a Spark task only")
@@ -249,7 +247,7 @@ def spark_partition() -> int:
 
 
 def _split(batch: pa.RecordBatch, stage: int) -> tuple[pa.RecordBatch, pa.RecordBatch]:
-    """(for this stage, for others). Which task it is for, the exchange before has decided."""
+    """(for this stage, for others). The exchange before has sorted them by task."""
     mine = pc.equal(batch.column("stage"), stage)
     return batch.filter(mine), batch.filter(pc.invert(mine))
 
@@ -260,7 +258,7 @@ def _batches(packets: Iterator[Packet]) -> Iterator[pa.RecordBatch]:
 
 
 def alive_packets(packets: Iterator[Packet], progress: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-    """The packets in batches, with signs of life while there are none yet."""
+    """The packets in batches, with empty batches as signs of life until the first comes."""
     return _alive(_batches(packets), progress)
 
 

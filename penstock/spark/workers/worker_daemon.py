@@ -58,7 +58,6 @@ def _prefer_installed_pyspark() -> None:
 
 
 def _load() -> None:
-    """What a worker imports for its first task, and for starting containers."""
     for module in ("pyspark.worker", "penstock.spark.workers.worker", "penstock.container.process.launch"):
         importlib.import_module(module)
     from penstock.runtime.pandas_later import keep_pandas_out
@@ -67,9 +66,9 @@ def _load() -> None:
 
 
 def _ignore_sigterm(daemon: Any) -> None:
-    """A SIGTERM to every process of a control group is meant for the driver, which then needs workers for its last
-    batch: PySpark's daemon would end, and its containers with it. It ends with its standard input, which is also how
-    the executor ends it. Workers keep the default, by which the executor ends one that hangs."""
+    """Make the daemon ignore SIGTERM. One to every process of a control group is meant for the driver, which then needs
+    workers for its last batch: PySpark's daemon would end, and its containers with it. It ends with its standard input,
+    which is also how the executor ends it. Workers keep the default, by which the executor ends one that hangs."""
 
     def set_signal(number: int, handler: Any) -> Any:
         own = number == signal.SIGTERM and callable(handler)  # workers set the default, which is no function
@@ -79,7 +78,7 @@ def _ignore_sigterm(daemon: Any) -> None:
 
 
 def _end_quietly(daemon: Any) -> None:
-    """Workers print no traceback where the executor cancelled their task and closed the connection."""
+    """Suppress the traceback of workers where the executor cancelled their task and closed the connection."""
     run_worker = daemon.worker
 
     def worker(sock: Any, authenticated: bool) -> int:
@@ -93,13 +92,14 @@ def _end_quietly(daemon: Any) -> None:
 
 
 def _collect_lightly(daemon: Any) -> None:
-    """PySpark's daemon has each worker collect all garbage after every task, which takes as long as a small task. The
-    youngest generations are enough: the interpreter collects the oldest by itself when it has grown."""
+    """Replace the full garbage collection after every task, which takes as long as a small task, by one of the youngest
+    generations: the interpreter collects the oldest by itself when it has grown."""
     daemon.gc = SimpleNamespace(**{**vars(gc), "collect": lambda: gc.collect(1)})
 
 
 def _reseed() -> None:
-    """numpy's random numbers differ between workers, as if each had imported it by itself; Python's own do anyway."""
+    """Seed numpy's random numbers differently in each worker, as if each had imported it by itself; Python's own differ
+    anyway."""
     if "numpy.random" in sys.modules:
         sys.modules["numpy.random"].seed()
 

@@ -19,7 +19,7 @@ from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.notes import Refusal, TableNote
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import Place, SourceVersion, TableRefusedError, find_place, read_version
-from penstock.wire.ports import Published
+from penstock.wire.ports import PublishedVersion
 
 logger = logging.getLogger(__name__)
 _TRIES = 3
@@ -42,7 +42,7 @@ class TableBuild:
     """The versions of a table that containers read or load."""
     check_owner: Callable[[], None]
     """Looks into the log; raises FencedError if another driver has the job."""
-    report: Callable[[str, Published], None]
+    report: Callable[[str, PublishedVersion], None]
     """Called whenever it is known what batches should read."""
     clock: Clock
     _built_from: Place | None = None
@@ -83,7 +83,7 @@ class TableBuild:
     def _choose(self) -> Choice:
         choice = self.registry.choose(fingerprint_of(self.spec, self.tasks))
         pinned = choice.version is not None and self.registry.pinned() == choice.version.version
-        self.report(self.name, Published(choice.version, pinned, choice.warning or self._note))
+        self.report(self.name, PublishedVersion(choice.version, pinned, choice.warning or self._note))
         return choice
 
     def _new_source(self, choice: Choice) -> SourceVersion | None:

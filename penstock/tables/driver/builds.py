@@ -15,11 +15,11 @@ from penstock.tables.driver.build import TableBuild
 from penstock.tables.versions.build import TableBuilder
 from penstock.tables.versions.notes import refusal_of
 from penstock.tables.versions.registry import TableRegistry
-from penstock.wire.ports import Published
+from penstock.wire.ports import PublishedVersion
 
 logger = logging.getLogger(__name__)
 _JOIN_SECONDS, _CANCEL_SECONDS = 30.0, 0.5
-NOT_LOOKED = Published(None, note="its source is looked at for the first time")
+NOT_LOOKED = PublishedVersion(None, note="its source is looked at for the first time")
 
 
 class TableBuilds:
@@ -51,7 +51,7 @@ class TableBuilds:
         self._poll_s = job.config.tables.poll_ms / 1000
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._published: dict[str, Published] = {}
+        self._published: dict[str, PublishedVersion] = {}
         self._failures: dict[str, str] = {}
         self._tables = [
             TableBuild(
@@ -72,7 +72,7 @@ class TableBuilds:
         ]
         self._thread = threading.Thread(target=self._run, name="penstock-tables", daemon=True)
 
-    def published(self, table: str) -> Published:
+    def published(self, table: str) -> PublishedVersion:
         """See `PublishedTables`."""
         with self._lock:
             return self._published.get(table, NOT_LOOKED)
@@ -130,8 +130,8 @@ class TableBuilds:
             logger.warning("table `%s`: looking for a new version failed; the next look tries again: %s", table, text)
         self._failures[table] = text
         before = self.published(table)
-        self._report(table, Published(before.manifest, before.pinned, text))
+        self._report(table, PublishedVersion(before.manifest, before.pinned, text))
 
-    def _report(self, table: str, published: Published) -> None:
+    def _report(self, table: str, published: PublishedVersion) -> None:
         with self._lock:
             self._published[table] = published

@@ -14,8 +14,8 @@ from penstock.errors import ContainerLostError, PenstockTimeoutError
 from penstock.tables.driver.swap import LoadState, SwapFacts, decide_swap
 from penstock.tables.versions.manifest import TableManifest
 from penstock.wire.calls import LOAD_TABLE, TABLES
-from penstock.wire.ports import Fleet, Published, PublishedTables
-from penstock.wire.protocol import LoadTable, Nothing, TableProgress
+from penstock.wire.ports import Fleet, PublishedTables, PublishedVersion
+from penstock.wire.protocol import LoadTable, NoArguments, TableProgress
 from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class _Table:
         self.is_loaded, self.asked, self.state = False, None, "loading"
         self.failure, self.failures = "", 0
 
-    def wanted(self, published: Published) -> tuple[TableManifest | None, bool]:
+    def wanted(self, published: PublishedVersion) -> tuple[TableManifest | None, bool]:
         """The version to have next, and whether no other one is waited for. An epoch begins with the version that was
         in use before it, unless that cannot be loaded any more."""
         if self.current is not None and not self.is_loaded and not self.failures:
@@ -172,7 +172,7 @@ class Tables:
         now = time.monotonic()
         if any(table.is_loading for table in self._tables.values()) and now - self._looked_at >= pause_s:
             self._looked_at = now
-            self._note(self._fleet.ask(TABLES, self._epoch, Nothing()), now)
+            self._note(self._fleet.ask(TABLES, self._epoch, NoArguments()), now)
         for table in self._tables.values():
             self._advance(table, now)
         self.versions = {
@@ -288,6 +288,6 @@ class NothingPublished:
     def start(self) -> None:
         """See `PublishedTables`."""
 
-    def published(self, table: str) -> Published:
+    def published(self, table: str) -> PublishedVersion:
         """See `PublishedTables`."""
-        return Published(None)
+        return PublishedVersion(None)

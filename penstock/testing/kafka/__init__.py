@@ -1,1 +1,1 @@
-"""What `penstock.testing.kafka_broker` is made of: the server's jars, its settings, certificates and process."""
+"""The parts of `penstock.testing.kafka_broker`: the server's jars, its settings, certificates and process."""

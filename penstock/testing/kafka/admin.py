@@ -1,4 +1,4 @@
-"""What a broker is asked by its administrator: whether it answers, and to know a user."""
+"""Administration of a broker: waiting for its first answer, and creating a user."""
 
 from __future__ import annotations
 
@@ -18,15 +18,11 @@ if TYPE_CHECKING:
 _ITERATIONS = 4096
 _POLL_S = 0.02
 _SILENT = logging.Logger("penstock.testing.kafka", logging.CRITICAL + 1)
-"""A client that asks a server that is starting has much to complain about."""
+"""Mutes the client, which logs many errors while a server is starting."""
 
 
 def admin_module() -> ModuleType:
-    """The client's module for administrators.
-
-    Raises:
-        ConfigError: the package `confluent-kafka` is not installed.
-    """
+    """Raises ConfigError if the package `confluent-kafka` is not installed."""
     try:
         from confluent_kafka import admin
     except ImportError:
@@ -61,7 +57,6 @@ def await_answer(port: int, within_s: float, status: Callable[[], int | None], l
 
 
 def create_user(port: int, password: str, within_s: float) -> None:
-    """Give the user `USER` this password, for both SCRAM mechanisms."""
     admin = admin_module()
     client = _client(port)
     for name in MECHANISMS:

@@ -20,7 +20,7 @@ _LOOPBACK = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127
 
 
 def new_certificates(folder: Path) -> Certificates:
-    """Make an authority, and what it signs, in this folder. Only this user can read the private keys."""
+    """Make an authority and its certificates in this folder. Only this user can read the private keys."""
     authority_key = ec.generate_private_key(ec.SECP256R1())
     authority = _signed("Penstock tests", authority_key, "Penstock tests", authority_key, authority=True)
     paths = Certificates(folder / "authority.pem", folder / "server.pem", folder / "client.pem")

@@ -23,10 +23,9 @@ from penstock.testing.kafka.settings import properties
 QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 """Options of Java for a server that ends before a better compiler would pay."""
 LOG = "server.log"
-"""The name of the server's log, in its folder."""
 _FORMAT_S = 120.0
 _MAKE_S = 600.0
-"""How long a process waits for another one that makes what belongs to the jars."""
+"""Longest wait of a process for another one that makes files for the jars."""
 _SHOWN = 500
 _LOG = """status = error
 appender.file.type = RollingFile
@@ -47,7 +46,7 @@ rootLogger.appenderRef.file.ref = file
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """What a server is started from."""
+    """The files from which a server starts."""
 
     java: Path
     jars: Path
@@ -114,7 +113,7 @@ def installation(
     retry_after_s: float = 0.0,
     make_archive: Callable[[Installation, Path], None] | None = None,
 ) -> Installation:
-    """The server that this machine has. What is missing is fetched and made first.
+    """The server that this machine has. Missing files are fetched and made first.
 
     Args:
         fetch_s: the time limit of each way to fetch the jars, in seconds.

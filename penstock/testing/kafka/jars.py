@@ -25,18 +25,16 @@ from penstock.errors import CorruptError, NotFoundError
 from penstock.testing.kafka.jar_hashes import JAR_SHA256
 
 KAFKA_VERSION = "4.1.2"
-"""The version of the server."""
 _JARS = {
     f"kafka_2.13-{KAFKA_VERSION}.jar": ("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
     "log4j-slf4j-impl-2.25.3.jar": ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.3"),
 }
-"""What is asked for; the rest is what these depend on."""
+"""The requested jars; Maven and Ivy add their dependencies."""
 FETCH_S = 120.0
 """The time limit of each way to fetch the jars."""
 _COLOUR = re.compile("\x1b\\[[0-9;]*m")
 _FAILURE = re.compile("ERROR|UNRESOLVED|not found")
 _SHOWN = 300
-"""Characters of what a tool said last."""
 _verified: set[Path] = set()
 """Folders whose jars this process has read and found right."""
 
@@ -78,7 +76,7 @@ def find_java() -> Path:
 
 
 def cache_folder() -> Path:
-    """What Penstock keeps for this user and can fetch again."""
+    """The folder for files that Penstock keeps for this user and can fetch again."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
     return base / "penstock"
@@ -111,7 +109,7 @@ def locked(folder: Path, within_s: float) -> Iterator[float]:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether all jars are there. A jar with other content is deleted, and raises CorruptError."""
+    """True if all jars are there. A jar with other content is deleted, and raises CorruptError."""
     try:
         if not all((folder / name).exists() for name in JAR_SHA256):
             return False
@@ -218,7 +216,7 @@ def _ivy_of_pyspark() -> Path | None:
 
 
 def _run(what: str, command: list[str], folder: Path, limit_s: float) -> None:
-    """Run a tool that fetches, within its time. Raises NotFoundError with the last thing it said."""
+    """Run a tool that fetches, within its time limit. Raises NotFoundError with the last words of the tool."""
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(  # noqa: S603 - a build tool of this machine, with our own arguments
             command,
@@ -242,7 +240,7 @@ def _run(what: str, command: list[str], folder: Path, limit_s: float) -> None:
 
 
 def _summary(output: str) -> str:
-    """The first line that says what failed, or the last one."""
+    """The first line that names a failure, or the last one."""
     lines = [line.strip() for line in _COLOUR.sub("", output).splitlines() if line.strip()]
     failed = next((line for line in lines if _FAILURE.search(line)), (lines or ["it said nothing"])[-1])
     return failed.removeprefix("[ERROR] ").split(" -> [Help")[0][:_SHOWN]
@@ -266,7 +264,7 @@ def made_once(path: Path, make: Callable[[Path], None]) -> Path:
 
 
 def identity_of(java: Path) -> str:
-    """A name for exactly this Java: what was made for another one does not fit."""
+    """A name for exactly this Java: archives made for another one do not fit."""
     program = java.resolve()
     modules = program.parent.parent / "lib/modules"
     status = (modules if modules.exists() else program).stat()

@@ -1,4 +1,4 @@
-"""What a broker keeps while it is stopped: its folder and its ports."""
+"""A broker's folder and ports, which it keeps while it is stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.testing.kafka.settings import Certificates, Listener
 
 
 @dataclass(slots=True)
-class Place:
+class BrokerPlace:
     """The folder and the ports of one broker, and the process that has them now."""
 
     folder: Path
@@ -37,7 +37,7 @@ class Place:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def new_place(listeners: Sequence[Listener]) -> Place:
+def new_place(listeners: Sequence[Listener]) -> BrokerPlace:
     """A new folder, and a port for each listener.
 
     The ports are bound here as long as the place is there. That leaves a server of this machine free to listen on them,
@@ -52,4 +52,4 @@ def new_place(listeners: Sequence[Listener]) -> Place:
         ports = {name: held[n].getsockname()[1] for n, name in enumerate(listeners)}
         folder = Path(tempfile.mkdtemp(prefix="penstock-kafka-"))
         undo.pop_all()
-    return Place(folder, ports, held)
+    return BrokerPlace(folder, ports, held)

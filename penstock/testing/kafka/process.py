@@ -49,7 +49,6 @@ class GuardedProcess:
 
     @property
     def pid(self) -> int:
-        """The program's process id."""
         return self._process.pid
 
     @property
@@ -66,13 +65,13 @@ class GuardedProcess:
         self._frozen = True
 
     def resume(self) -> None:
-        """Let a frozen program continue. Others are left as they are."""
+        """Let a frozen program continue. Programs that are not frozen are left as they are."""
         if self._frozen:
             self._signal(signal.SIGCONT)
             self._frozen = False
 
     def terminate(self, within_s: float) -> bool:
-        """Ask the program to end, and wait. Returns whether it did; after `within_s` it is killed."""
+        """Ask the program to end, and wait. Returns True if it did; after `within_s` it is killed."""
         self._signal(signal.SIGTERM)
         self.resume()
         deadline = time.monotonic() + within_s
@@ -93,7 +92,6 @@ class GuardedProcess:
         self._process.send_signal(number)  # which looks first whether the program is still there
 
     def _release(self) -> None:
-        """Send the guard away."""
         pipe = self._process.stdin
         if pipe is not None and not pipe.closed:
             with contextlib.suppress(BrokenPipeError):

@@ -10,20 +10,19 @@ from typing import Literal
 from penstock.errors import ConfigError
 
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-"""How clients speak to a listener, in Kafka's names."""
+"""Security protocols of a listener, in Kafka's names."""
 Listener = Security | Literal["CONTROLLER"]
 """A listener of the server; the controller's is for the server itself."""
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-"""How clients of a SASL listener prove who they are."""
+"""Mechanisms by which clients of a SASL listener authenticate."""
 SECURITY: tuple[Security, ...] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS: tuple[Mechanism, ...] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER = "penstock"
-"""The user whom SASL listeners know."""
 
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM files. Those of the server and the client begin with the private key, which has no password."""
+    """PEM files. The files of the server and the client begin with the private key, which has no password."""
 
     authority: Path
     server: Path
@@ -98,7 +97,6 @@ def server_settings(
 
 
 def properties(settings: Mapping[str, str]) -> str:
-    """The text of a Java properties file."""
     return "".join(f"{name}={_escaped(value)}\n" for name, value in settings.items())
 
 
@@ -140,7 +138,7 @@ def _sasl(listener: str, password: str) -> dict[str, str]:
 def client_options(
     servers: str, security: Security, mechanism: Mechanism, certificates: Certificates | None, password: str
 ) -> dict[str, str]:
-    """What a client on librdkafka needs to speak to a listener."""
+    """The options of a client on librdkafka for a listener."""
     options = {"bootstrap.servers": servers}
     if security != "PLAINTEXT":
         options["security.protocol"] = security
@@ -185,7 +183,7 @@ def _escaped(value: str) -> str:
 
 
 def checked(security: Collection[str]) -> tuple[Security, ...]:
-    """The listeners that were asked for, in their order. Raises ConfigError if Kafka has no such kind."""
+    """The requested listeners, in their order. Raises ConfigError if Kafka has no such kind."""
     known = tuple(name for given in security for name in SECURITY if name == given)
     if not known or len(known) < len(security):
         unknown = ", ".join(f"`{name}`" for name in security if name not in SECURITY)

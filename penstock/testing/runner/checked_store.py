@@ -11,7 +11,7 @@ from penstock.state.stores.task_store import StoreLayer, TaskStore
 
 _UNCHANGEABLE = (str, bytes, int, float, bool, type(None))
 _OURS = 2
-"""References to a value that nobody but its `_Handed` holds: that one, and the argument of `getrefcount`."""
+"""References to a value that only its `_KnownValue` holds: that one, and the argument of `getrefcount`."""
 
 
 class UnwrittenChangeError(AssertionError):
@@ -42,18 +42,18 @@ class StaleValueError(AssertionError):
 
 
 @dataclass(slots=True)
-class _Handed:
+class _KnownValue:
     """A value that the application got from the store, or put into it."""
 
     value: Any
     key: bytes
     data: bytes
-    """Its bytes at that time."""
+    """Its bytes at the last get or put."""
     stored: bytes | None
-    """What the store held under the key at that time."""
+    """The store's bytes under the key at that time."""
     of_this_call: bool = True
     undone: bool = False
-    """The message failed, and its writes were undone."""
+    """True if the message failed, so that its writes were undone."""
 
 
 class CheckedStore(StoreLayer):
@@ -66,7 +66,7 @@ class CheckedStore(StoreLayer):
     def __init__(self, inner: TaskStore) -> None:
         super().__init__(inner)
         self._encode_key, self._encode = self.spec.key_serde.to_bytes, self.spec.value_serde.to_bytes
-        self._handed: dict[int, _Handed] = {}
+        self._handed: dict[int, _KnownValue] = {}
         """By the identity of the value."""
         self._depth = 0
         self.mistakes: list[AssertionError] = []
@@ -129,7 +129,7 @@ class CheckedStore(StoreLayer):
         for known in self._handed.values():
             known.of_this_call = False
 
-    def _check_fresh(self, key: Any, known: _Handed) -> None:
+    def _check_fresh(self, key: Any, known: _KnownValue) -> None:
         """Raise StaleValueError for a changed value whose key had another `put` since the `get`."""
         if known.key != self.key_bytes(key) or not self._changed(known):
             return
@@ -150,12 +150,12 @@ class CheckedStore(StoreLayer):
     def _note(self, key: Any, value: Any) -> None:
         if not isinstance(value, _UNCHANGEABLE):
             key_bytes = self._encode_key(key)
-            self._handed[id(value)] = _Handed(value, key_bytes, self._encode(value), self._stored(key_bytes))
+            self._handed[id(value)] = _KnownValue(value, key_bytes, self._encode(value), self._stored(key_bytes))
 
     def _stored(self, key: bytes) -> bytes | None:
         return self.inner.stored(key)
 
-    def _changed(self, known: _Handed) -> bool:
+    def _changed(self, known: _KnownValue) -> bool:
         try:
             return self._encode(known.value) != known.data
         except Exception:  # it cannot be written any more

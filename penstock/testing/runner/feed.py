@@ -44,21 +44,19 @@ class RunnerFeed:
         self._clock = clock
         self.messages = sys.maxsize
         self.watermark = NO_WATERMARK
-        """What every operator's watermark is at least."""
+        """The lowest watermark that an operator may have."""
         self.ending = False
-        """Whether the inputs end with what they hold."""
 
     def begin(self) -> None:
-        """See `Feed`. Each run of a test has one epoch."""
+        """Do nothing: each run of a test has one epoch."""
         self._event_time.begin()
         self._targets = None
 
     def begin_again(self) -> None:
-        """The stream ended in the run before: what the test asked of its event time is over."""
+        """Forget the event time that the test set: the stream ended in the run before."""
         self.watermark, self.ending = NO_WATERMARK, False
 
     def next(self, boundary: Boundary) -> Next:
-        """See `Feed`."""
         ends, pace, unread = (
             self._ends(),
             Pace(self.messages, sys.maxsize),
@@ -82,12 +80,10 @@ class RunnerFeed:
         return End()
 
     def _is_behind(self, boundary: Boundary) -> bool:
-        """Whether a watermark is still below the one that the test asked for."""
         marks = boundary.watermarks
         return self._event_time.used and any(marks.get(op, NO_WATERMARK) < self.watermark for op in self._operators)
 
     def _raised(self, moment: Moment) -> Moment:
-        """With no watermark below the one that the test asked for."""
         if self.watermark == NO_WATERMARK or not self._event_time.used:
             return moment
         marks = moment.watermarks
@@ -95,16 +91,15 @@ class RunnerFeed:
         return replace(moment, watermarks=replace(marks, firing={**marks.firing, **raised}))
 
     def drain(self, boundary: Boundary) -> Next:
-        """See `Feed`."""
         return self._closing.next(boundary, "drain", Pace(self.messages, sys.maxsize), {})
 
     def has_lost(self, ranges: BatchRanges) -> bool:
-        """No: the streams of a test keep their messages."""
+        """False: the streams of a test keep their messages."""
         return False
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Do nothing: the test chooses the size of batches."""
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Unknown, because nothing shows it."""
+        """None: nothing shows it."""
         return None

@@ -1,4 +1,4 @@
-"""Where the job of a `TestRunner` lives: in memory and in a folder for temporary files; and what it is made of."""
+"""The home of a `TestRunner`'s job, in memory and in a temporary folder, and the assembly of the job."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _OF_INPUTS = (".idle.ms", ".samza.bootstrap", ".samza.priority")
 
 @dataclass(frozen=True, slots=True)
 class RunnerJob:
-    """What drivers run an application with. A changed application is another one."""
+    """The parts of a job that drivers run. A changed application is another one."""
 
     graph: ApplicationGraph
     config: JobConfig
@@ -49,7 +49,7 @@ class RunnerJob:
 
 
 class RunnerHome:
-    """What outlives the drivers of one runner: streams, object store, clock, and what the test gave."""
+    """The parts of a runner that outlive its drivers: streams, object store, clock, and the test's arguments."""
 
     def __init__(
         self,
@@ -74,14 +74,12 @@ class RunnerHome:
         self._given = given
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.release = weakref.finalize(self, _release, self._root, self._folder)
-        """Deletes everything."""
         self.streams = StreamsOfTest(partitions)
         self.clock = SettableClock(SYSTEM_CLOCK.now_ms())
         self.mistakes: list[AssertionError] = []
-        """What the application did wrong and no batch has raised yet."""
 
     def job(self, app: Application) -> RunnerJob:
-        """Make what drivers run this application with, and the streams that it needs.
+        """Make the job of this application, and the streams that it needs.
 
         Raises:
             ConfigError: something cannot run. No stream is made then.
@@ -106,7 +104,6 @@ class RunnerHome:
         return RunnerJob(graph, config, seen, feed, tables)
 
     def driver(self, job: RunnerJob) -> InProcessDriver:
-        """A driver of the next run."""
         driver = InProcessDriver(
             job.graph,
             job.config,
@@ -147,20 +144,19 @@ class RunnerHome:
 
 
 def _check_sendable(topology: Topology) -> None:
-    """Raise ConfigError, as the start of a real job, if the application cannot be pickled. It runs as it is all the
-    same: a test may look at objects that its functions capture."""
+    """Raise ConfigError, as the start of a real job, if the application cannot be pickled. The test runs the original
+    all the same: it may look at objects that its functions capture."""
     from penstock.spark.workers.packages import pickled  # loads PySpark
 
     pickled(topology)
 
 
 def _is_used(key: str) -> bool:
-    """Whether the runner takes it from the test: about side inputs, idle partitions, and which inputs come first."""
+    """True if the runner takes the key from the test: side inputs, idle partitions, and the order of inputs."""
     return key.startswith("side.inputs.") or (key.startswith("streams.") and key.endswith(_OF_INPUTS))
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:
-    """The systems of the application's streams that the test does not configure: they are in memory, as all are."""
     streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *side_streams(graph)]
     names = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {
@@ -171,7 +167,6 @@ def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[
 
 
 def _exactly_once(given: JobConfig) -> dict[str, object]:
-    """The keys of the exactly-once outputs, on systems in memory."""
     streams = given.exactly_once_streams
     systems = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {

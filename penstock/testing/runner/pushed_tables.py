@@ -1,4 +1,4 @@
-"""Versions of pushed tables of rows that a test gives, without a source and without Spark."""
+"""Versions of pushed tables from rows that a test gives, without a source and without Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import TableRefusedError
-from penstock.wire.ports import Published
+from penstock.wire.ports import PublishedVersion
 
 _SOURCE = "test"
 
@@ -36,14 +36,14 @@ class TablesInProcess:
         self._registries = {name: TableRegistry(objects, paths, name) for name in self._specs}
 
     def start(self) -> None:
-        """See `PublishedTables`. There is nothing to build."""
+        """Do nothing: there is nothing to build."""
 
-    def published(self, table: str) -> Published:
-        """See `PublishedTables`. It looks now, and raises what the store raises."""
+    def published(self, table: str) -> PublishedVersion:
+        """The published version, read now. Raises the store's errors."""
         registry = self._registries[table]
         choice = registry.choose(fingerprint_of(self._specs[table], self._tasks))
         chosen = choice.version is not None and registry.pinned() == choice.version.version
-        return Published(choice.version, chosen, choice.warning or "")
+        return PublishedVersion(choice.version, chosen, choice.warning or "")
 
     def pin(self, table: str, version: int | None) -> None:
         """Choose a version, as `penstock table use` does."""
@@ -53,8 +53,8 @@ class TablesInProcess:
         """Publish a version with these rows, by column, if it passes the table's check.
 
         Raises:
-            ConfigError: the application has no such pushed table, or the rows are not one: a key is there twice or
-                missing, or something does not fit the table's serdes; or the check says no.
+            ConfigError: the application has no such pushed table; or the rows are no table: a key occurs twice or is
+            missing, or a value does not fit the table's serdes; or the check refuses them.
         """
         spec = self._specs.get(table)
         if spec is None:
@@ -92,7 +92,6 @@ class TablesInProcess:
 
 
 def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:
-    """A column of all rows, of one type, as those of files are."""
     try:
         return pa.array([row.get(name) for row in rows])
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:

@@ -83,7 +83,7 @@ class TestRunner:
         self._started = False
         self._drained = False
         self.dead_letters = 0
-        """How many messages went to the dead-letter stream."""
+        """The number of messages in the dead-letter stream."""
 
     def input(
         self, stream: str, values: Iterable[Any], *, partition: int | None = None, timestamp: int = 0

@@ -32,11 +32,7 @@ def side_stream(graph: ApplicationGraph, stream: str) -> StreamOfTest:
 
 
 def check_pushed(graph: ApplicationGraph, tables: TablesInProcess) -> None:
-    """No batch runs before every pushed table has a version.
-
-    Raises:
-        ConfigError: one has none.
-    """
+    """Raise ConfigError if a pushed table has no version: no batch runs before each has one."""
     for spec in graph.side_stores:
         if isinstance(spec.side, PushedTable) and tables.published(spec.name).manifest is None:
             raise ConfigError(
@@ -45,7 +41,7 @@ def check_pushed(graph: ApplicationGraph, tables: TablesInProcess) -> None:
 
 
 def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
-    """Wait until stores have what their side inputs hold.
+    """Wait until stores have all messages of their side inputs.
 
     Raises:
         PenstockTimeoutError: they do not get there.
@@ -59,7 +55,6 @@ def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
 
 
 def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSpec, task: int) -> Source:
-    """What a batch would find in a store of this kind now."""
     if isinstance(spec.side, SideInputs):
         catch_up(driver, graph)
         return _epoch(driver, task).side_inputs.engine(spec.name, task)
@@ -68,7 +63,6 @@ def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSp
 
 
 def _epoch(driver: InProcessDriver, task: int) -> Epoch:
-    """The open epoch of a task's container."""
     epoch = driver.fleet.container_of(task).current
     if epoch is None:
         raise ConfigError("the job has no open epoch: call run() first")

@@ -1,4 +1,4 @@
-"""The streams of a `TestRunner`, in memory: what a test appends to them, and what it reads from them."""
+"""The streams of a `TestRunner`, in memory: inputs that a test appends to, and outputs that it reads."""
 
 from __future__ import annotations
 
@@ -37,11 +37,10 @@ class OutputMessage:
 
 @dataclass(frozen=True, slots=True)
 class StreamOfTest:
-    """A stream that a test appends messages to, and how they are written."""
+    """A stream that a test appends messages to, with its serdes."""
 
     name: SystemStream
     place: SerdePlace
-    """Where it is in the application, for errors."""
     key_serde: Serde[Any]
     value_serde: Serde[Any]
 
@@ -74,7 +73,6 @@ class StreamsOfTest:
         self.systems: dict[str, System] = {}
 
     def make(self, streams: Iterable[SystemStream], systems: Iterable[str]) -> None:
-        """Make the streams that are not there, and the systems of streams that the job makes."""
         streams = list(streams)
         for system in [*(stream.system for stream in streams), *systems]:
             self.systems.setdefault(system, MemorySystem(system))
@@ -82,7 +80,8 @@ class StreamsOfTest:
             self.systems[stream.system].admin().create_stream(stream.stream, self._partitions)
 
     def append(self, stream: StreamOfTest, values: Iterable[Any], partition: int | None, timestamp: int) -> None:
-        """Append messages, each to its key's partition unless one is given; without a key, to one after the other."""
+        """Append messages. A message without `partition` goes to its key's partition; without a key, to each in
+        turn."""
         writer = self.systems[stream.name.system].writer(None)
         for number, item in enumerate(values):
             key, value = stream.message(item)
@@ -116,7 +115,6 @@ class StreamsOfTest:
         return messages
 
     def ends(self, graph: ApplicationGraph) -> Mapping[SystemStreamPartition, PartitionOffsets]:
-        """The offsets of all partitions of the application's inputs."""
         return {
             SystemStreamPartition(op.stream.system, op.stream.stream, partition): ends
             for op in graph.inputs

@@ -27,7 +27,7 @@ _BATCH_ROWS = 10_000
 
 class ArrowTableBuilder:
     """Reads folders of this machine: Parquet and CSV, without a schema of Spark and without options of its reader but
-    `header`. What it reads is held in memory."""
+    `header`. A whole source is held in memory."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths, *, file_bytes: int = FILE_BYTES) -> None:
         """
@@ -42,25 +42,21 @@ class ArrowTableBuilder:
         self._cancelled = threading.Event()
 
     def markers(self, url: str) -> list[SourceFile]:
-        """See `SourceFolders`."""
         folder = local_folder(url)
         patterns = (name for own in (MANIFEST, SUCCESS) for name in (own, f"*/{own}"))
         return [_file(path, folder) for pattern in patterns for path in folder.glob(pattern)]
 
     def files(self, url: str) -> list[SourceFile]:
-        """See `SourceFolders`."""
         folder = local_folder(url)
         return [_file(path, folder) for path in sorted(folder.rglob("*")) if path.is_file()]
 
     def read(self, url: str) -> bytes:
-        """See `SourceFolders`."""
         try:
             return local_folder(url).read_bytes()
         except FileNotFoundError:
             raise NotFoundError(f"there is no `{url}`") from None
 
     def build(self, request: BuildRequest) -> tuple[TableFile, ...]:
-        """See `TableBuilder`."""
         encoder = RowEncoder.of(request.spec, request.tasks)
         registry = TableRegistry(self._objects, self._paths, request.spec.name)
         entries = pa.Table.from_batches(encoder(self._rows(request, encoder)), schema=ENTRIES)
@@ -74,7 +70,7 @@ class ArrowTableBuilder:
         return files_of([row for batch in written for row in batch.to_pylist()], encoder.key_columns)
 
     def cancel(self) -> None:
-        """See `TableBuilder`. A build ends before its next file is read."""
+        """Cancel the build before its next file is read."""
         self._cancelled.set()
 
     def _rows(self, request: BuildRequest, encoder: RowEncoder) -> Iterator[pa.RecordBatch]:
@@ -102,7 +98,6 @@ class ArrowTableBuilder:
 
 
 def local_folder(url: str) -> Path:
-    """The path of a URL of this machine."""
     parts = urlsplit(url)
     if parts.scheme not in {"", "file"}:
         raise ConfigError(f"`{url}` is not on this machine: tests without Spark read folders of this machine only")

@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, DateType, IntegerType, LongTy
 
 from penstock.checkpoint.record import Claim
 from penstock.errors import IncompatibleError
-from penstock.spark.processor.declared import Declared, TimeMode, Variable
+from penstock.spark.processor.declared import DeclaredVariables, TimeMode, Variable
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.start.layout import check_layout, store_layout
 from tests.support.checkpoints import checkpoint
@@ -38,7 +38,7 @@ def layout(*variables: Variable, key: str = "user string", mode: TimeMode = "non
     spec = ProcessorSpec(
         operator="processor",
         processor=b"",
-        declared=Declared(variables),
+        declared=DeclaredVariables(variables),
         key=schema(key),
         input=pa.schema([]),
         output=schema("n int"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.assignment import Assignment, Distance, Place, assign, assign_tasks
+from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign, assign_tasks
 
 
 def test_tasks_go_where_copies_of_them_are() -> None:
@@ -61,9 +61,9 @@ def test_every_task_has_a_living_home_and_new_ones_are_spread(
 # -- standbys --
 
 
-def places(*names: str) -> dict[str, Place]:
+def places(*names: str) -> dict[str, ContainerPlace]:
     """Containers named `host/executor/number`."""
-    return {name: Place(name.split("/")[0], name.rpartition("/")[0]) for name in names}
+    return {name: ContainerPlace(name.split("/")[0], name.rpartition("/")[0]) for name in names}
 
 
 def test_a_standby_is_on_another_host_if_there_is_one_else_on_another_executor() -> None:

@@ -18,23 +18,23 @@ from penstock.container.process.server import ContainerServer
 from penstock.errors import ContainerLostError, CorruptError, NotFoundError, PenstockError
 from penstock.host.machine import machine_id
 from penstock.outbox.unpublished import OutboxObject, Part
+from penstock.wire.address import ContainerAddress
 from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS, CLOSE, CLOSE_SECONDS, OPEN, Call
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import (
     Bootstrap,
     CleanUp,
-    ContainerAddress,
     EndBatch,
     Follow,
     Identity,
     LoadTable,
-    Nothing,
+    NoArguments,
     OpenEpoch,
+    OpenProgress,
     Publish,
     RenewPort,
     Request,
-    Restored,
     StartRun,
     TakeSnapshot,
     UploadSnapshot,
@@ -55,13 +55,13 @@ REQUESTS: dict[str, Request] = {
     "snapshot": TakeSnapshot("5-0", last=True),
     "upload": UploadSnapshot("5-0"),
     "load-table": LoadTable("planes", 6, b"\x00\xff"),
-    "tables": Nothing(),
+    "tables": NoArguments(),
     "clean-up": CleanUp("5-0", MARKERS),
     "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "ff", {SSP: Part(1, 3)}),), 8),
     "follow": Follow("5-0", MARKERS),
     "wind-down": WindDown(),
-    "close": Nothing(),
-    "beat": Nothing(),
+    "close": NoArguments(),
+    "beat": NoArguments(),
     "renew-port": RenewPort("PEM"),
 }
 
@@ -133,7 +133,7 @@ def test_beats_end_when_the_container_is_closed(client: ContainerClient) -> None
     ended: list[ContainerClient] = []
     client.listen(ended.append)
     wait_until(lambda: client.last_beat is not None, "a beat")
-    client.ask(CLOSE, 1, Nothing(), CLOSE_SECONDS)
+    client.ask(CLOSE, 1, NoArguments(), CLOSE_SECONDS)
     client.await_end(DEADLINE_S)
     assert (client.lost, ended) == ("its heartbeats ended", [client])
     assert not [thread for thread in threading.enumerate() if thread.name == "beats-c1"]
@@ -152,7 +152,7 @@ def test_a_request_arrives_as_it_was_made(name: str) -> None:
 
 
 def test_what_waits_in_the_stores_comes_back_as_it_was_found() -> None:
-    found = Restored(5, ("a note",), {0: {}, 12: {"w": (-5, None), "t": (END_OF_TIME - 1, 1_700_000_000_000)}})
+    found = OpenProgress(5, ("a note",), {0: {}, 12: {"w": (-5, None), "t": (END_OF_TIME - 1, 1_700_000_000_000)}})
     assert OPEN.decode(dump(found)) == found
 
 

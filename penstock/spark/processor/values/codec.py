@@ -17,11 +17,11 @@ from typing import Any
 from pyspark.sql.streaming import stateful_processor_api_client as client
 from pyspark.sql.types import StructType
 
-from penstock.spark.processor.values.fields import Field, Fixed, field_of
+from penstock.spark.processor.values.fields import Field, FixedField, field_of
 
 client._load_numpy()  # noqa: SLF001 - what follows asks for numpy's scalars
 plain = client._normalize_state_value  # noqa: SLF001
-"""A value as PySpark's state takes it: scalars of numpy and pandas as Python's own."""
+"""Converts scalars of numpy and pandas to Python's own, as PySpark's state does."""
 
 
 class RowCodec:
@@ -41,7 +41,7 @@ class RowCodec:
         self._fields = [field_of(f.dataType, f"{where}.{f.name}") for f in schema.fields]
         self._count = len(self._fields)
         self._null_bytes = (self._count + 7) // 8
-        codes = "".join(f.code if isinstance(f, Fixed) else "I" for f in self._fields)
+        codes = "".join(f.code if isinstance(f, FixedField) else "I" for f in self._fields)
         self._head = struct.Struct(f"<H{self._null_bytes}s{codes}")
         self._shorter: dict[int, RowCodec] = {}
         self.encode: Callable[[Any], bytes] = _encoder(self._fields, self._head, self._null_bytes, self._encode_any)
@@ -49,10 +49,9 @@ class RowCodec:
         self.decode: Callable[[bytes], tuple[Any, ...]] = _decoder(
             self._fields, self._head, self._null_bytes, self._decode_any
         )
-        """The row, as a tuple."""
 
     def _encode_any(self, values: Any) -> bytes:
-        """Any row: with nulls, with values that are to be converted, and what does not fit."""
+        """The bytes of any row: with nulls, with values to convert, or with an error."""
         given = tuple(map(plain, values))
         if len(given) != self._count:
             raise ValueError(
@@ -66,7 +65,7 @@ class RowCodec:
                 head.append(0)
                 continue
             try:
-                if isinstance(field, Fixed):
+                if isinstance(field, FixedField):
                     found = value if field.to is None else field.to(value)
                     struct.pack(f"<{field.code}", found)
                     head.append(found)
@@ -92,7 +91,7 @@ class RowCodec:
         for number, (found, field) in enumerate(zip(head, self._fields, strict=True)):
             if nulls >> number & 1:
                 values.append(None)
-            elif isinstance(field, Fixed):
+            elif isinstance(field, FixedField):
                 values.append(found if field.back is None else field.back(found))
             else:
                 values.append(field.back(data[at : at + found]))
@@ -111,13 +110,13 @@ class RowCodec:
 def _encoder(
     fields: Sequence[Field], head: struct.Struct, null_bytes: int, any_row: Callable[[Any], bytes]
 ) -> Callable[[Any], bytes]:
-    """Code for a row without nulls; anything else goes to `any_row`."""
+    """Compile code for a row without nulls; other rows go to `any_row`."""
     names = [f"v{n}" for n in range(len(fields))]
     scope: dict[str, Any] = {"pack": head.pack, "any_row": any_row, "count": len(fields), "nulls": bytes(null_bytes)}
     lines, parts, rest = [], [], []
     for name, (number, field) in zip(names, enumerate(fields), strict=True):
         scope[f"to{number}"] = field.to
-        if isinstance(field, Fixed):
+        if isinstance(field, FixedField):
             parts.append(name if field.to is None else f"to{number}({name})")
         else:
             lines.append(f"b{number} = to{number}({name})")
@@ -151,7 +150,7 @@ def _decoder(
     lines, values, at = [], [], "size"
     for name, (number, field) in zip(names, enumerate(fields), strict=True):
         scope[f"back{number}"] = field.back
-        if isinstance(field, Fixed):
+        if isinstance(field, FixedField):
             values.append(name if field.back is None else f"back{number}({name})")
         else:
             lines.append(f"e{number} = {at} + {name}")

@@ -1,4 +1,4 @@
-"""How a value of each of Spark's types is stored: as a number of fixed size, or as bytes."""
+"""The stored form of a value of each Spark type: a number of fixed size, or bytes."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ Convert: TypeAlias = Callable[[Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """A value that is stored as a number: the letter of `struct` for it, and what makes it of the value and back."""
+class FixedField:
+    """A value stored as a number: its letter for `struct`, and the conversions to the number and back."""
 
     code: str
     to: Convert | None = None
@@ -55,14 +55,14 @@ class Fixed:
 
 
 @dataclass(frozen=True, slots=True)
-class Varying:
-    """A value that is stored as bytes."""
+class VaryingField:
+    """A value stored as bytes."""
 
     to: Callable[[Any], bytes]
     back: Callable[[bytes], Any]
 
 
-Field: TypeAlias = Fixed | Varying
+Field: TypeAlias = FixedField | VaryingField
 
 _COUNT = struct.Struct("<I")
 _NO_VALUE = 0
@@ -71,12 +71,12 @@ _EPOCH = datetime.date(1970, 1, 1).toordinal()
 
 
 def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
-    """How values of the type are stored.
+    """The stored form of a type's values.
 
     Args:
         kind: the type.
         where: the field, for errors.
-        canonical: whether equal values have equal bytes, as keys need it: -0.0 is 0.0, and every NaN the same.
+        canonical: True if equal values need equal bytes, as in keys: -0.0 is 0.0, and every NaN the same.
 
     Raises:
         ConfigError: state cannot hold such values.
@@ -84,7 +84,7 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
     if isinstance(kind, UserDefinedType):
         return _of_user_type(kind, where, canonical)
     if isinstance(kind, FloatType | DoubleType):
-        return Fixed("f" if isinstance(kind, FloatType) else "d", _one_float if canonical else None)
+        return FixedField("f" if isinstance(kind, FloatType) else "d", _one_float if canonical else None)
     if isinstance(kind, DecimalType):
         return _decimal(kind)
     if isinstance(kind, ArrayType):
@@ -99,7 +99,7 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
         if isinstance(kind, types):
             return field
     if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
-        return Fixed("q", kind.toInternal, kind.fromInternal)
+        return FixedField("q", kind.toInternal, kind.fromInternal)
     raise ConfigError(f"`{where}`: state cannot hold values of type {kind.simpleString()}")
 
 
@@ -152,23 +152,23 @@ def _variant_back(data: bytes) -> VariantVal:
 
 
 _CANONICAL: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
-    ((BooleanType,), Fixed("?", _one_bool)),
-    ((ByteType,), Fixed("b")),
-    ((ShortType,), Fixed("h")),
-    ((IntegerType, YearMonthIntervalType), Fixed("i")),
-    ((LongType,), Fixed("q")),
-    ((DateType,), Fixed("i", _date_to, _date_back)),
-    ((StringType, CharType, VarcharType), Varying(_text, bytes.decode)),
-    ((BinaryType,), Varying(_binary, bytes)),
-    ((NullType,), Varying(_null, _no_value)),
+    ((BooleanType,), FixedField("?", _one_bool)),
+    ((ByteType,), FixedField("b")),
+    ((ShortType,), FixedField("h")),
+    ((IntegerType, YearMonthIntervalType), FixedField("i")),
+    ((LongType,), FixedField("q")),
+    ((DateType,), FixedField("i", _date_to, _date_back)),
+    ((StringType, CharType, VarcharType), VaryingField(_text, bytes.decode)),
+    ((BinaryType,), VaryingField(_binary, bytes)),
+    ((NullType,), VaryingField(_null, _no_value)),
 )
 _SIMPLE: Sequence[tuple[tuple[type[DataType], ...], Field]] = (
     *_CANONICAL,
-    ((VariantType,), Varying(_variant, _variant_back)),
+    ((VariantType,), VaryingField(_variant, _variant_back)),
 )
 
 
-def _decimal(kind: DecimalType) -> Varying:
+def _decimal(kind: DecimalType) -> VaryingField:
     step, limit = Decimal(1).scaleb(-kind.scale), Decimal(10) ** (kind.precision - kind.scale)
 
     def to(value: Any) -> bytes:
@@ -179,28 +179,27 @@ def _decimal(kind: DecimalType) -> Varying:
             raise ValueError("too large for its type")
         return str(exact or step * 0).encode()
 
-    return Varying(to, lambda data: Decimal(data.decode()))
+    return VaryingField(to, lambda data: Decimal(data.decode()))
 
 
 def _of_user_type(kind: Any, where: str, canonical: bool) -> Field:
     inner = field_of(kind.sqlType(), where, canonical=canonical)
-    if isinstance(inner, Fixed):
+    if isinstance(inner, FixedField):
         fixed = inner
-        return Fixed(
+        return FixedField(
             inner.code,
             lambda v: kind.serialize(v) if fixed.to is None else fixed.to(kind.serialize(v)),
             lambda v: kind.deserialize(v if fixed.back is None else fixed.back(v)),
         )
     varying = inner
-    return Varying(lambda v: varying.to(kind.serialize(v)), lambda data: kind.deserialize(varying.back(data)))
+    return VaryingField(lambda v: varying.to(kind.serialize(v)), lambda data: kind.deserialize(varying.back(data)))
 
 
-def as_bytes(field: Field) -> Varying:
-    """The field as one that is stored as bytes."""
-    if isinstance(field, Varying):
+def as_bytes(field: Field) -> VaryingField:
+    if isinstance(field, VaryingField):
         return field
     number, to, back = struct.Struct(f"<{field.code}"), field.to, field.back
-    return Varying(
+    return VaryingField(
         number.pack if to is None else lambda value: number.pack(to(value)),
         (lambda data: number.unpack(data)[0]) if back is None else lambda data: back(number.unpack(data)[0]),
     )
@@ -219,7 +218,7 @@ def joined(values: Sequence[Any], to: Sequence[Callable[[Any], bytes]]) -> bytes
 
 
 def parted(data: bytes, at: int, back: Iterable[Callable[[bytes], Any]]) -> list[Any]:
-    """What `joined` was given, from a position on."""
+    """The inverse of `joined`, from a position on."""
     values: list[Any] = []
     for decode in back:
         (length,) = _COUNT.unpack_from(data, at)
@@ -232,7 +231,7 @@ def parted(data: bytes, at: int, back: Iterable[Callable[[bytes], Any]]) -> list
     return values
 
 
-def _array(element: Field) -> Varying:
+def _array(element: Field) -> VaryingField:
     item = as_bytes(element)
 
     def to(values: Any) -> bytes:
@@ -245,10 +244,10 @@ def _array(element: Field) -> Varying:
         (count,) = _COUNT.unpack_from(data)
         return parted(data, 4, repeat(item.back, count))  # a damaged count takes no memory
 
-    return Varying(to, back)
+    return VaryingField(to, back)
 
 
-def _map(keys: Varying, values: Varying) -> Varying:
+def _map(keys: VaryingField, values: VaryingField) -> VaryingField:
     def to(value: Any) -> bytes:
         entries = value if isinstance(value, dict) else dict(value)
         first = keys.to(list(entries))
@@ -258,10 +257,10 @@ def _map(keys: Varying, values: Varying) -> Varying:
         end = 4 + _COUNT.unpack_from(data)[0]
         return dict(zip(keys.back(data[4:end]), values.back(data[end:]), strict=True))
 
-    return Varying(to, back)
+    return VaryingField(to, back)
 
 
-def _struct(kind: StructType, fields: Sequence[Field]) -> Varying:
+def _struct(kind: StructType, fields: Sequence[Field]) -> VaryingField:
     names, parts = list(kind.names), [as_bytes(field) for field in fields]
     encoders, decoders = [part.to for part in parts], [part.back for part in parts]
 
@@ -277,11 +276,10 @@ def _struct(kind: StructType, fields: Sequence[Field]) -> Varying:
     def back(data: bytes) -> Row:
         return row_of(names, parted(data, 0, decoders))
 
-    return Varying(to, back)
+    return VaryingField(to, back)
 
 
 def row_of(names: Sequence[str], values: Sequence[Any]) -> Row:
-    """A Row with these fields."""
     row: Row = tuple.__new__(Row, values)
     row.__fields__ = names
     return row

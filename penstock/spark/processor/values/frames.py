@@ -39,12 +39,12 @@ def check_pandas() -> None:
 
 
 class Frames:
-    """The rows of some keys, of which those of each are taken as a DataFrame with the types that PySpark's worker gives
+    """The rows of several keys. Those of each are taken as a DataFrame with the types that PySpark's worker gives
     them."""
 
     def __init__(self, rows: pa.RecordBatch, ends: Sequence[int], timezone: str) -> None:
-        """`ends`: by key, the number of the row behind its last one. `timezone` is the session's: times are without a
-        zone, in this one."""
+        """`ends`: for each key, the index behind its last row. `timezone`: the session's. Times are in it, without a
+        zone."""
         import pandas as pd
 
         columns = ArrowBatchTransformer.to_pandas(rows, timezone=timezone, prefer_int_ext_dtype=False)
@@ -56,7 +56,7 @@ class Frames:
             for name, kind in zip(found.columns, rows.schema.types, strict=True)
             if pa.types.is_boolean(kind) and found[name].dtype == object
         ]
-        """Those that have nulls somewhere: a slice without any has no objects."""
+        """Columns of booleans with a null somewhere: they are objects, which a slice without nulls must not have."""
         starts, sizes = [0, *ends[:-1]], np.diff(ends, prepend=0)
         # To group costs a quarter of what it costs to slice.
         grouped = whole.groupby(np.repeat(np.arange(len(ends)), sizes), sort=False)
@@ -91,19 +91,19 @@ def _names(columns: list[str]) -> Sequence[str]:
 
 
 def _wide(kind: Any) -> str | None:
-    """What a column of numbers becomes once its rows have been objects of Python."""
+    """The type of a numeric column once its rows have been objects of Python."""
     if kind.kind == "i" and kind.itemsize < 8:
         return "int64"
     return "float64" if kind.kind == "f" and kind.itemsize < 8 else None
 
 
 class FrameOutput:
-    """DataFrames that a processor returned, which leave as columns."""
+    """DataFrames that a processor returned, sent on as columns."""
 
     def __init__(
         self, schema: StructType, emit: Emit, timezone: str, casts: Mapping[str, bool] = _AS_BY_DEFAULT
     ) -> None:
-        """`casts`: how PySpark is to convert, by its argument."""
+        """`casts`: PySpark's options of the conversion, by argument."""
         self._casts = casts
         self._schema, self._arrow = schema, arrow_schema(schema)
         self._timezone = timezone
@@ -112,7 +112,7 @@ class FrameOutput:
         self._rows = 0
 
     def add(self, key: Any, called: str, frames: Iterable[Any]) -> None:
-        """What a call for a key returned, which is read now."""
+        """Take the result of a call for a key. It is read now."""
         import pandas as pd
 
         for frame in frames:
@@ -128,7 +128,7 @@ class FrameOutput:
             self._convert()
 
     def flush(self) -> None:
-        """Send on what there is. Raises KeyFailed for a DataFrame that does not fit the schema."""
+        """Send the remaining rows. Raises KeyFailed for a DataFrame that does not fit the schema."""
         self._convert()
         self._chunks.flush()
 

@@ -1,4 +1,4 @@
-"""Grouping keys and keys of maps as bytes: equal keys have equal bytes, and none begins another one.
+"""Grouping keys and keys of maps as bytes: equal keys have equal bytes, and none is the beginning of another one.
 
 A field of fixed size is 01 and its bytes, or as many zeros for null. Any other is its length plus 1 in four bytes, and
 its bytes; for null the four bytes are zero.
@@ -29,7 +29,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.spark.processor.values.codec import plain
-from penstock.spark.processor.values.fields import Field, Fixed, field_of, row_of
+from penstock.spark.processor.values.fields import Field, FixedField, field_of, row_of
 
 _LENGTH = struct.Struct("<I")
 
@@ -50,10 +50,10 @@ class KeyCodec:
         self.names = list(schema.names)
         self._where = where
         self._fields = [field_of(f.dataType, f"{where}.{f.name}", canonical=True) for f in schema.fields]
-        self._fixed = [struct.Struct(f"<?{f.code}") if isinstance(f, Fixed) else None for f in self._fields]
+        self._fixed = [struct.Struct(f"<?{f.code}") if isinstance(f, FixedField) else None for f in self._fields]
 
     def encode(self, key: Sequence[Any]) -> bytes:
-        """The bytes of a key. Raises TypeError or ValueError if it does not fit the schema."""
+        """Raises TypeError or ValueError if the key does not fit the schema."""
         if len(key) != len(self._fields):
             raise ValueError(
                 f"`{self._where}` has {len(self._fields)} fields ({', '.join(self.names)}), and {len(key)} values were "
@@ -81,14 +81,12 @@ class KeyCodec:
                 ) from error
 
     def decode(self, data: bytes) -> Row:
-        """The key, as a Row."""
         return self.decode_from(data, 0)[0]
 
     def decode_from(self, data: bytes, at: int) -> tuple[Row, int]:
-        """The key that begins at a position, and where it ends."""
         values: list[Any] = []
         for field, fixed in zip(self._fields, self._fixed, strict=True):
-            if isinstance(field, Fixed) and fixed is not None:
+            if isinstance(field, FixedField) and fixed is not None:
                 there, value = fixed.unpack_from(data, at)
                 at += fixed.size
                 values.append(None if not there else value if field.back is None else field.back(value))
@@ -103,12 +101,10 @@ class KeyCodec:
         return row_of(self.names, values), at
 
     def encode_columns(self, batch: pa.RecordBatch) -> pa.BinaryArray:
-        """The keys of all rows of a batch: its columns with the names of the schema."""
         columns = [batch.column(batch.schema.get_field_index(name)) for name in self.names]
         return self.encode_arrays(columns)
 
     def encode_arrays(self, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-        """The keys that have these columns."""
         parts: list[pa.BinaryArray] = []
         for number, column in enumerate(columns):
             parts += self._column(number, column)
@@ -139,7 +135,7 @@ def _bytes(field: Field, fixed: struct.Struct | None, value: Any) -> bytes:
 
 
 def _numbers(kind: DataType, column: pa.Array) -> Any:
-    """The numbers that are stored, as an array of numpy; None if they are to be made one by one."""
+    """The stored numbers, as an array of numpy; None if they must be made one by one."""
     if isinstance(kind, LongType | IntegerType):
         return _filled(column, "<i8" if isinstance(kind, LongType) else "<i4")
     if isinstance(kind, DateType):
@@ -169,7 +165,6 @@ def _with_flags(numbers: Any, column: pa.Array) -> pa.BinaryArray:
 
 
 def _rows_of(rows: Any) -> pa.BinaryArray:
-    """Each row of bytes as a value."""
     count, size = rows.shape
     offsets = np.arange(count + 1, dtype=np.int32) * np.int32(size)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(rows))]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from penstock.api.state.store import KeyValueStore
 
 PIECE_BYTES = 8_192
-"""Elements become a piece once they have so many bytes."""
+"""Elements become a piece once they have this many bytes."""
 _HEAD = struct.Struct("<II")
 _NUMBER = struct.Struct(">I")
 _LENGTH = struct.Struct("<I")
@@ -33,7 +33,6 @@ class StoredLists:
         self._ttl_ms, self._now = ttl_ms, now
 
     def exists(self, key: bytes) -> bool:
-        """Whether there is an element."""
         return next(self.get(key), None) is not None
 
     def get(self, key: bytes) -> Iterator[bytes]:
@@ -48,7 +47,6 @@ class StoredLists:
         return self._elements([bytes(_HEAD.size) + piece for piece in pieces if piece is not None] + [head], _HEAD.size)
 
     def put(self, key: bytes, elements: Sequence[bytes]) -> None:
-        """Replace the list."""
         head = self._read(key)
         first, end = (0, 0) if head is None else _HEAD.unpack_from(head)
         for number in range(first, end):
@@ -60,7 +58,6 @@ class StoredLists:
         self._store_all(key, 0, 0, b"", elements)
 
     def append(self, key: bytes, elements: Sequence[bytes]) -> None:
-        """Add elements at the end."""
         if not elements:
             return
         head = self._read(key)
@@ -74,7 +71,6 @@ class StoredLists:
         self._store_all(key, first, end, newest if self._ttl_ms is None else self._still_alive(newest), elements)
 
     def _still_alive(self, piece: bytes) -> bytes:
-        """A piece without the elements at its beginning that have expired."""
         at, now = 0, self._now()
         while at < len(piece):
             expires, length = _TIMED.unpack_from(piece, at)

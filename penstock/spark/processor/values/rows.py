@@ -17,9 +17,8 @@ from penstock.spark.processor.groups import Groups
 
 _FIRST_DAY, _LAST_DAY = (date(1, 1, 1) - date(1970, 1, 1)).days, (date(9999, 12, 31) - date(1970, 1, 1)).days
 _UTC = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Z")
-"""Names that the zone of a session has where it is UTC."""
 AT_ONCE = 2_048
-"""Rows of a block, about."""
+"""Rows of a block, approximately."""
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -62,7 +61,7 @@ def _times_of(column: pa.Array) -> list[Any] | None:
 
 
 def _in_years(numbers: Any, per_day: int) -> bool:
-    """Whether these, counted from 1970, are in the years 1 to 9999."""
+    """True if these numbers, counted from 1970, are in the years 1 to 9999."""
     return not len(numbers) or (_FIRST_DAY * per_day <= numbers.min() and numbers.max() < _LAST_DAY * per_day)
 
 
@@ -77,7 +76,6 @@ def row_class(names: Sequence[str]) -> type[Row]:
 
 
 def as_rows(batch: pa.RecordBatch, made: type[Row]) -> list[Row]:
-    """The rows of a batch."""
     if batch.num_columns == 0:
         return [tuple.__new__(made) for _ in range(batch.num_rows)]
     columns = zip(*map(values_of, batch.columns), strict=True)
@@ -85,12 +83,12 @@ def as_rows(batch: pa.RecordBatch, made: type[Row]) -> list[Row]:
 
 
 MakeRows: TypeAlias = Callable[[pa.RecordBatch, Sequence[int]], Any]
-"""Makes what a slice is taken of for each key, of the rows of some keys and of where those of each one end."""
+"""Makes an object of the rows of several keys and of the end of each; slices of it are the rows of one key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The rows of some keys."""
+    """The rows of several keys."""
 
     encoded: Sequence[bytes]
     keys: Sequence[tuple[Any, ...]]
@@ -98,10 +96,10 @@ class Block:
     starts: Sequence[int]
     ends: Sequence[int]
     rows: Any
-    """A slice of it is what a processor gets: rows, or one DataFrame."""
+    """Rows, or one DataFrame. A processor gets slices of it."""
 
     def each(self) -> Iterator[tuple[bytes, tuple[Any, ...], int, int]]:
-        """Key by key: encoded, as a processor gets it, and where its rows begin and end."""
+        """For each key: its bytes, its form for processors, and the begin and end of its rows."""
         return zip(self.encoded, self.keys, self.starts, self.ends, strict=True)
 
 
@@ -121,14 +119,13 @@ class KeyedRows:
             groups: the rows.
             names: the columns of the key.
             made: makes the rows of a block.
-            key_values: what is made of a column of the key.
+            key_values: converts a column of the key.
         """
         self._groups, self._made, self._key_values = groups, made, key_values
         self._columns = [groups.rows.schema.get_field_index(name) for name in names]
         self.encoded = groups.keys
 
     def blocks(self, first: int = 0, end: int | None = None) -> Iterator[Block]:
-        """The rows of the keys from one number to another one."""
         ends = self._groups.ends
         end = len(ends) if end is None else end
         while first < end:

@@ -31,26 +31,26 @@ _WITH_LINEAGE = {3, 4}
 
 
 class Kind(Enum):
-    """What a record does. The values are the type bytes of versions 2 and 4."""
+    """The operation of a record. The values are the type bytes of versions 2 and 4."""
 
     PUT = 1
     DELETE = 16
     MERGE = 17
     """Appends to the value, as a ListState does."""
     DELETE_RANGE = 32
-    """Deletes from the key up to the value, which is not in it."""
+    """Deletes from the key up to the value, exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChangelogHead:
-    """The version of a file, and what it says of those before it: version -> checkpoint id, newest first or last."""
+    """The version of a file, and its lineage: version → checkpoint id, newest first or last."""
 
     version: int
     lineage: dict[int, str]
 
 
 def read_head(data: bytes, name: str) -> ChangelogHead:
-    """What stands before the records. Raises as `read_changelog`."""
+    """The version and lineage before the records. Raises as `read_changelog`."""
     return _head(_Source(plain_chunks(data, name), name))
 
 
@@ -112,7 +112,7 @@ class _Ancestor(Struct, rename="camel"):
 
 
 class _Source:
-    """Bytes to be taken, out of chunks."""
+    """Bytes out of chunks, taken one after the other."""
 
     def __init__(self, chunks: Iterator[bytes], name: str) -> None:
         self.name = name
@@ -121,7 +121,7 @@ class _Source:
         self._position = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes. Raises CorruptError if there are fewer, or the count is none."""
+        """The next bytes. Raises CorruptError if there are fewer, or the count is negative."""
         if count < 0:
             raise CorruptError(f"`{self.name}` has a length of {count}")
         check_budget(count, RECORD_BYTES, f"a key or a value in `{self.name}`")
@@ -132,7 +132,7 @@ class _Source:
         return taken
 
     def peek(self, count: int) -> bytes:
-        """The next bytes, which stay."""
+        """The next bytes, without taking them."""
         taken = self.take(count)
         self._position -= count
         return taken
@@ -143,7 +143,6 @@ class _Source:
         return value
 
     def at_end(self) -> bool:
-        """Whether nothing is left."""
         return self._position == len(self._buffer) and not any(self._chunks)
 
     def _fill(self, count: int) -> bytes:

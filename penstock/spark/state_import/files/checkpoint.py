@@ -1,4 +1,4 @@
-"""The checkpoint folder of a Spark query: which batches are committed, which operators keep which state."""
+"""The checkpoint folder of a Spark query: its committed batches, and the state of its operators."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class StoreFacts:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFacts:
-    """A stateful operator. `variables` has the state variables of a transformWithState and their types, `expiring`
-    those of them with a time to live, and `time_mode` is its time mode."""
+    """A stateful operator. `variables`: the state variables of a transformWithState and their types; `expiring`: those
+    of them with a time to live."""
 
     number: int
     name: str
@@ -45,10 +45,10 @@ class CheckpointFiles(Protocol):
     """The files of a checkpoint location, by their paths in it."""
 
     def get(self, key: str, /) -> bytes:
-        """The content of a file. Raises NotFoundError."""
+        """Raises NotFoundError."""
 
     def list(self, prefix: str, /) -> list[str]:
-        """All files below a folder; none, if it does not exist."""
+        """All files below a folder; none if it does not exist."""
 
 
 class SparkCheckpoint:
@@ -57,7 +57,6 @@ class SparkCheckpoint:
     def __init__(self, files: CheckpointFiles, url: str) -> None:
         self.files = files
         self.url = url
-        """What it is called in messages."""
 
     def committed(self) -> int:
         """The last committed batch. Raises NotFoundError if there is none, or this is no checkpoint."""
@@ -93,16 +92,16 @@ class SparkCheckpoint:
             raise NotFoundError(f"`{self.url}` has no metadata: it is not the checkpointLocation of a query") from None
 
     def source_offsets(self, batch: int) -> list[str]:
-        """How far the batch read each of the query's sources, in each source's own words. Raises as `check_batch`."""
+        """The batch's end offset in each of the query's sources, in each source's own words. Raises as
+        `check_batch`."""
         return [line.decode(errors="replace") for line in self._offset_lines(batch)[2:] if line.strip()]
 
     def operators(self) -> list[int]:
-        """The numbers of the stateful operators."""
         found = {key.split("/")[1] for key in self.files.list("state")}
         return sorted(int(name) for name in found if name.isdigit())
 
     def operator(self, number: int, batch: int) -> OperatorFacts:
-        """What is known of an operator as of a batch. Raises NotFoundError, CorruptError."""
+        """An operator as of a batch. Raises NotFoundError, CorruptError."""
         key = self._operator_metadata(number, batch)
         if key is None:
             known = self.operators()
@@ -118,7 +117,7 @@ class SparkCheckpoint:
         return _operator(number, text, f"operator metadata `{key}` of `{self.url}` is damaged")
 
     def schema_key(self, operator: int, store: StoreFacts) -> str:
-        """Where the schema of a store lies. Raises NotFoundError."""
+        """The path of a store's schema. Raises NotFoundError."""
         below = f"state/{operator}/_stateSchema/{store.name}"
         named = [name for name in store.schema_files if name in self._names(below)]
         if named:
@@ -129,12 +128,10 @@ class SparkCheckpoint:
         return key
 
     def folder(self, operator: int, partition: int, store: str) -> str:
-        """The folder of one partition of a store."""
         base = f"state/{operator}/{partition}"
         return base if store == DEFAULT_STORE else f"{base}/{store}"
 
     def partition(self, operator: int, partition: int, store: str) -> PartitionFiles:
-        """The files of one partition of a store."""
         folder = self.folder(operator, partition, store)
         return PartitionFiles.of(folder, self._names(folder))
 
@@ -153,17 +150,16 @@ class SparkCheckpoint:
         )
 
     def has_checkpoint_ids(self, operator: int, batch: int) -> bool:
-        """Whether the versions of the operator's state have ids (format version 2)."""
+        """True if the versions of the operator's state have ids (format version 2)."""
         return bool(self._commit(batch).get(str(operator)))
 
     def _checkpoint_ids(self, operator: int, batch: int, partition: int) -> Sequence[str]:
-        """The ids of all stores of the partition; which of them is which store's, their files say."""
+        """The checkpoint ids of the partition's stores, in no order; match them by their file names."""
         with decoding(f"`commits/{batch}` of `{self.url}` is damaged"):
             partitions = self._commit(batch).get(str(operator))
             return partitions[partition] if partitions else []
 
     def _commit(self, batch: int) -> dict[str, list[list[str]]]:
-        """The checkpoint ids that a commit names, by operator and partition."""
         key = f"commits/{batch}"
         what = f"`{key}` of `{self.url}` is damaged"
         with decoding(what):
@@ -182,7 +178,8 @@ class SparkCheckpoint:
             raise NotFoundError(f"`{key}`, which says how the state is written, is missing in `{self.url}`") from None
 
     def _operator_metadata(self, number: int, batch: int) -> str | None:
-        """The newest one at or below the batch, of those that come with one; else the only one; None before Spark 4."""
+        """The newest metadata at or below the batch, of versions that have a batch; else the only one; None before
+        Spark 4."""
         below = f"state/{number}/_metadata"
         batches = [int(name) for name in self._names(f"{below}/v2") if name.isdigit()]
         if fitting := [each for each in batches if each <= batch]:
@@ -190,7 +187,7 @@ class SparkCheckpoint:
         return f"{below}/metadata" if "metadata" in self._names(below) else None
 
     def _found_operator(self, number: int) -> OperatorFacts:
-        """Without metadata: what the folders say."""
+        """The operator as its folders show it, without metadata."""
         numbers, stores = set(), set()
         for key in self.files.list(f"state/{number}"):
             parts = key.split("/")[2:]
@@ -202,7 +199,6 @@ class SparkCheckpoint:
         return OperatorFacts(number, "unknown", facts, {})
 
     def _names(self, folder: str) -> set[str]:
-        """The names of the files directly in a folder."""
         return {key[len(folder) + 1 :] for key in self.files.list(folder) if "/" not in key[len(folder) + 1 :]}
 
 

@@ -1,4 +1,4 @@
-"""Which files make up one version of a store's partition. Pure decisions over the names that are there."""
+"""The files of one version of a store's partition. Pure decisions over the present names."""
 
 from __future__ import annotations
 
@@ -24,18 +24,16 @@ class Version:
 
     @property
     def snapshot(self) -> str:
-        """The name of its snapshot."""
         return f"{self._stem}.zip"
 
     @property
     def changelog(self) -> str:
-        """The name of its changelog."""
         return f"{self._stem}.changelog"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """The snapshots and changelogs in a partition's folder. What is temporary or a checksum is not among them."""
+    """The snapshots and changelogs in a partition's folder, without temporary files and checksums."""
 
     folder: str
     snapshots: frozenset[Version]
@@ -43,7 +41,6 @@ class PartitionFiles:
 
     @classmethod
     def of(cls, folder: str, names: Iterable[str]) -> PartitionFiles:
-        """From the names of the folder's files."""
         found: dict[str, set[Version]] = {"zip": set(), "changelog": set()}
         for name in names:
             if (match := _NAME.fullmatch(name)) is not None:
@@ -53,7 +50,7 @@ class PartitionFiles:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild:
-    """A version is this snapshot (None: the empty store) and these changelogs on top of it, in this order."""
+    """The steps to a version: a snapshot (None: the empty store), then these changelogs in this order."""
 
     snapshot: Version | None
     changelogs: tuple[Version, ...]
@@ -62,7 +59,7 @@ class Rebuild:
 def plan_rebuild(files: PartitionFiles, wanted: Version, lineage_of: Callable[[Version], Mapping[int, str]]) -> Rebuild:
     """The newest snapshot at or below the version, and exactly the changelogs after it.
 
-    `lineage_of` reads the ids of the versions before one that has an id, as its changelog knows them.
+    `lineage_of` reads the ids of earlier versions from the changelog of a version with an id.
 
     Raises:
         NotFoundError: a file that is needed is missing.

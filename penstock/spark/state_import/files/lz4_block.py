@@ -29,7 +29,7 @@ _CHECKSUM_BITS = 0x0FFFFFFF
 
 
 def blocks(data: bytes, name: str) -> Iterator[bytes]:
-    """The original blocks, one after the other; `name` says in errors what was read.
+    """The original blocks, one after the other; `name` is the file, for errors.
 
     Raises:
         CorruptError: the stream breaks off, or a block is damaged.

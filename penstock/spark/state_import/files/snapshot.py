@@ -82,7 +82,7 @@ def _get(files: CheckpointFiles, key: str, snapshot: str) -> bytes:
 
 
 def _local(target: Path, name: str, snapshot: str) -> Path:
-    """Where a file goes. A name that leads elsewhere is none of Spark's."""
+    """The target of a file. Raises for a name that leads elsewhere: it is none of Spark's."""
     if Path(name).name != name:
         raise CorruptError(f"snapshot `{snapshot}` holds a file of the name {name!r}")
     return target / name

@@ -18,7 +18,7 @@ from penstock.spark.state_import.types import Array, Decimal, Map, Simple, Spark
 
 RowDecoder: TypeAlias = Callable[[bytes], dict[str, Any]]
 _Read: TypeAlias = Callable[[bytes, int, int], Any]
-"""(data, where the row begins, where the column's word is) -> value."""
+"""(data, begin of the row, begin of the column's word) → value."""
 
 _LONG, _WORDS = struct.Struct("<q"), struct.Struct("<II")
 _EPOCH_UTC = datetime(1970, 1, 1, tzinfo=UTC)
@@ -29,7 +29,7 @@ _DIGITS = Context(prec=38)
 
 
 def unreadable(type_: SparkType) -> str | None:
-    """Why values of the type cannot be decoded; None if they can."""
+    """The reason why values of the type cannot be decoded; None if they can."""
     match type_:
         case Struct(columns):
             return next((why for column in columns if (why := unreadable(column.type)) is not None), None)
@@ -109,7 +109,7 @@ def _reader(type_: SparkType) -> _Read:
 
 
 def _place(data: bytes, base: int, slot: int) -> tuple[int, int]:
-    """From where to where a column's value lies that does not fit into its word."""
+    """Begin and end of a column's value that does not fit into its word."""
     size, offset = _WORDS.unpack_from(data, slot)
     start = base + offset
     if start + size > len(data):
@@ -197,4 +197,4 @@ _SIMPLE: dict[str, tuple[int, _Read]] = {
     "binary": (8, _bytes),
     "void": (8, lambda data, base, slot: None),
 }
-"""Size in an array, and how to read it."""
+"""Size in an array, and the function that reads it."""

@@ -1,4 +1,4 @@
-"""What every system promises; `penstock.testing.system_contract` is its public name."""
+"""The contract of every system; `penstock.testing.system_contract` is its public name."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ class CompactionContract(SystemRoom):
     def test_a_range_that_ends_inside_what_was_compacted(
         self, system: System, admin: SystemAdmin, log: SystemStreamPartition
     ) -> None:
-        """What it held is no longer known: some of it went for newer records behind its end."""
+        """The content of the range is no longer known: some of it went for newer records behind its end."""
         append(system, log, [(i, b"k", b"%d" % i) for i in range(6)])
         admin.compact(OffsetRange(log, 0, 4), COMPACTOR)
         for end in (1, 3):
@@ -267,7 +267,7 @@ class CompactionContract(SystemRoom):
 
 
 def _replayed(changes: Sequence[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, bytes]:
-    """What the changes make of an empty map."""
+    """The map that results from applying the changes to an empty one."""
     content: dict[bytes | None, bytes] = {}
     for key, value in changes:
         if value is None:

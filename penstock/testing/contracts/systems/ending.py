@@ -1,4 +1,4 @@
-"""Streams of which somebody says that they have ended."""
+"""Streams that somebody has declared ended."""
 
 from __future__ import annotations
 

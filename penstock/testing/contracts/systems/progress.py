@@ -1,4 +1,4 @@
-"""How far publishing is, kept in the step that publishes."""
+"""Progress of publishing, kept in the step that publishes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ProgressContract(SystemRoom):
 
     @pytest.mark.usefixtures("keeps_progress")
     def test_progress_survives_reopening(self, system: System, admin: SystemAdmin) -> None:
-        """Also of an older epoch, and without records."""
+        """Progress of an older epoch survives as well, and so does progress without records."""
         admin.create_stream(STREAM, 1)
         here = ssp(system, 0)
         for epoch, mark in ((1, Progress(2, 5)), (3, Progress(2, 6)), (5, Progress(3, 0))):

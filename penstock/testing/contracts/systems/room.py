@@ -1,4 +1,4 @@
-"""What all parts of the contract share: the fixtures to override, and short ways to append and read."""
+"""Fixtures that each part of the contract may override, and short ways to append and read."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def ssp(system: System, partition: int) -> SystemStreamPartition:
 
 
 def messages(start: int, end: int) -> list[RawMessage]:
-    """What is read after `records(0, ...)` were appended to an empty partition."""
+    """The messages of a range, after `records(0, ...)` were appended to an empty partition."""
     return [(i, *record) for i, record in enumerate(records(start, end - start), start)]
 
 

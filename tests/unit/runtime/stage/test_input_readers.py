@@ -22,7 +22,7 @@ from penstock.spark.workers import worker
 from penstock.spark.workers.worker import Lane, PackedPackage, SourceStage, WorkerPackage
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
 from penstock.system.local import LocalSystem
-from penstock.wire.protocol import ContainerAddress
+from penstock.wire.address import ContainerAddress
 from tests.support.descriptors import open_under
 
 

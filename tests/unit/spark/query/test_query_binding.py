@@ -12,7 +12,7 @@ from penstock.checkpoint.edit import Content, _offered
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
 from penstock.errors import IncompatibleError
-from penstock.spark.query.binding import Asked, FromCheckpoint, bind
+from penstock.spark.query.binding import FromCheckpoint, QueryBatchRequest, bind
 from tests.support.checkpoints import checkpoint
 
 TASKS = 2
@@ -59,7 +59,7 @@ def check(
 ) -> tuple[int | None, CheckpointRecord | None]:
     """`plans`: of the batch before, and of the batch."""
     before, plan = plans
-    asked = Asked(query, batch, plan, before)
+    asked = QueryBatchRequest(query, batch, plan, before)
     bound = bind(view, "visits-1", "/root", asked, partitions, chosen, begins_here=begins_here)
     return bound.tasks, bound.record
 

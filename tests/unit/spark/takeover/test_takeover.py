@@ -150,7 +150,7 @@ def backed_up(
 
 KILLED = """
 import pickle, sys
-from tests.unit.spark import test_takeover
+from tests.unit.spark.takeover import test_takeover
 test_takeover.killed_at(sys.argv[1], pickle.load(sys.stdin.buffer))
 """
 POINTS = ("within the backups", "before the record", "behind the record", "before the rename", "behind the rename")

@@ -37,7 +37,7 @@ from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.table_builder import ArrowTableBuilder
-from penstock.wire.ports import Published
+from penstock.wire.ports import PublishedVersion
 from tests.support.containers import wait_until
 
 PATHS = JobPaths("flights", "1")
@@ -81,7 +81,7 @@ class Driver:
     check_owner: Callable[[], None] = lambda: None
     retained: int = 3
     builder: ArrowTableBuilder | None = None
-    published: list[Published] = field(default_factory=list)
+    published: list[PublishedVersion] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         spec = next(each for each in planes(self.folder, self.check).graph().stores)
@@ -101,7 +101,7 @@ class Driver:
             SYSTEM_CLOCK,
         )
 
-    def look(self) -> Published:
+    def look(self) -> PublishedVersion:
         self.table.look()
         return self.published[-1]
 
