@@ -24,7 +24,7 @@ from penstock.runtime.reports import Report
 from penstock.runtime.steps import Step
 
 MEMORY_BYTES = 64 << 20
-"""How many bytes the outboxes of a container keep in memory together. What is beyond waits in files."""
+"""Limit of the memory of all outboxes of a container. Messages beyond it wait in files."""
 _LEAST_MEMORY_BYTES = 1 << 20
 
 
@@ -38,21 +38,20 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What a commit has taken of an outbox. Its holder closes it."""
+    """The messages that a commit takes from an outbox. Its holder closes it."""
 
     task: int
     parts: Mapping[SystemStreamPartition, Sequence[Kept]]
-    """By output partition, its packets in the order of their messages; no partition without packets."""
+    """Output partition → its packets, in the order of their messages; no partition without packets."""
     spool: Spool
-    """Where the payloads are. Used by one thread at a time."""
+    """Holds the payloads. Used by one thread at a time."""
 
     def close(self) -> None:
-        """Forget everything."""
         self.spool.close()
 
 
 class Outbox:
-    """Used by the threads of attempts, and of End and commits."""
+    """Exactly-once output of one task, between commits. Used by the threads of attempts, of End and of commits."""
 
     def __init__(self, task: int, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
         """
@@ -69,27 +68,27 @@ class Outbox:
 
     @classmethod
     def of_container(cls, task: int, tasks: int, folder: str) -> Outbox:
-        """One of the outboxes of a container that has so many tasks."""
+        """An outbox with its share of the memory of a container that has `tasks` tasks."""
         return cls(task, max(_LEAST_MEMORY_BYTES, MEMORY_BYTES // tasks), folder)
 
     def _begin(self) -> None:
         self._spool = Spool(self._memory_bytes, self._folder)
         self._parts: dict[SystemStreamPartition, list[Kept]] = {}
         self._kept = self._spool.level()
-        """How full the spool is with what has been applied."""
+        """The level of the spool up to the last applied attempt."""
         self.size_bytes = 0
-        """Of what has been applied."""
+        """The size of the applied packets."""
         self._writing = 0
-        """How many attempts may put something, or have and are not decided on."""
+        """Attempts that may still put packets, or are neither applied nor dropped yet."""
 
     def start(self) -> Spool:
-        """An attempt begins: where it may put its packets, until it is applied or dropped."""
+        """Begin an attempt. Returns the spool for its packets, which it may use until it is applied or dropped."""
         with self._lock:
             self._writing += 1
             return self._spool
 
     def put(self, spool: Spool, payload: bytes | pa.Buffer) -> Spooled:
-        """Keep a payload of an attempt that got this spool.
+        """Put the payload of an attempt into its spool.
 
         Raises:
             DiscardedAttemptError: a commit has begun since, so the attempt is of no batch that counts.
@@ -102,7 +101,8 @@ class Outbox:
         return bytes(kept) if isinstance(kept, pa.Buffer) else kept  # a buffer is part of a larger one
 
     def apply(self, spool: Spool, parts: Mapping[SystemStreamPartition, Sequence[Kept]]) -> int:
-        """Append what an attempt that got this spool has brought, and forget what others have. Returns the bytes.
+        """Append the packets of an attempt to the outbox, and forget those of the other attempts. Returns their
+        size.
 
         Nothing is written here, so that nothing can fail half-way.
         """
@@ -120,7 +120,6 @@ class Outbox:
             return size
 
     def drop(self, spool: Spool) -> None:
-        """An attempt that got this spool is discarded."""
         with self._lock:
             self._end_of_one(spool)
 
@@ -131,7 +130,8 @@ class Outbox:
                 spool.cut(self._kept)
 
     def take(self) -> Taken | None:
-        """What was applied since the last call; None if nothing was. Between two batches, as every commit begins."""
+        """Take the packets applied since the last call; None if there are none. Called between two batches, as every
+        commit begins."""
         with self._lock:
             if not self._parts:
                 return None
@@ -140,17 +140,16 @@ class Outbox:
             return taken
 
     def close(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._spool.close()
             self._parts.clear()
 
 
 class OutboxAttempt:
-    """One execution of the outbox stage: what came for it, in the order of stage, task and sequence it came from."""
+    """One execution of the outbox stage. Keeps its packets in the order of their stage, task and sequence."""
 
     step: Step | None = None
-    """Nothing happens here without a message."""
+    """None: nothing happens here without a message."""
 
     def __init__(self, topology: Topology, task: int, tasks: int, token: str, batch: Batch, outbox: Outbox) -> None:
         if topology.outbox is None:
@@ -164,7 +163,7 @@ class OutboxAttempt:
         self._outbox = outbox
         self._spool: Spool | None = outbox.start()
         self._packets: list[tuple[Packet, Kept]] = []
-        """Packets without their payloads, and these."""
+        """Packets without their payloads, and where each payload is."""
         self._messages = 0
 
     @property
@@ -173,11 +172,10 @@ class OutboxAttempt:
         return 0
 
     def progress(self) -> object:
-        """A value that changes whenever another packet has come."""
+        """A value that changes with every packet."""
         return len(self._packets)
 
     def describe(self) -> str:
-        """What it does, in words."""
         return "output that is kept for the next commit"
 
     def accept(self, packet: Packet) -> tuple[Packet, ...]:
@@ -191,7 +189,7 @@ class OutboxAttempt:
         return ()
 
     def finish(self) -> tuple[Packet, ...]:
-        """The report. Raises DiscardedAttemptError unless everything has come."""
+        """The attempt's report. Raises DiscardedAttemptError unless all packets have come."""
         self._sources.check_complete()
         written: dict[str, int] = {}
         if not self._sources.failed:
@@ -210,7 +208,7 @@ class OutboxAttempt:
         return (report.packet(),)
 
     def apply(self) -> int:
-        """End names this attempt: what it brought is in the outbox from here on. Returns the bytes."""
+        """Move the packets into the outbox: End names this attempt. Returns their size."""
         parts: dict[SystemStreamPartition, list[Kept]] = {}
         for packet, kept in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
             output = self._topology.channels[packet.channel].output
@@ -224,7 +222,7 @@ class OutboxAttempt:
         return self._outbox.apply(spool, parts)
 
     def close(self) -> None:
-        """Forget what it brought, unless it was applied."""
+        """Discard the packets, unless they were applied."""
         spool, self._spool, self._packets = self._spool, None, []
         if spool is not None:
             self._outbox.drop(spool)

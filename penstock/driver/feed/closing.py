@@ -1,4 +1,4 @@
-"""How a run brings its application to its end: part by part, where durable intermediate streams part it."""
+"""Brings an application to its end, part by part if durable intermediate streams divide it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Closing:
     """Plans the batches of a run that reads nothing more from its inputs.
 
     They read the messages that wait in intermediate streams. Then each part of the application has a batch without
-    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a batch.
+    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a
+    batch.
     """
 
     def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:
@@ -31,10 +32,11 @@ class Closing:
     def next(
         self, boundary: Boundary, control: Control, pace: Pace, latest: Mapping[SystemStreamPartition, int]
     ) -> Planned | End:
-        """The next batch; the end, if the last one closed the job.
+        """Plan the next batch, or the end if the last one closed the job.
 
         Args:
-            control: what closes the job, unless something else has begun to: all operators end in the same way.
+            control: the way to close the job, unless it has begun to close in another way: all operators end in the
+            same way.
             latest: the ends of the inputs when they were last looked at.
         """
         if boundary.closed:
@@ -51,7 +53,6 @@ class Closing:
     def close(
         self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
     ) -> Planned:
-        """The batch that closes the next part."""
         *before_last, _ = self._parts
         closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
         return Planned(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)

@@ -1,4 +1,4 @@
-"""Says in the log that messages go to the dead-letter stream."""
+"""Logs that messages go to the dead-letter stream."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ class DeadLetterLog:
     """Logs the first dead letter of a run with its place and cause, then at most once a minute how many followed."""
 
     def __init__(self, stream: SystemStream | None) -> None:
-        """`stream`: where dead letters go."""
         self._stream = stream
         self.total = 0
-        """How many there were."""
         self._unsaid = 0
         self._last: FailedMessage | None = None
         self._said_s = 0.0
 
     def count(self, letters: int, one: FailedMessage | None, now_s: float) -> None:
-        """A batch had so many; `one` of them. To be called after each batch, and `now_s` to be monotonic."""
+        """Count the dead letters of a batch, of which `one` is an example. Called after each batch, with monotonic
+        `now_s`."""
         is_first = self.total == 0
         self.total += letters
         self._unsaid += letters
@@ -35,7 +34,7 @@ class DeadLetterLog:
             self.say(is_first=is_first)
 
     def say(self, *, is_first: bool = False) -> None:
-        """Log what was not logged yet."""
+        """Log the dead letters that were not logged yet."""
         if self._unsaid and self._last is not None:
             count = counted(self._unsaid, "message" if is_first else "more message")
             others = "" if is_first else f", {self.total:,} in this run; one of them"

@@ -1,4 +1,4 @@
-"""What the log and the metrics of the driver say of messages that were lost."""
+"""Reports lost messages in the log and the metrics of the driver."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ logger = logging.getLogger(__name__)
 
 
 class LossReport:
-    """Says once of each message that it was lost, whatever a rewind repeats. Used by the run loop's thread."""
+    """Reports each lost message once, whatever a rewind repeats. Used by the run loop's thread."""
 
     def __init__(self, metrics: JobMetrics, is_dense: Callable[[SystemStream], bool]) -> None:
-        """`is_dense`: whether the offsets of a stream have no gaps."""
+        """`is_dense`: True if the offsets of a stream have no gaps."""
         self._metrics = metrics
         self._is_dense = is_dense
         self._told: dict[SystemStreamPartition, int] = {}
-        """The end of the last loss of each partition that was logged."""
+        """Partition → the end of its last loss that was logged."""
 
     def begin(self, lost: Lost) -> None:
-        """An epoch was opened whose state has lost this."""
+        """Begin an epoch whose state lacks `lost`."""
         self._metrics.lost(lost)
 
     def skipped(self, losses: Iterable[Loss], lost: Lost) -> None:
-        """The run continues behind these; `lost` is what its state has lost in all."""
+        """Report losses that the run skips; `lost` is the total that its state lacks."""
         self._metrics.lost(lost)
         for loss in losses:
             if loss.end <= self._told.get(loss.ssp, 0):

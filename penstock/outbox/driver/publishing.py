@@ -1,4 +1,4 @@
-"""Publishing what a record names, once it is in the log.
+"""Publishes the objects that a record names, once it is in the log.
 
 Everything up to a record is published before what the next one names: slot by slot. The containers do it, and read from
 each system how far it has come, so it may be asked for any number of times.
@@ -39,7 +39,7 @@ _KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockT
 
 
 class Publishing:
-    """Publishes what the job owes: at the start of an epoch in the run loop's thread, after a record in another."""
+    """Publishes a job's output: at the start of an epoch in the run loop's thread, after a record in its own."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Publishing:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
     def settle(self, epoch: int) -> None:
-        """Publish all that the last record of the log leaves, before the first batch of an epoch.
+        """Publish everything that the last record of the log leaves, before the first batch of an epoch.
 
         Raises:
             FencedError: another driver owns the job.
@@ -89,7 +89,7 @@ class Publishing:
             self._board.update(phase=phase)
 
     def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]:
-        """A record is in the log: publish what it leaves, in the background. Done once readers see all of it.
+        """Publish the output that the newest record leaves, in the background. Done once readers see all of it.
 
         Args:
             epoch: the epoch of the record.
@@ -106,12 +106,12 @@ class Publishing:
 
     @property
     def waits_for(self) -> str:
-        """What keeps the publication under way from going on, in words; empty if that is not known."""
+        """The reason why the publication under way waits, in words; empty if it is not known."""
         progress = self._board.publishing
         return "" if progress is None else progress.waits_for
 
     def close(self, *, wait: bool) -> None:
-        """No call follows."""
+        """End the thread. No call follows."""
         self._thread.shutdown(wait=wait, cancel_futures=not wait)
 
     def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
@@ -130,7 +130,7 @@ class Publishing:
             raise PenstockError(_failed(self._debts.now(), error)) from error
 
     def _publish(self, owed: Owed, epoch: int, abandoned: threading.Event, newest: int) -> None:
-        """`newest`: nothing of a later record can have been published before."""
+        """`newest`: the newest record that anything can have been published of."""
         began, before = self._clock.monotonic(), 0
         self._show(owed, 0, began)
         try:
@@ -153,7 +153,6 @@ class Publishing:
             self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
 
     def _reports(self, owed: Owed, before: int, began: float) -> Callable[[int, str], None]:
-        """What shows how far it is: `before` messages are those of earlier slots."""
         logged = began
 
         def report(done: int, waits_for: str) -> None:
@@ -173,7 +172,7 @@ class Publishing:
 
 
 class _Watch:
-    """Adds up what containers answer, and ends the call with the epoch."""
+    """Adds up the containers' answers, and ends the call with the epoch."""
 
     def __init__(self, fleet: Fleet, abandoned: threading.Event, report: Callable[[int, str], None]) -> None:
         self._fleet = fleet
@@ -184,12 +183,11 @@ class _Watch:
 
     @property
     def messages(self) -> int:
-        """How many the containers have published, as far as they have answered."""
         with self._lock:
             return sum(answer.messages for answer in self._done.values())
 
     def answered(self, container: str, answer: PublishProgress) -> None:
-        """A container is so far. Called by several threads."""
+        """Take a container's answer. Called by several threads. Raises ContainerLostError to end the call."""
         if self._abandoned.is_set():
             raise ContainerLostError("a publication was abandoned with its epoch")
         if self._fleet.any_lost:

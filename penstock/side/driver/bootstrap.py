@@ -1,4 +1,4 @@
-"""The time before the first batch of an epoch in which side inputs are caught up."""
+"""Catching up of side inputs before the first batch of an epoch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SideBootstrap:
 
 
 class _Watch:
-    """Adds up what containers answer."""
+    """Adds up the containers' answers, and ends the call when the run is to end."""
 
     def __init__(self, waits: SideBootstrap) -> None:
         self._waits = waits
@@ -64,7 +64,7 @@ class _Watch:
         self._began = self._logged = waits.clock.monotonic()
 
     def answered(self, container: str, answer: Bootstrapped) -> None:
-        """A container is so far. Called by several threads. Raises ContainerLostError if the run is to end."""
+        """Take a container's answer. Called by several threads. Raises ContainerLostError if the run is to end."""
         waits = self._waits
         if waits.stop.graceful.is_set():
             waits.stop.immediate.set()
@@ -80,7 +80,6 @@ class _Watch:
 
 
 def bootstrap_progress(answers: Mapping[str, Bootstrapped], seconds: float) -> BootstrapProgress:
-    """How far all containers are, after so many seconds."""
     stores = sorted({store for answer in answers.values() for store in answer.total})
     found = {
         store: (

@@ -1,4 +1,4 @@
-"""What the log of the driver says of side inputs that fail while the run continues."""
+"""Logs problems of side inputs while the run continues."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ REPEAT_SECONDS = 60.0
 
 
 class SideTroubles:
-    """Logs each trouble when it begins, again each minute while it lasts, and its end. Used by one thread."""
+    """Logs each problem when it begins, again each minute while it lasts, and its end. Used by one thread."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
-        """When each of those that last was logged."""
+        """Text of each current problem → when it was last logged."""
 
     def look(self, texts: Set[str], now: float) -> None:
-        """These are there now. `now`: monotonic seconds."""
+        """Log the current problems. `now`: monotonic seconds."""
         if not texts and not self._logged:
             return
         for text in sorted(texts):

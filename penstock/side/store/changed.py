@@ -1,4 +1,4 @@
-"""Which keys of a side store were written lately, so that a cache drops those alone."""
+"""The keys of a side store that were written lately, so that a cache drops only those."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from collections.abc import Collection, Iterable
 from itertools import chain
 
 MOST_KEYS = 50_000
-"""More keys than this are not remembered."""
 
 
 class ChangedKeys:
-    """The keys of the last writes, each of which has a number. Not thread-safe."""
+    """The keys of the latest writes. Not thread-safe."""
 
     def __init__(self, most_keys: int = MOST_KEYS) -> None:
         self.version = 0
-        """The number of the last write."""
         self._most = most_keys
         self._writes: deque[Collection[bytes]] = deque()
-        """The last ones, the newest at the right."""
+        """The keys of the latest writes, the newest at the right."""
         self._keys = 0
 
     def add(self, keys: Collection[bytes]) -> None:
-        """These keys were written."""
         self.version += 1
         self._writes.append(keys)
         self._keys += len(keys)
@@ -30,7 +27,7 @@ class ChangedKeys:
             self._keys -= len(self._writes.popleft())
 
     def forget(self) -> None:
-        """Many keys were written: none is remembered."""
+        """Count a write of many keys, and forget all keys."""
         self.version += 1
         self._writes.clear()
         self._keys = 0

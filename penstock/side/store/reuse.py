@@ -1,4 +1,4 @@
-"""Whether the content of a side store that is on a host can be continued."""
+"""Decides if the content of a side store on a host can be continued."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from penstock.system.contract.messages import PartitionOffsets
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a side store is to be made from, and how the streams are now."""
+    """The sources of a side store in the present run, and the present state of its streams."""
 
     fingerprint: str
-    """What makes the content besides the streams: serdes and processor."""
+    """The fingerprint of serdes and processor."""
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
-    """The ends of every partition that fills the store."""
     complete_from: Mapping[SystemStreamPartition, int]
-    """From where on each partition has everything (`SystemAdmin.complete_from`)."""
+    """The offset from which each partition has everything (`SystemAdmin.complete_from`)."""
     identities: Mapping[SystemStream, str | None]
-    """What distinguishes each stream from others of its name (`SystemAdmin.stream_identity`)."""
+    """Distinguishes each stream from others of its name (`SystemAdmin.stream_identity`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,20 @@ class Rebuild:
     """The content is made again from the beginning of the streams."""
 
     reason: str
-    """Why, as a clause: `it was ...`."""
+    """A clause: `it was ...`."""
     expected: bool = False
-    """Whether nothing is lost by it: there was no content."""
+    """True if nothing is lost by it: there was no content."""
 
 
 Decision: TypeAlias = Reuse | Rebuild
 
 
 def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_ms: int) -> Decision:
-    """Whether content that has these positions is what would be made from the beginning of the streams, but for what
-    follows its positions.
+    """Reuse the content if reading on from its positions makes the same as reading the streams from the beginning.
 
     Args:
         found: the positions of the content; None if there is none.
-        wanted: what the store is to be made from.
-        now_ms: the time, in epoch milliseconds.
-        max_age_ms: how long ago the content may have been up to date.
+        max_age_ms: content that was up to date longer ago is not continued.
     """
     if found is None or not found.next_offsets:
         return Rebuild("nothing was kept yet", expected=True)

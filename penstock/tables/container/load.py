@@ -1,4 +1,4 @@
-"""Loading one version of a pushed table into a container, in the background."""
+"""Loads one version of a pushed table into a container, in the background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DOWNLOAD = Retry(pause_s=0.2, tries=4)
 
 @dataclass(frozen=True, slots=True)
 class LoadingPlace:
-    """What the loads of one table share."""
+    """The resources that the loads of one table share."""
 
     settings: StoreSettings
     folders: TableFolders
@@ -75,12 +75,10 @@ class TableLoad:
         self._failure: str | None = None
 
     def begin(self) -> None:
-        """Load every unit on the pool."""
         for unit in self.units:
             self._submit(partial(self._load, unit))
 
     def progress(self) -> TableProgress:
-        """How far it is."""
         with self._lock:
             loaded = self._failure is None and len(self._opened) == len(self.units)
             return TableProgress(
@@ -93,12 +91,11 @@ class TableLoad:
             )
 
     def engine(self, unit: str) -> Engine | None:
-        """What was loaded for a unit; None if that has not happened."""
         opened = self._opened.get(unit)
         return None if opened is None else opened.engine
 
     def damaged(self, unit: str) -> None:
-        """The unit's files cannot be read. The next process that opens them loads them again."""
+        """Note that the unit's files cannot be read. The next process that opens them loads them again."""
         with self._lock:
             opened = None if self._stopped.is_set() else self._opened.get(unit)
         if opened is not None:
@@ -106,7 +103,7 @@ class TableLoad:
             self._place.folders.set_aside(opened.folder)
 
     def close(self) -> None:
-        """Stop loading, and close what was loaded, in the background. Idempotent."""
+        """Stop loading, and close the engines, in the background. Idempotent."""
         with self._lock:
             self._stopped.set()
             opened, self._opened = self._opened, {}
@@ -117,7 +114,7 @@ class TableLoad:
         return f"version {self.manifest.version} of table `{self.manifest.table}`"
 
     def _submit(self, work: Callable[[], None]) -> None:
-        """On the pool; here, once that is closed."""
+        """Run on the pool; or here, once the pool is closed."""
         try:
             self._place.units.submit(work)
         except RuntimeError:
@@ -161,7 +158,6 @@ class TableLoad:
         return opened
 
     def _reopen(self, unit: str) -> _Opened | None:
-        """From a folder that was loaded before, perhaps by another process."""
         folder = self._place.folders.take(self.manifest.version, unit, self._checksum)
         if folder is None:
             return None
@@ -178,7 +174,6 @@ class TableLoad:
         return opened
 
     def _fetch(self, unit: str) -> _Opened:
-        """Download, check and ingest its files, and make that known under the folder's name."""
         folders, settings = self._place.folders, self._place.settings
         folder = folders.make()
         try:

@@ -1,4 +1,4 @@
-"""Which version of a pushed table the next batch reads, and which one containers are to load. Pure."""
+"""Decides which version of a pushed table the next batch reads, and which one containers load. Pure."""
 
 from __future__ import annotations
 
@@ -10,38 +10,36 @@ LoadState: TypeAlias = Literal["loading", "loaded", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class SwapFacts:
-    """What is known of one table at a batch boundary. Versions are numbers."""
+    """One table at a batch boundary. Versions are numbers."""
 
     wanted: int | None
-    """The version that the table is to have; None: nothing can be used."""
+    """The version that the table should have; None: none can be used."""
     pinned: bool = False
-    """Whether somebody chose that version."""
+    """True if somebody chose that version."""
     current: int | None = None
     """The version that batches read, which every container has loaded in this epoch; None before the first one."""
     asked: int | None = None
     """The version that containers were asked for last in this epoch."""
     state: LoadState = "loading"
-    """That of `asked`: loaded once every container has it, failed if one has failed."""
+    """The state of `asked`: loaded once every container has it, failed if one has failed."""
     may_retry: bool = False
-    """Whether enough time has passed since the failure."""
+    """True if enough time has passed since the failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class Swap:
-    """What is to be done at the boundary."""
+    """The decision at the boundary."""
 
     use: int | None
-    """The version that the next batch reads."""
     load: int | None = None
-    """What containers are to be asked for now."""
 
 
 def decide_swap(facts: SwapFacts) -> Swap:
-    """The version that the next batch reads, and what to load for later ones.
+    """Decide which version the next batch reads, and which one to load for later batches.
 
     A version that is loading when a newer one comes is used first: otherwise a table that is pushed again and again
-    would never change. If somebody chose a version, no other one is waited for. Only then a table goes back: that the
-    version in use is not published any more is no reason.
+    would never change. If somebody chose a version, no other one is waited for. Only a chosen version makes a table
+    go back: it keeps a version in use that is not published any more.
     """
     current, asked, wanted = facts.current, facts.asked, facts.wanted
     if wanted is None or (current is not None and wanted < current and not facts.pinned):
@@ -56,7 +54,7 @@ def decide_swap(facts: SwapFacts) -> Swap:
 
 
 def _is_meant(facts: SwapFacts) -> bool:
-    """Whether the version that is loading may still be used."""
+    """True if the version that is loading may still be used."""
     asked, wanted = facts.asked, facts.wanted
     if asked == wanted:
         return True
