@@ -20,7 +20,7 @@ from penstock.side.fill.code_text import code_text
 from penstock.side.fill.group import Ends
 from penstock.side.fill.parts import Part
 from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
-from penstock.side.store.reuse import Wanted
+from penstock.side.store.reuse import ReuseTarget
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class SideHomes:
         """For a part: a callback that fills a folder from its backup; None if it has no backup."""
 
     def open(self, part: Part, ends: Ends) -> OpenedSide:
-        wanted = Wanted(
+        wanted = ReuseTarget(
             self.fingerprint(part),
             {ssp: ends.offsets[ssp] for ssp in part.ssps},
             {ssp: ends.complete_from[ssp] for ssp in part.ssps},

@@ -26,7 +26,7 @@ from penstock.host.locked_folder import LockedFolder
 from penstock.os_errors import explained
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Decision, Rebuild, Wanted, decide_reuse
+from penstock.side.store.reuse import Decision, Rebuild, ReuseTarget, decide_reuse
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 
@@ -94,7 +94,7 @@ def open_side_engine(
     settings: StoreSettings,
     folders: SideFolders,
     task: int | None,
-    wanted: Wanted,
+    wanted: ReuseTarget,
     *,
     now_ms: int,
     max_age_ms: int,

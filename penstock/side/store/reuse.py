@@ -12,7 +12,7 @@ from penstock.system.contract.messages import PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReuseTarget:
     """The sources of a side store in the present run, and the present state of its streams."""
 
     fingerprint: str
@@ -42,7 +42,7 @@ class Rebuild:
 Decision: TypeAlias = Reuse | Rebuild
 
 
-def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_ms: int) -> Decision:
+def decide_reuse(found: Positions | None, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> Decision:
     """Reuse the content if reading on from its positions makes the same as reading the streams from the beginning.
 
     Args:
@@ -60,13 +60,13 @@ def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_m
     return Reuse() if reason is None else Rebuild(reason)
 
 
-def _other_making(found: Positions, wanted: Wanted) -> str | None:
+def _other_making(found: Positions, wanted: ReuseTarget) -> str | None:
     if found.fingerprint == wanted.fingerprint:
         return None
     return "it was made by another processor or with other serdes"
 
 
-def _other_streams(found: Positions, wanted: Wanted) -> str | None:
+def _other_streams(found: Positions, wanted: ReuseTarget) -> str | None:
     if gone := sorted(set(found.next_offsets) - set(wanted.ends)):
         return f"it was made from `{gone[0]}` as well, which is no longer a side input"
     if new := sorted(set(wanted.ends) - set(found.next_offsets)):
@@ -83,7 +83,7 @@ def _too_old(found: Positions, now_ms: int, max_age_ms: int) -> str | None:
     return f"it was brought up to date {age_ms // 1000} s ago, which is more than side.inputs.max.age.ms={max_age_ms}"
 
 
-def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: Wanted) -> str | None:
+def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: ReuseTarget) -> str | None:
     following, upcoming, complete_from = found.next_offsets[ssp], wanted.ends[ssp].upcoming, wanted.complete_from[ssp]
     if following > upcoming:
         return f"it was read up to offset {following} of `{ssp}`, which now ends at {upcoming}"
