@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.errors import RetryableError
-from penstock.standby.copy import StandbyCopy, Wanted
+from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
 
@@ -79,7 +79,7 @@ class StandbyCopies:
     def bring(
         self,
         place: StandbyPlace,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
@@ -106,7 +106,7 @@ class StandbyCopies:
     def take(
         self,
         place: StandbyPlace,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> tuple[Engine, Path] | None:
@@ -147,7 +147,7 @@ class StandbyCopies:
         self,
         place: StandbyPlace,
         held: StandbyCopy,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> bool:

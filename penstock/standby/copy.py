@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StandbyTarget:
     """A store at a checkpoint: its marker from each backend that has one, in the order of preference."""
 
     checkpoint_id: CheckpointId
@@ -35,7 +35,7 @@ class Wanted:
         store: str,
         order: Sequence[str],
         markers: Mapping[str, Mapping[str, str]],
-    ) -> Wanted:
+    ) -> StandbyTarget:
         """`order`: the backends, from `restore_order`. `markers`: by backend and store."""
         own = {name: markers[name][store] for name in order if store in markers.get(name, {})}
         return cls(checkpoint_id, own)
@@ -49,7 +49,7 @@ class StandbyCopy:
     """
 
     def __init__(
-        self, store: str, wanted: Wanted, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
+        self, store: str, wanted: StandbyTarget, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
     ) -> None:
         """Create an empty copy; `made` fills it."""
         self._store = store
@@ -66,7 +66,7 @@ class StandbyCopy:
     def made(
         cls,
         store: str,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         directory: Path,
         open_engine: Callable[[Path], Engine],
@@ -115,7 +115,9 @@ class StandbyCopy:
     def directory(self) -> Path:
         return self._directory
 
-    def advance(self, wanted: Wanted, contexts: Callable[[str], BackendContext], progress: RestoreProgress) -> bool:
+    def advance(
+        self, wanted: StandbyTarget, contexts: Callable[[str], BackendContext], progress: RestoreProgress
+    ) -> bool:
         """Bring the copy to a later checkpoint of the same run. False if it has to be restored whole.
 
         Raises:

@@ -12,7 +12,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import RetryableError
 from penstock.standby.copies import StandbyPlace, remove_of_the_dead
-from penstock.standby.copy import Wanted
+from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.restore import restore_order
 from penstock.wire.protocol import Follow, StandbyState
@@ -153,9 +153,9 @@ class Standbys:
                 continue
             factories = self._resources.package.config.store(place.store).restore_factories
             order = restore_order(place.store, factories, backends)
-            self._bring(place, Wanted.of(checkpoint_id, place.store, order, backends))
+            self._bring(place, StandbyTarget.of(checkpoint_id, place.store, order, backends))
 
-    def _bring(self, place: StandbyPlace, wanted: Wanted) -> None:
+    def _bring(self, place: StandbyPlace, wanted: StandbyTarget) -> None:
         held = self._copies.checkpoint_of(place)
         metrics = self._resources.standby_metrics.of_task(place.task)
         folders = self._resources.folders
