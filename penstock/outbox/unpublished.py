@@ -48,7 +48,7 @@ class Unpublished:
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
+class OwedOutput:
     """The output that the last record of a log still leaves to be published. Some of it may be published already."""
 
     unpublished: tuple[Unpublished, ...] = ()
@@ -56,7 +56,7 @@ class Owed:
     keepers: tuple[str, ...] = ()
     publisher: str = ""
 
-    def after(self, slot: float) -> Owed:
+    def after(self, slot: float) -> OwedOutput:
         """The rest, once everything up to the record of this number is published."""
         return replace(self, unpublished=tuple(each for each in self.unpublished if each.slot > slot))
 

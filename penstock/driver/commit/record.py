@@ -15,7 +15,7 @@ from penstock.checkpoint.versions.markers import changelog_identities
 from penstock.checkpoint.versions.table import build_versions
 from penstock.config.model import TaskSettings
 from penstock.driver.feed.boundary import Boundary
-from penstock.outbox.unpublished import OutboxObject, Owed
+from penstock.outbox.unpublished import OutboxObject, OwedOutput
 from penstock.wire.protocol import Markers
 
 
@@ -48,7 +48,7 @@ class Recorder:
     """The recorded layout of each durable intermediate stream. Its offsets are elsewhere in the record."""
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
     """Distinguishes each input from earlier and later streams of its name."""
-    owed: Callable[[], Owed] = Owed
+    owed: Callable[[], OwedOutput] = OwedOutput
     """The output that earlier records name and that is not published yet."""
     publisher: str = ""
 

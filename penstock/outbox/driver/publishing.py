@@ -24,7 +24,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from penstock.outbox.unpublished import Owed, Unpublished
+from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.retry import Retry, retry
 from penstock.start.owed import Debts
 from penstock.wire.calls import PUBLISH
@@ -129,7 +129,7 @@ class Publishing:
                 raise ContainerLostError("a publication was abandoned with its epoch") from error
             raise PenstockError(_failed(self._debts.now(), error)) from error
 
-    def _publish(self, owed: Owed, epoch: int, abandoned: threading.Event, newest: int) -> None:
+    def _publish(self, owed: OwedOutput, epoch: int, abandoned: threading.Event, newest: int) -> None:
         """`newest`: the newest record that anything can have been published of."""
         began, before = self._clock.monotonic(), 0
         self._show(owed, 0, began)
@@ -152,7 +152,7 @@ class Publishing:
         finally:
             self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
 
-    def _reports(self, owed: Owed, before: int, began: float) -> Callable[[int, str], None]:
+    def _reports(self, owed: OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
         logged = began
 
         def report(done: int, waits_for: str) -> None:
@@ -165,7 +165,7 @@ class Publishing:
 
         return report
 
-    def _show(self, owed: Owed, done: int, began: float, waits_for: str = "") -> PublishingProgress:
+    def _show(self, owed: OwedOutput, done: int, began: float, waits_for: str = "") -> PublishingProgress:
         progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began, waits_for)
         self._board.update(publishing=progress)
         return progress
@@ -198,7 +198,7 @@ class _Watch:
             self._report(sum(each.messages for each in self._done.values()), waits_for)
 
 
-def _failed(owed: Owed, error: Exception) -> str:
+def _failed(owed: OwedOutput, error: Exception) -> str:
     outputs = listed([f"`{stream}`" for stream in sorted(map(str, owed.streams))])
     return (
         f"{counted(owed.messages, 'message')} of the last checkpoint cannot be published to {outputs}: {error}. "
