@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.outbox.task import Kept, Taken
+from penstock.outbox.task import KeptPacket, Taken
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.runtime.messages.packet import decode_messages, encode_messages
 from penstock.runtime.messages.spool import Spooled
@@ -110,7 +110,7 @@ def objects_of(taken: Taken, key_of: Callable[[int], str]) -> Iterator[ObjectCon
         yield ObjectContents(key_of(number), tuple(chunks), taken.spool.get)
 
 
-def _cut(ssp: SystemStreamPartition, packets: Sequence[Kept]) -> Iterator[Chunk]:
+def _cut(ssp: SystemStreamPartition, packets: Sequence[KeptPacket]) -> Iterator[Chunk]:
     number, messages, size = 0, 0, 0
     payloads: list[Spooled] = []
     for packet in packets:

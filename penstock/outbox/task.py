@@ -28,7 +28,7 @@ MEMORY_BYTES = 64 << 20
 _LEAST_MEMORY_BYTES = 1 << 20
 
 
-class Kept(NamedTuple):
+class KeptPacket(NamedTuple):
     """One packet's messages."""
 
     messages: int
@@ -41,7 +41,7 @@ class Taken:
     """The messages that a commit takes from an outbox. Its holder closes it."""
 
     task: int
-    parts: Mapping[SystemStreamPartition, Sequence[Kept]]
+    parts: Mapping[SystemStreamPartition, Sequence[KeptPacket]]
     """Output partition → its packets, in the order of their messages; no partition without packets."""
     spool: Spool
     """Holds the payloads. Used by one thread at a time."""
@@ -73,7 +73,7 @@ class Outbox:
 
     def _begin(self) -> None:
         self._spool = Spool(self._memory_bytes, self._folder)
-        self._parts: dict[SystemStreamPartition, list[Kept]] = {}
+        self._parts: dict[SystemStreamPartition, list[KeptPacket]] = {}
         self._kept = self._spool.level()
         """The level of the spool up to the last applied attempt."""
         self.size_bytes = 0
@@ -100,7 +100,7 @@ class Outbox:
             kept = spool.put(payload)
         return bytes(kept) if isinstance(kept, pa.Buffer) else kept  # a buffer is part of a larger one
 
-    def apply(self, spool: Spool, parts: Mapping[SystemStreamPartition, Sequence[Kept]]) -> int:
+    def apply(self, spool: Spool, parts: Mapping[SystemStreamPartition, Sequence[KeptPacket]]) -> int:
         """Append the packets of an attempt to the outbox, and forget those of the other attempts. Returns their
         size.
 
@@ -162,7 +162,7 @@ class OutboxAttempt:
         self._sources = Sources(topology.expected_sources(self.stage, task, tasks))
         self._outbox = outbox
         self._spool: Spool | None = outbox.start()
-        self._packets: list[tuple[Packet, Kept]] = []
+        self._packets: list[tuple[Packet, KeptPacket]] = []
         """Packets without their payloads, and where each payload is."""
         self._messages = 0
 
@@ -183,7 +183,7 @@ class OutboxAttempt:
         for ready in self._sources.accept(packet):
             if ready.payload is None or self._spool is None:
                 raise ValueError(f"a data packet of channel {ready.channel} has no messages, or came too late")
-            kept = Kept(ready.messages, len(ready.payload), self._outbox.put(self._spool, ready.payload))
+            kept = KeptPacket(ready.messages, len(ready.payload), self._outbox.put(self._spool, ready.payload))
             self._packets.append((ready._replace(payload=None), kept))
             self._messages += ready.messages
         return ()
@@ -209,7 +209,7 @@ class OutboxAttempt:
 
     def apply(self) -> int:
         """Move the packets into the outbox: End names this attempt. Returns their size."""
-        parts: dict[SystemStreamPartition, list[Kept]] = {}
+        parts: dict[SystemStreamPartition, list[KeptPacket]] = {}
         for packet, kept in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
             output = self._topology.channels[packet.channel].output
             if output is None:

@@ -27,7 +27,7 @@ from penstock.objects.open import forget_memory_store, open_store
 from penstock.outbox.container import publisher as publisher_module
 from penstock.outbox.container.publisher import Publisher
 from penstock.outbox.objects import ObjectContents, encode, objects_of
-from penstock.outbox.task import Kept, Outbox, Taken
+from penstock.outbox.task import KeptPacket, Outbox, Taken
 from penstock.outbox.unpublished import OutboxObject
 from penstock.retry import Retry
 from penstock.runtime.messages.spool import Spool
@@ -370,7 +370,7 @@ def test_a_system_with_little_in_each_of_many_objects(world: World, monkeypatch:
         parts = {}
         for name, records in sent.items():
             data = payload(records)
-            parts[SystemStreamPartition(name, "out", task)] = [Kept(1, len(data), data)]
+            parts[SystemStreamPartition(name, "out", task)] = [KeptPacket(1, len(data), data)]
             expected[name, task] = records
         contents = objects_of(Taken(task, parts, Spool()), f"a-1/outbox/1-1-{task}-{{}}".format)
         for description, data in (encode(each, task) for each in contents):
