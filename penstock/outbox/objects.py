@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.outbox.task import KeptPacket, Taken
+from penstock.outbox.task import KeptPacket, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.runtime.messages.packet import decode_messages, encode_messages
 from penstock.runtime.messages.spool import Spooled
@@ -91,7 +91,7 @@ class _PartIndex:
     chunks: list[_ChunkIndex]
 
 
-def objects_of(taken: Taken, key_of: Callable[[int], str]) -> Iterator[ObjectContents]:
+def objects_of(taken: OutboxSnapshot, key_of: Callable[[int], str]) -> Iterator[ObjectContents]:
     """Cut the messages of a commit into objects, which read from its spool.
 
     Args:

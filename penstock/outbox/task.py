@@ -37,7 +37,7 @@ class KeptPacket(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class OutboxSnapshot:
     """The messages that a commit takes from an outbox. Its holder closes it."""
 
     task: int
@@ -129,13 +129,13 @@ class Outbox:
             if not self._writing:
                 spool.cut(self._kept)
 
-    def take(self) -> Taken | None:
+    def take(self) -> OutboxSnapshot | None:
         """Take the packets applied since the last call; None if there are none. Called between two batches, as every
         commit begins."""
         with self._lock:
             if not self._parts:
                 return None
-            taken = Taken(self._task, self._parts, self._spool)
+            taken = OutboxSnapshot(self._task, self._parts, self._spool)
             self._begin()
             return taken
 

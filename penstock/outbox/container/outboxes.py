@@ -9,7 +9,7 @@ from penstock.errors import CorruptError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.objects import ObjectContents, encode, objects_of
-from penstock.outbox.task import Taken
+from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.runtime.stage.task_instance import TaskInstance
 
@@ -23,7 +23,7 @@ class OutboxUploads:
         objects: ObjectStore,
         paths: JobPaths,
         epoch: int,
-        hold: Callable[[Taken, tuple[ObjectContents, ...]], None],
+        hold: Callable[[OutboxSnapshot, tuple[ObjectContents, ...]], None],
     ) -> None:
         """`hold` takes over the contents of an upload, with the spool that they read from."""
         self._tasks = tasks
@@ -31,7 +31,7 @@ class OutboxUploads:
         self._paths = paths
         self._epoch = epoch
         self._hold = hold
-        self._taken: dict[int, Taken] = {}
+        self._taken: dict[int, OutboxSnapshot] = {}
         self._uploaded: dict[int, list[OutboxObject]] = {}
         """Task → the objects of the last snapshot that are in the store."""
 

@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.outbox.objects import Chunk, ObjectContents, decode
-from penstock.outbox.task import Taken
+from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.retry import Retry, interruptible, retry
 from penstock.system.base import Progress, SystemWriter, WriterIdentity
@@ -96,7 +96,7 @@ class Publisher:
         self._checked: set[SystemStreamPartition] = set()
         """The partitions whose position was checked not to be after the checkpoint log's last record."""
         self._lock = threading.Lock()
-        self._held: dict[str, tuple[ObjectContents, Taken]] = {}
+        self._held: dict[str, tuple[ObjectContents, OutboxSnapshot]] = {}
         """Key → an object that this process has made and not published."""
         self._metrics = MetricsRegistry(f"container {resources.container}")
         self._messages = self._metrics.new_counter("outbox", "published-messages")
@@ -108,7 +108,7 @@ class Publisher:
     def start(self) -> None:
         """Nothing to do: the driver asks for each publication."""
 
-    def hold(self, taken: Taken, contents: Sequence[ObjectContents]) -> None:
+    def hold(self, taken: OutboxSnapshot, contents: Sequence[ObjectContents]) -> None:
         """Keep the objects of a commit until they are published, so that they need not be read from the store."""
         with self._lock:
             for one in contents:
