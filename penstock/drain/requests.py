@@ -26,7 +26,7 @@ _OBEYED = "drain-obeyed"
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DrainNotifications:
     """A job's notifications, ordered by uuid, and the objects that cannot be read, with the reason. A notification
     for the next run has the id of the run that obeys it, once there is one."""
 
@@ -79,7 +79,7 @@ class DrainRequests:
         self.write(notification)
         return notification
 
-    def find(self) -> Found:
+    def find(self) -> DrainNotifications:
         """All notifications of the job. An unreadable object asks nobody to drain; it is logged once."""
         found, unreadable = [], []
         for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
@@ -95,9 +95,9 @@ class DrainRequests:
                 if path not in self._reported:
                     self._reported.add(path)
                     logger.warning("%s. Nothing is drained for it: delete the object", error)
-        return Found(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
+        return DrainNotifications(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
 
-    def obey(self, found: Found, run_id: str) -> Found:
+    def obey(self, found: DrainNotifications, run_id: str) -> DrainNotifications:
         """Make the notifications for the next run those of this run, unless the log has another owner: a driver that
         lost its job takes none from the run that has it now. Once a run obeys one, no later run does. The run
         must have a checkpoint: otherwise a start after a crash would not continue it."""
@@ -110,7 +110,7 @@ class DrainRequests:
             self._objects.put_if_absent(self._obeyed_path(each), run_id.encode())
         return replace(found, notifications=tuple(map(self._resolved, found.notifications)))
 
-    def delete_over(self, found: Found) -> tuple[DrainNotification, ...]:
+    def delete_over(self, found: DrainNotifications) -> tuple[DrainNotification, ...]:
         """Delete the notifications that no run obeys any more, because the log has another owner than their run or a
         checkpoint that answers them. Returns them. So a driver that lost its job deletes no request for the run
         that has it now."""
