@@ -13,7 +13,7 @@ from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
-from penstock.driver.show.progress import ProgressBoard, Stopwatch
+from penstock.driver.show.progress import BatchTimer, ProgressBoard
 from penstock.wire.ports import Fleet
 
 
@@ -66,7 +66,7 @@ class Commits:
     def request(self) -> None:
         self._requested = True
 
-    def if_due(self, boundary: Boundary, watch: Stopwatch) -> None:
+    def if_due(self, boundary: Boundary, watch: BatchTimer) -> None:
         """At a batch boundary, begin a commit if the policy says so. Raises the error of a commit that failed."""
         self.look()
         decision = self._policy.decide(self._facts(boundary))

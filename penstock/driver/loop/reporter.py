@@ -17,11 +17,11 @@ from penstock.driver.loop.batch_runs import GoodRun
 from penstock.driver.loop.commits import Commits
 from penstock.driver.show.dead_letters import DeadLetterLog
 from penstock.driver.show.progress import (
+    BatchTimer,
     JobProgress,
     ProgressBoard,
     SinkProgress,
     SourceTime,
-    Stopwatch,
     now_text,
     source_progress,
 )
@@ -56,7 +56,7 @@ class ProgressReporter:
         """The begin of the batch before, on the run's monotonic clock."""
         self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
 
-    def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
+    def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:
         """Show a batch that has ended, and a commit that has begun if one was due."""
         rows: Counter[SystemStream] = Counter()
         highest: dict[SystemStream, int] = {}

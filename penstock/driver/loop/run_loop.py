@@ -15,7 +15,7 @@ from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
 from penstock.driver.feed.planned import End, Idle, Planned, Skip
 from penstock.driver.loop.parts import RunParts
-from penstock.driver.show.progress import Stopwatch
+from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
 from penstock.side.driver.troubles import SideTroubles
@@ -220,7 +220,7 @@ class RunLoop:
                 return True
             case Idle(until):
                 parts.failures.none()
-                parts.commits.if_due(self.boundary, Stopwatch())
+                parts.commits.if_due(self.boundary, BatchTimer())
                 parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
                 return False
             case Planned() as planned:
@@ -238,7 +238,7 @@ class RunLoop:
 
     def _run_batch(self, planned: Planned) -> bool:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
-        parts, before, watch = self._parts, self.boundary, Stopwatch()
+        parts, before, watch = self._parts, self.boundary, BatchTimer()
         versions = parts.tables.versions
         batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
         try:

@@ -256,7 +256,7 @@ class ProgressBoard:
             self.update(running=None)
 
 
-class Stopwatch:
+class BatchTimer:
     """Measures named parts of a batch in milliseconds."""
 
     def __init__(self) -> None:
