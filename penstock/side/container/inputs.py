@@ -17,7 +17,7 @@ from penstock.side.container.standbys import SideStandbys, entries_for
 from penstock.side.fill.entries import Entries
 from penstock.side.fill.failure import SideFailure
 from penstock.side.fill.filler import Filler, FillSettings
-from penstock.side.fill.group import Group, Surroundings
+from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
@@ -206,7 +206,7 @@ class SideInputService:
 
     def _groups(self) -> list[Group]:
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
-        around = Surroundings(
+        around = GroupContext(
             sources=self._sources,
             lock=self._lock,
             stop=self._stopping,

@@ -10,7 +10,7 @@ from penstock.container.shared.resources import EpochResources
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import Entries, entries_of
 from penstock.side.fill.filler import Filler, FillSettings
-from penstock.side.fill.group import Group, Surroundings
+from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
@@ -89,7 +89,7 @@ class SideStandbys:
         homes = self._resources.side_homes
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
         parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
-        around = Surroundings(
+        around = GroupContext(
             sources=self._sources,
             lock=threading.Lock(),
             stop=self._stopping,

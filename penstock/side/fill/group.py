@@ -93,7 +93,7 @@ class Homes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class GroupContext:
     """The objects that the groups of a container share."""
 
     sources: SideSources
@@ -109,7 +109,7 @@ class Surroundings:
 class Group:
     """The stores of one group. Filled by one thread; others read `replicas` under the lock."""
 
-    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: Surroundings) -> None:
+    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: GroupContext) -> None:
         """`partitions`: the streams' numbers of partitions when the parts were made."""
         self.parts = tuple(parts)
         self._partitions = partitions
