@@ -18,7 +18,7 @@ from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.notes import Refusal, TableNote
 from penstock.tables.versions.registry import TableRegistry, build_name
-from penstock.tables.versions.sources import Place, SourceVersion, TableRefusedError, find_place, read_version
+from penstock.tables.versions.sources import SourceVersion, TableRefusedError, VersionPlace, find_place, read_version
 from penstock.wire.ports import Published
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class TableBuild:
     report: Callable[[str, Published], None]
     """Called with the version that batches should read, whenever it is decided."""
     clock: Clock
-    _built_from: Place | None = None
+    _built_from: VersionPlace | None = None
     """The place of the newest version: nothing is to be done until the source has a newer one."""
     _refused: str = ""
     """The version of the source that was refused."""

@@ -68,7 +68,7 @@ class SourceFolders(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class VersionPlace:
     """The place of a complete version, with its marker."""
 
     folder: str
@@ -95,12 +95,12 @@ class SourceVersion:
     delta_version: int | None = None
 
 
-def choose_place(markers: Iterable[SourceFile]) -> Place | None:
+def choose_place(markers: Iterable[SourceFile]) -> VersionPlace | None:
     """The newest complete version; None: there is none. Pure."""
     found = {marker.path: marker for marker in markers}
     for own in (MANIFEST, SUCCESS):
         if own in found:
-            return Place("", found[own])
+            return VersionPlace("", found[own])
     # A folder that has both is described by its manifest.
     by_folder: dict[str, SourceFile] = {}
     for marker in sorted(found.values(), key=lambda each: _name(each) == MANIFEST):
@@ -108,18 +108,18 @@ def choose_place(markers: Iterable[SourceFile]) -> Place | None:
     if not by_folder:
         return None
     folder = max(by_folder, key=lambda each: (by_folder[each].modified_ms, each))
-    return Place(folder, by_folder[folder])
+    return VersionPlace(folder, by_folder[folder])
 
 
-def find_place(folders: SourceFolders, side: PushedTable) -> Place | None:
+def find_place(folders: SourceFolders, side: PushedTable) -> VersionPlace | None:
     """The newest complete version of a table's folder, or of its Delta log; None: there is none yet."""
     if side.format != "delta":
         return choose_place(folders.markers(side.path))
     commits = [file for file in folders.files(join(side.path, DELTA_LOG)) if _DELTA_COMMIT.fullmatch(file.path)]
-    return Place("", max(commits, key=lambda each: each.path)) if commits else None
+    return VersionPlace("", max(commits, key=lambda each: each.path)) if commits else None
 
 
-def read_version(folders: SourceFolders, side: PushedTable, place: Place) -> SourceVersion:
+def read_version(folders: SourceFolders, side: PushedTable, place: VersionPlace) -> SourceVersion:
     """Read the version at a place.
 
     Raises:
@@ -191,7 +191,9 @@ def _refuse_missing(url: str, named: Sequence[str], present: dict[str, SourceFil
         )
 
 
-def _version(url: str, place: Place, files: Sequence[SourceFile], rows: int | None, manifest: bytes) -> SourceVersion:
+def _version(
+    url: str, place: VersionPlace, files: Sequence[SourceFile], rows: int | None, manifest: bytes
+) -> SourceVersion:
     """Identify a version by the names, sizes and times of its files: files that are overwritten under their names
     make another version."""
     seen = hashlib.sha256(manifest)
