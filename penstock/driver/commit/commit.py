@@ -49,7 +49,7 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
+class CompletedCommit:
     """A commit that is in the log, and its duration: of the part that processing waited for, and in all."""
 
     record: CheckpointRecord
@@ -124,7 +124,7 @@ class CommitCoordinator:
         self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
         self._thread.submit(self._complete, self.in_flight, claim, request, parent)
 
-    def poll(self) -> Completed | None:
+    def poll(self) -> CompletedCommit | None:
         """Return the commit in flight if its record has come into the log since the last call. It is in flight until
         its output is published.
 
@@ -145,9 +145,9 @@ class CommitCoordinator:
             flight.published.result()
         elif flight.published.exception() is not None:
             self.in_flight = flight  # the next look raises it
-        return None if is_noted else Completed(self.last, flight.snapshot_ms, flight.total_ms)
+        return None if is_noted else CompletedCommit(self.last, flight.snapshot_ms, flight.total_ms)
 
-    def wait(self, timeout_s: float, stop: threading.Event) -> Completed | None:
+    def wait(self, timeout_s: float, stop: threading.Event) -> CompletedCommit | None:
         """Wait until the record of the commit in flight is in the log or, if `poll` has returned it, until its
         output is published. None once nothing is in flight.
 

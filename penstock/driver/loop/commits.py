@@ -6,7 +6,7 @@ import threading
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.clock import Clock
-from penstock.driver.commit.commit import CommitCoordinator, Completed
+from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary
@@ -122,7 +122,7 @@ class Commits:
         self._board.metrics.commit_calls.inc()
         self._coordinator.begin(self._claim, request)
 
-    def _note(self, done: Completed | None) -> None:
+    def _note(self, done: CompletedCommit | None) -> None:
         if done is not None:
             self._failures.reset()
             self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}
