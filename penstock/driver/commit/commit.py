@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
-class InFlight:
+class CommitInFlight:
     """A commit whose snapshot is taken."""
 
     checkpoint_id: CheckpointId
@@ -95,7 +95,7 @@ class CommitCoordinator:
         self._confirm = confirm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._append_lock = threading.Lock()
-        self.in_flight: InFlight | None = None
+        self.in_flight: CommitInFlight | None = None
         self.last: CheckpointRecord | None = None
         """The last complete checkpoint of the job, which is the parent of the next one."""
 
@@ -121,7 +121,7 @@ class CommitCoordinator:
         abandoned = threading.Event()
         record: Future[CheckpointRecord] = Future()
         took_ms = round((self._clock.monotonic() - began) * 1000)
-        self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
+        self.in_flight = CommitInFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
         self._thread.submit(self._complete, self.in_flight, claim, request, parent)
 
     def poll(self) -> CompletedCommit | None:
@@ -187,7 +187,9 @@ class CommitCoordinator:
 
     # On the commit thread.
 
-    def _complete(self, flight: InFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None) -> None:
+    def _complete(
+        self, flight: CommitInFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None
+    ) -> None:
         try:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
@@ -212,14 +214,14 @@ class CommitCoordinator:
             follow(self._fleet, record.epoch, str(record.id), found)
         self._collection.behind(record)
 
-    def _publish(self, flight: InFlight, record: CheckpointRecord) -> None:
+    def _publish(self, flight: CommitInFlight, record: CheckpointRecord) -> None:
         if self._publishing is None:
             flight.published.set_result(None)
             return
         publication = self._publishing.begin(record.epoch, flight.abandoned)
         publication.add_done_callback(lambda done: self._note_published(flight, done))
 
-    def _note_published(self, flight: InFlight, publication: Future[None]) -> None:
+    def _note_published(self, flight: CommitInFlight, publication: Future[None]) -> None:
         error = None if publication.cancelled() else publication.exception()
         if error is None and not publication.cancelled():
             flight.published.set_result(None)
@@ -229,11 +231,11 @@ class CommitCoordinator:
         if not flight.abandoned.is_set():
             self._on_failed()
 
-    def _is_too_late(self, flight: InFlight) -> bool:
+    def _is_too_late(self, flight: CommitInFlight) -> bool:
         """True if the containers are alive: then the upload takes too long."""
         return flight.age_ms(self._clock) >= self._timeout_ms and not self._fleet.any_lost
 
-    def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
+    def _too_late(self, flight: CommitInFlight) -> PenstockTimeoutError:
         if flight.noted:
             waits_for = "" if self._publishing is None else self._publishing.waits_for
             why = f"It waits for {waits_for}" if waits_for else "Find out whether the system of the output answers"
@@ -248,7 +250,7 @@ class CommitCoordinator:
             "backups is slow, or raise task.commit.timeout.ms"
         )
 
-    def _confirm_inputs(self, flight: InFlight, positions: Positions) -> None:
+    def _confirm_inputs(self, flight: CommitInFlight, positions: Positions) -> None:
         """Wait for systems of inputs that do not answer, up to the commit timeout."""
         within = Retry(pause_s=0.2, within_s=self._timeout_ms / 1000)
         retry(lambda: self._confirm(positions), within, interrupt=flight.abandoned, clock=self._clock)
