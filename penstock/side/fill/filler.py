@@ -14,7 +14,7 @@ from penstock.errors import ContainerLostError, Interrupted, NotFoundError, Pens
 from penstock.retry import may_pass
 from penstock.side.fill.entries import MessageFailedError, StoppedError
 from penstock.side.fill.failure import SideFailure, side_failure
-from penstock.side.fill.group import Followed, Group
+from penstock.side.fill.group import FollowResult, Group
 from penstock.side.fill.sources import GoneError
 from penstock.state.engines.engine import EngineFailedError
 
@@ -104,11 +104,11 @@ class Filler:
                     self._quiet_from += 1
                     number = self._quiet_from
                 found = self._pass()
-                if found is Followed.NOTHING:
+                if found is FollowResult.NOTHING:
                     with self._changed:
                         self._quiet = number
                         self._changed.notify_all()
-                if found is not Followed.A_PART and not self._waiting:
+                if found is not FollowResult.A_PART and not self._waiting:
                     self._wake.wait(PAUSE_SECONDS)
                 self._flush_if_due()
             self._touch()
@@ -180,8 +180,8 @@ class Filler:
 
     # Following.
 
-    def _pass(self) -> Followed:
-        found = Followed.NOTHING
+    def _pass(self) -> FollowResult:
+        found = FollowResult.NOTHING
         for group in self.groups:
             if self._stop.is_set():
                 break
@@ -190,18 +190,18 @@ class Filler:
                 found = max(found, self._try(group))
         return found
 
-    def _try(self, group: Group) -> Followed:
+    def _try(self, group: Group) -> FollowResult:
         try:
             try:
                 found = group.follow()
             except GoneError as error:
                 group.rebuild(str(error), lambda: self._check(group))
-                found = Followed.A_PART
+                found = FollowResult.A_PART
         except (StoppedError, Interrupted, EngineFailedError):
             raise
         except Exception as error:
             self._failed(group, error)
-            return Followed.NOTHING
+            return FollowResult.NOTHING
         if self._troubles.pop(group, None) is not None:
             logger.warning("side inputs fill store %s again", group.name)
         return found

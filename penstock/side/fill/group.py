@@ -42,7 +42,7 @@ _CHECK_EVERY = 512
 _RETRY_SECONDS = 0.5
 
 
-class Followed(IntEnum):
+class FollowResult(IntEnum):
     """The result of a pass."""
 
     NOTHING = 0
@@ -332,7 +332,7 @@ class Group:
 
     # Following.
 
-    def follow(self) -> Followed:
+    def follow(self) -> FollowResult:
         """Write new messages, a limited number of each partition.
 
         Raises:
@@ -347,9 +347,9 @@ class Group:
                 raise GoneError(f"the stream `{stream}` was deleted and created again")
         self.ends = now
         found = {self._follow(ssp, now.upcoming(ssp), now.identities[ssp.system_stream]) for ssp in self._ssps}
-        return max(found, default=Followed.NOTHING)
+        return max(found, default=FollowResult.NOTHING)
 
-    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> Followed:
+    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> FollowResult:
         sources, stop = self._around.sources, self._around.stop
         replicas = [replica for part, replica in self.replicas.items() if ssp in part.ssps]
         start = min(replica.reached[ssp] for replica in replicas)
@@ -357,16 +357,16 @@ class Group:
             raise GoneError(f"`{ssp}` ends at {upcoming}, before what was read of it: it was deleted and created again")
         end = min(upcoming, start + FOLLOW_AT_MOST)
         if start == end:
-            return Followed.NOTHING
+            return FollowResult.NOTHING
         for messages in sources.read(ssp, start, end, WRITE_AT_ONCE):
             if stop.is_set():
-                return Followed.ALL
+                return FollowResult.ALL
             if sources.identity(ssp.system_stream) != identity:
                 raise GoneError(f"the stream `{ssp.system_stream}` was deleted and created again")
             self._write(replicas, ssp, messages, messages[-1][0] + 1)
         if any(replica.reached[ssp] < end for replica in replicas):  # the rest of the range has no messages
             self._write(replicas, ssp, [], end)
-        return Followed.ALL if end == upcoming else Followed.A_PART
+        return FollowResult.ALL if end == upcoming else FollowResult.A_PART
 
     def _write(
         self, replicas: Sequence[Replica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int

@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
-from penstock.side.fill.group import READ_AT_ONCE, Followed
+from penstock.side.fill.group import READ_AT_ONCE, FollowResult
 from penstock.side.fill.sources import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -208,7 +208,7 @@ def test_what_was_compacted_behind_a_reader_is_not_missed(world: SideWorld) -> N
     group = service(driver).filler.groups[0]
     follow, held, goes = group.follow, threading.Event(), threading.Event()
 
-    def later() -> Followed:
+    def later() -> FollowResult:
         held.set()
         assert goes.wait(20)
         return follow()
