@@ -11,7 +11,7 @@ from penstock.batch.ranges import NOTHING, BatchRanges, Unread, plan_ranges
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Planned
+from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.graph.specs import ApplicationGraph
 
 
@@ -31,7 +31,7 @@ class Closing:
 
     def next(
         self, boundary: Boundary, control: Control, pace: Pace, latest: Mapping[SystemStreamPartition, int]
-    ) -> Planned | End:
+    ) -> PlannedBatch | End:
         """Plan the next batch, or the end if the last one closed the job.
 
         Args:
@@ -47,12 +47,12 @@ class Closing:
         known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
         unread = Unread.of(boundary.unread, boundary.left)
         if portions := plan_ranges(unread.positions, unread.ends, pace, None):
-            return Planned(BatchRanges.group(portions, self._sources), known, moment)
+            return PlannedBatch(BatchRanges.group(portions, self._sources), known, moment)
         return self.close(boundary, control, moment, known)
 
     def close(
         self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
-    ) -> Planned:
+    ) -> PlannedBatch:
         *before_last, _ = self._parts
         closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
-        return Planned(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)
+        return PlannedBatch(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)

@@ -19,7 +19,7 @@ from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.closing import Closing
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Idle, Next, Planned, Skip
+from penstock.driver.feed.planned import End, Idle, Next, PlannedBatch, Skip
 from penstock.graph.specs import ApplicationGraph
 from penstock.wording import listed
 
@@ -133,7 +133,7 @@ class OffsetFeed:
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
-            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
+            return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             self._event_time.tell(boundary, moment, _QUIET_MS)
             return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))

@@ -15,7 +15,7 @@ from penstock.checkpoint.record import Offered
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Next, Planned
+from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.owed import Debts
@@ -82,7 +82,7 @@ class OfferedFeed:
         self._planned_ms = moment.time_ms
         self._closes = False
         latest = {at.ssp: batch + 1 for at in boundary.positions}
-        return Planned(BatchRanges.group(portions, self._sources), latest, moment, offered=self._offered)
+        return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment, offered=self._offered)
 
     def next_due_ms(self, boundary: Boundary, watermark: GivenWatermark | None = None) -> int | None:
         """The time at which something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the
@@ -126,7 +126,7 @@ class OfferedFeed:
         self._closes = True
         latest = {at.ssp: offset for at, offset in boundary.positions.items()}
         moment = self._event_time.close(boundary, self._look(boundary, boundary.batch_time_ms))
-        return Planned(NOTHING, latest, moment, "drain")
+        return PlannedBatch(NOTHING, latest, moment, "drain")
 
     def has_lost(self, ranges: BatchRanges) -> bool:
         """False: Spark looks after its sources."""

@@ -15,7 +15,7 @@ from penstock.driver.feed.boundary import Moment
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedBatch:
     """Run a batch."""
 
     ranges: BatchRanges
@@ -48,4 +48,4 @@ class End:
     """There is nothing left to do: the run ends with its last commit."""
 
 
-Next: TypeAlias = Planned | Idle | Skip | End
+Next: TypeAlias = PlannedBatch | Idle | Skip | End

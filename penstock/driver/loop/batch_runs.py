@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
 from penstock.clock import Clock
-from penstock.driver.feed.planned import Planned
+from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.guards.failures import Failures
 from penstock.driver.loop.commits import Commits
 from penstock.errors import (
@@ -66,7 +66,7 @@ class BatchRuns:
         """The number of runs of the next batch that have begun in this epoch. No two may have the same number: a
         late attempt of one must not pass for an attempt of the other."""
 
-    def until_good(self, epoch: int, batch: Batch, planned: Planned) -> GoodRun | None:
+    def until_good(self, epoch: int, batch: Batch, planned: PlannedBatch) -> GoodRun | None:
         """Run the batch until a run succeeds; None if the job was told to stop at once.
 
         Raises:

@@ -12,7 +12,7 @@ from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.feed import Feed
-from penstock.driver.feed.planned import Planned
+from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.loop.batch_runs import GoodRun
 from penstock.driver.loop.commits import Commits
 from penstock.driver.show.dead_letters import DeadLetterLog
@@ -56,7 +56,7 @@ class ProgressReporter:
         """The begin of the batch before, on the run's monotonic clock."""
         self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
 
-    def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:
+    def ended(self, planned: PlannedBatch, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:
         """Show a batch that has ended, and a commit that has begun if one was due."""
         rows: Counter[SystemStream] = Counter()
         highest: dict[SystemStream, int] = {}

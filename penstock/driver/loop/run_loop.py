@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
-from penstock.driver.feed.planned import End, Idle, Planned, Skip
+from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
 from penstock.driver.loop.parts import RunParts
 from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
@@ -223,10 +223,10 @@ class RunLoop:
                 parts.commits.if_due(self.boundary, BatchTimer())
                 parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
                 return False
-            case Planned() as planned:
+            case PlannedBatch() as planned:
                 return self._run_batch(planned)
 
-    def _next(self) -> Planned | Idle | End:
+    def _next(self) -> PlannedBatch | Idle | End:
         """Choose the action at this boundary, or at the one after messages that were lost."""
         parts = self._parts
         while True:
@@ -236,7 +236,7 @@ class RunLoop:
             self.boundary = self.boundary.without(found.losses)
             parts.losses.skipped(found.losses, self.boundary.lost)
 
-    def _run_batch(self, planned: Planned) -> bool:
+    def _run_batch(self, planned: PlannedBatch) -> bool:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
         parts, before, watch = self._parts, self.boundary, BatchTimer()
         versions = parts.tables.versions
