@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.driver.show.replay import ReadAgain
+from penstock.driver.show.replay import RepeatedReads
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
@@ -102,7 +102,7 @@ class JobMetrics:
         for name, value in stands.items():
             self._registry.new_gauge(f"store.{table}", f"tables-{name}").set(value)
 
-    def replayed(self, again: ReadAgain) -> None:
+    def replayed(self, again: RepeatedReads) -> None:
         with self._lock:
             for at, messages in again.messages.items():
                 stream = f"stream.{at.ssp.system_stream}"

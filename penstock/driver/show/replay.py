@@ -11,7 +11,7 @@ from penstock.batch.positions import Positions, TaskSsp
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAgain:
+class RepeatedReads:
     """The messages that a batch read again."""
 
     messages: Mapping[TaskSsp, int] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class Replay:
         after: Positions,
         began: float,
         ended: float,
-    ) -> ReadAgain:
+    ) -> RepeatedReads:
         """Count a batch that has ended.
 
         Args:
@@ -59,16 +59,16 @@ class Replay:
             self._target = _furthest(self._target, self._at)
         self._at = after
         if not self._target:
-            return ReadAgain()
+            return RepeatedReads()
         target = {at: min(end, latest.get(at.ssp, 0)) for at, end in self._target.items()}
         messages = read_again(read, before, target)
         if messages and self._began is None:
             self._began = began
         if any(after.get(at, end) < end for at, end in target.items()):
             self._target = target
-            return ReadAgain(messages)
+            return RepeatedReads(messages)
         since, self._began, self._target = self._began, None, {}
-        return ReadAgain(messages, None if since is None else round((ended - since) * 1e9))
+        return RepeatedReads(messages, None if since is None else round((ended - since) * 1e9))
 
 
 def read_again(read: Mapping[TaskSsp, PortionRead], before: Positions, target: Positions) -> dict[TaskSsp, int]:
