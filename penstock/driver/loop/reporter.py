@@ -15,7 +15,7 @@ from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.loop.batch_runs import GoodRun
 from penstock.driver.loop.commits import Commits
-from penstock.driver.show.dead_letters import DeadLetterLog
+from penstock.driver.show.loss_report import DeadLetterLog
 from penstock.driver.show.progress import (
     BatchTimer,
     JobProgress,

@@ -18,7 +18,7 @@ from penstock.driver.loop.parts import RunParts
 from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
-from penstock.side.driver.troubles import SideTroubles
+from penstock.side.driver.bootstrap import SideTroubles
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
 

@@ -6,13 +6,13 @@ import errno
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from penstock.errors import CorruptError, RetryableError, SerdeError
-from penstock.side.store.changed import ChangedKeys
 from penstock.side.store.positions import Positions, decode_positions, encode_positions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
@@ -23,8 +23,40 @@ from penstock.state.stores.view import SideView
 RESERVED = b"\xff" * 16
 """Keys with this prefix are not the user's."""
 POSITIONS_KEY = RESERVED + b"positions"
+MOST_KEYS = 50_000
 _contents = count(1)
 """Numbers the engines of this process: the version of one's view says nothing about another's."""
+
+
+class ChangedKeys:
+    """The keys of the latest writes, so that a cache drops only those. Not thread-safe."""
+
+    def __init__(self, most_keys: int = MOST_KEYS) -> None:
+        self.version = 0
+        self._most = most_keys
+        self._writes: deque[Collection[bytes]] = deque()
+        """The keys of the latest writes, the newest at the right."""
+        self._keys = 0
+
+    def add(self, keys: Collection[bytes]) -> None:
+        self.version += 1
+        self._writes.append(keys)
+        self._keys += len(keys)
+        while self._keys > self._most:
+            self._keys -= len(self._writes.popleft())
+
+    def forget(self) -> None:
+        """Count a write of many keys, and forget all keys."""
+        self.version += 1
+        self._writes.clear()
+        self._keys = 0
+
+    def since(self, version: int) -> Iterable[bytes] | None:
+        """The keys written after a version; None if they are no longer known."""
+        missing = self.version - version
+        if missing > len(self._writes):
+            return None
+        return list(chain.from_iterable(list(self._writes)[len(self._writes) - missing :]))
 
 
 class SideEngine:
