@@ -54,12 +54,7 @@ class Outbox:
     """Exactly-once output of one task, between commits. Used by the threads of attempts, of End and of commits."""
 
     def __init__(self, task: int, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
-        """
-        Args:
-            task: whose it is.
-            memory_bytes: how many bytes wait in memory; what is beyond waits in a file without a name.
-            folder: where that file is made.
-        """
+        """`memory_bytes`: messages beyond it wait in a file without a name, in `folder`."""
         self._task = task
         self._memory_bytes = memory_bytes
         self._folder = folder

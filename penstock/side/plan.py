@@ -62,7 +62,6 @@ def is_backed_up(config: JobConfig, store: str) -> bool:
 
 
 def backed_up_side_stores(graph: ApplicationGraph, config: JobConfig) -> tuple[str, ...]:
-    """The stores that side inputs fill and commits back up."""
     return tuple(
         spec.name for spec in graph.side_stores if isinstance(spec.side, SideInputs) and is_backed_up(config, spec.name)
     )

@@ -52,7 +52,7 @@ class Drain:
         self._drains_at_start = False
         self._is_recorded = False
         """True if the log says that nothing of the run is in flight any more."""
-        self._woken: Callable[[], None] = _nothing
+        self._woken: Callable[[], None] = lambda: None
         self.notifications: tuple[DrainNotification, ...] = ()
 
     def ask(self) -> None:
@@ -223,13 +223,8 @@ class Drain:
         self._report.begin([str(each.uuid) for each in own], self._boundary)
 
     def _watch(self) -> None:
-        """Start a monitor, unless one is looking."""
         if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
             return
         self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)
         self._monitor.register_drain_callback(self.ask)
         self._monitor.start()
-
-
-def _nothing() -> None:
-    pass

@@ -63,7 +63,6 @@ class DrainReport:
             self._show()
 
     def committing(self, requests: Sequence[str]) -> None:
-        """Show that the last commit has begun. It answers these requests."""
         if self._board.drain is not None:
             self._board.update(drain=replace(self._board.drain, requests=tuple(requests)))
         self._phase("committing")

@@ -30,7 +30,6 @@ class DrainTally:
         self._batches.clear()
 
     def add(self, batch: int, reports: Iterable[Report]) -> None:
-        """Count a batch from the reports of its applied attempts."""
         found = self._batches[batch] = Counter()
         for report in reports:
             is_sink = report.stage == self._topology.sink

@@ -44,7 +44,6 @@ class CommitInFlight:
     """The time until its record was in the log."""
 
     def age_ms(self, clock: Clock) -> float:
-        """Since its snapshot began."""
         return (clock.monotonic() - self.began) * 1000
 
 

@@ -42,7 +42,6 @@ class Boundary:
 
     positions: Positions
     batch: int = 0
-    """The last batch that has ended."""
     batch_time_ms: int = 0
     """The largest batch time so far, in epoch milliseconds; 0: there was no batch."""
     event_times: Mapping[TaskSsp, int] = field(default_factory=dict)

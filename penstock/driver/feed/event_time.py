@@ -57,7 +57,6 @@ class EventTime:
         """True if the end of the stream is a reason for a last batch."""
         self._waiting: dict[TaskSsp, Waiting] = {}
         self._named: set[TaskSsp] = set()
-        """The partitions that `tell` has named."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
@@ -67,7 +66,6 @@ class EventTime:
 
     @property
     def used(self) -> bool:
-        """True if the application uses event time."""
         return self._flow is not None
 
     def begin(self) -> None:
@@ -183,5 +181,4 @@ class EventTime:
 
 
 def _oldest_due(boundary: Boundary) -> dict[str, int]:
-    """Operator → the time of its oldest event-time timer."""
     return {op: event for op, (event, _) in boundary.next_due.items() if event is not None}

@@ -58,7 +58,6 @@ class OfferedFeed:
 
     @property
     def needs_watermark(self) -> bool:
-        """True if an input has Spark's watermark."""
         return bool(self._of_spark)
 
     def offer(self, batch: int, offered: Offered | None = None, watermark: GivenWatermark | None = None) -> None:

@@ -36,7 +36,6 @@ class Outages:
         self._say_s = SAY_SECONDS
 
     def wait(self, error: SystemAwayError) -> None:
-        """Pause before the system is tried again."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since, self._pause_s = now, PAUSE_SECONDS

@@ -125,7 +125,6 @@ class ProgressReporter:
         self._board.update(last=progress, remaining=self._feed.remaining(after) if counted else None)
 
     def close(self) -> None:
-        """Log the dead letters that were not logged yet: the run ends."""
         self._dead_letters.say()
 
     def _warn_of(self, ssp: SystemStreamPartition, ahead: int) -> None:

@@ -152,7 +152,6 @@ class RunLoop:
         return True
 
     def await_commit(self) -> None:
-        """Wait until the commit in flight is complete, if there is one."""
         self._parts.commits.wait()
 
     def await_tables(self) -> None:

@@ -55,7 +55,6 @@ class JobMetrics:
             return self._reported.merged(*own, self.containers())
 
     def ended(self, reports: Sequence[Report], topology: Topology) -> None:
-        """Count a batch from the reports of its applied attempts."""
         self.batches.inc()
         with self._lock:
             for report in reports:
@@ -89,7 +88,6 @@ class JobMetrics:
             self._registry.new_gauge(f"stream.{stream}", "watermark-delay-ms").set(batch_time_ms - watermark)
 
     def table_swapped(self, table: str, load_ns: int) -> None:
-        """Count a change of a pushed table's version, and the duration of its loading."""
         self._registry.new_counter(f"store.{table}", "tables-swaps").inc()
         self._registry.new_timer(f"store.{table}", "tables-load-ns").update(load_ns)
 

@@ -248,7 +248,6 @@ class ProgressBoard:
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:
-        """Show the batch while it runs."""
         self.update(running=(number, messages))
         try:
             yield

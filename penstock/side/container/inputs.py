@@ -70,7 +70,6 @@ class SideInputService:
     # As a service.
 
     def start(self) -> None:
-        """Begin to catch up, if there is something to fill."""
         # All that the job has are kept: a container that fills none would remove those of others on the host.
         self._resources.side_homes.remove_others(self._resources.side_inputs, self._resources.package.settings.tasks)
         if self._specs:
@@ -188,7 +187,6 @@ class SideInputService:
         }
 
     def _close_retired(self) -> None:
-        """Close the replaced engines that no open view uses."""
         with self._lock:
             used = {engine for held in self._held.values() for engine in held.engines}
             done = [opened for opened in self._retired if opened.engine not in used]

@@ -124,7 +124,6 @@ def _top(named: FunctionType | MethodType | type) -> str:
 
 
 def _names(code: CodeType) -> list[str]:
-    """The names used by the code and the code nested in it. Some of them are globals."""
     inner = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
     return list(dict.fromkeys([*code.co_names, *inner]))
 

@@ -83,7 +83,6 @@ class Filler:
         self._quiet_from = self._quiet = 0
         """The numbers of the latest pass, and of the latest pass that found nothing new."""
         self._waiting = 0
-        """The number of callers in `catch_up`."""
         self._ended = False
 
     def troubles(self) -> dict[Group, str]:

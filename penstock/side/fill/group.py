@@ -79,9 +79,7 @@ class Homes(Protocol):
         """Open the part's content if it can be continued; otherwise an empty place."""
         ...
 
-    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
-        """Empty the place."""
-        ...
+    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide: ...
 
     def beside(self, part: Part) -> OpenedSide:
         """Open an empty place beside the one that is being read."""

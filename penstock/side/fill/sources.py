@@ -69,7 +69,6 @@ class SideSources:
             raise
 
     def close(self) -> None:
-        """Close all readers and admins. Errors are logged."""
         for name in list(self._readers):
             self._drop(name)
         admins, self._admins = self._admins, {}
@@ -86,7 +85,6 @@ class SideSources:
         return found
 
     def _drop(self, system: str) -> None:
-        """Forget a reader after an error."""
         reader = self._readers.pop(system, None)
         try:
             if reader is not None:

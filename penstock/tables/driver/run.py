@@ -34,7 +34,6 @@ class SwapFacts:
     wanted: int | None
     """The version that the table should have; None: none can be used."""
     pinned: bool = False
-    """True if somebody chose that version."""
     current: int | None = None
     """The version that batches read, which every container has loaded in this epoch; None before the first one."""
     asked: int | None = None
@@ -42,7 +41,6 @@ class SwapFacts:
     state: LoadState = "loading"
     """The state of `asked`: loaded once every container has it, failed if one has failed."""
     may_retry: bool = False
-    """True if enough time has passed since the failure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +71,6 @@ def decide_swap(facts: SwapFacts) -> Swap:
 
 
 def _is_meant(facts: SwapFacts) -> bool:
-    """True if the version that is loading may still be used."""
     asked, wanted = facts.asked, facts.wanted
     if asked == wanted:
         return True
