@@ -36,7 +36,7 @@ class Closing:
 
         Args:
             control: the way to close the job, unless it has begun to close in another way: all operators end in the
-            same way.
+                same way.
             latest: the ends of the inputs when they were last looked at.
         """
         if boundary.closed:

@@ -47,7 +47,7 @@ class EventTime:
         Args:
             flow: None: the application does not use event time, and has no watermarks.
             idle_ms: input → time after which a partition without new messages no longer holds the watermark back.
-            period_ms: the periods of batch time whose begin is a reason for a batch; below 1: none.
+            period_ms: the periods of batch time whose start is a reason for a batch; below 1: none.
             has_end: True if the end of the stream matters although the application does not use event time.
         """
         self._flow = flow
@@ -160,7 +160,7 @@ class EventTime:
 
     def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
         """True if a batch is to run although there may be nothing to read: something is due, or a period begins.
-        `periods`: the begin of a period counts. If batches take longer than a period, one begins in each."""
+        `periods`: the start of a period counts. If batches take longer than a period, one begins in each."""
         if periods and is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
             return True
         return self.used and boundary.due(moment)

@@ -26,7 +26,7 @@ from penstock.wording import listed
 logger = logging.getLogger(__name__)
 _NO_ORDER = InputOrder()
 _QUIET_MS = 10_000
-"""A partition that keeps something from firing is logged after so long without messages: most have some by then."""
+"""A partition that keeps something from firing is logged after this long without messages: most have some by then."""
 
 
 class Feed(Protocol):

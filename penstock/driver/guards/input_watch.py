@@ -22,7 +22,7 @@ STANDSTILL_SECONDS = 30.0
 
 
 class InputWatch:
-    """Compares the streams of a run with those at its begin. `ends` is for the thread of the run loop, `confirm` for
+    """Compares the streams of a run with those at its start. `ends` is for the thread of the run loop, `confirm` for
     the thread that writes records."""
 
     def __init__(

@@ -30,7 +30,7 @@ class Outages:
         self._stop = stop
         self._clock = clock
         self._since: float | None = None
-        """The begin of the present outage, on the run's monotonic clock; None if there is none."""
+        """The start of the present outage, on the run's monotonic clock; None if there is none."""
         self._pause_s = PAUSE_SECONDS
         self._say_at = 0.0
         self._say_s = SAY_SECONDS

@@ -195,9 +195,8 @@ class Epochs:
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:
         """Write the start checkpoint, then delete the startpoints that it took.
 
-        The record holds the begin of the run: before it the requests are untouched, after it they are done,
-        whichever driver deletes them. No batch runs before they are gone: once the record is pruned, nothing says
-        that it took
+        The record holds the start of the run: before it the requests are untouched, after it they are done, whichever
+        driver deletes them. No batch runs before they are gone: once the record is pruned, nothing says that it took
         them.
         """
         start = self._job.start

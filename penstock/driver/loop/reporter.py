@@ -53,7 +53,7 @@ class ProgressReporter:
         self._state = StateProgress(graph, tasks, lambda: board.metrics.containers(), job.clock)
         self._outputs = ", ".join(str(output.stream) for output in graph.outputs)
         self._began: float | None = None
-        """The begin of the batch before, on the run's monotonic clock."""
+        """The start of the batch before, on the run's monotonic clock."""
         self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
 
     def ended(self, planned: PlannedBatch, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:

@@ -52,7 +52,7 @@ class Replay:
         Args:
             latest: the next offset that every input partition assigns. A stream that ends before `reached` is not the
                 one that was read before.
-            began: the begin of the batch, on the run's monotonic clock, in seconds.
+            began: the start of the batch, on the run's monotonic clock, in seconds.
             ended: its end, on the same clock.
         """
         if self._at and before is not self._at and before != self._at:

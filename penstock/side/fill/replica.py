@@ -23,7 +23,7 @@ class Replica:
     def __init__(
         self, part: Part, opened: OpenedSide, entries: Entries, positions: Positions, *, new: bool = False
     ) -> None:
-        """`positions`: those of the content; or its beginning, if it is `new` and empty."""
+        """`positions`: those of the content; or its start, if it is `new` and empty."""
         self.part = part
         self.opened = opened
         self.engine = engine = opened.engine
