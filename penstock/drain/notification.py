@@ -16,7 +16,7 @@ NAMESPACE = "samza-drain-v1"
 """The namespace of notifications in the metadata store; their type in Samza's coordinator stream."""
 
 
-class _Written(Struct, rename="camel"):
+class _WrittenNotification(Struct, rename="camel"):
     uuid: str
     run_id: str
     drain_mode: str
@@ -40,7 +40,7 @@ def decode_notification(data: str | bytes, name: str) -> DrainNotification:
         CorruptError: it is no notification, or its mode is not known.
     """
     what = f"`{name}` is not a drain notification"
-    written = decode(_Written, data, what)
+    written = decode(_WrittenNotification, data, what)
     with decoding(what):
         mode = DrainMode.__members__.get(written.drain_mode.upper())
         if mode is None:

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Held:
+class _HeldViews:
     """One task's views in one run of a batch."""
 
     batch: int
@@ -56,7 +56,7 @@ class SideInputService:
         self.standbys = SideStandbys(resources, request.standbys, shared=not self._tasks)
         self._specs = resources.side_inputs if self._tasks else ()
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldViews] = {}
         self._retired: list[OpenedSide] = []
         """Replaced stores, which may still have open views."""
         self._stopping = threading.Event()
@@ -120,7 +120,7 @@ class SideInputService:
                 raise ContainerLostError(f"the side inputs of task {task} are not caught up in this container")
             engines = self._engines(task)
             taken = {store: engine.view() for store, engine in engines.items()}
-            self._held[task] = _Held(batch.number, batch.run, taken, frozenset(engines.values()))
+            self._held[task] = _HeldViews(batch.number, batch.run, taken, frozenset(engines.values()))
         if held is not None:
             _release(held)
         return taken
@@ -221,6 +221,6 @@ class SideInputService:
         return entries_for(self._resources, part, engine, metrics, self._stopping)
 
 
-def _release(held: _Held) -> None:
+def _release(held: _HeldViews) -> None:
     for view in held.views.values():
         view.release()

@@ -194,7 +194,7 @@ class ProcessedEntries(Entries):
         self._process = process
         self._content = content
         self._store = self._over(content)
-        self._shown = _Shown(self._store)
+        self._shown = _ReadOnlyStore(self._store)
 
     @property
     def changes(self) -> Changes:
@@ -207,7 +207,7 @@ class ProcessedEntries(Entries):
             return
         self._content = content
         self._store = self._over(content)
-        self._shown = _Shown(self._store)
+        self._shown = _ReadOnlyStore(self._store)
 
     def _over(self, content: Content) -> SerdeStore:
         store = SerdeStore(self._part.spec, _Engine(content), _CACHED)
@@ -303,7 +303,7 @@ class _Engine(Engine):
         pass
 
 
-class _Shown(StoreLayer):
+class _ReadOnlyStore(StoreLayer):
     """The read-only store that a processor gets."""
 
     def __init__(self, inner: TaskStore) -> None:

@@ -38,7 +38,7 @@ class Positions:
         return replace(self, next_offsets={**self.next_offsets, **next_offsets}, updated_ms=updated_ms)
 
 
-class _Written(Struct):
+class _WrittenPositions(Struct):
     format: Count
     next: dict[str, Count]
     identities: dict[str, str | None]
@@ -68,7 +68,7 @@ def decode_positions(data: bytes, place: str) -> Positions:
         IncompatibleError: a newer Penstock wrote them.
     """
     what = f"the positions of the side store in `{place}` are damaged"
-    written = decode_format(_Written, data, what, f"the side store in `{place}`", _FORMAT)
+    written = decode_format(_WrittenPositions, data, what, f"the side store in `{place}`", _FORMAT)
     with decoding(what):
         return Positions(
             {SystemStreamPartition.parse(ssp): offset for ssp, offset in written.next.items()},

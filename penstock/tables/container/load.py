@@ -44,7 +44,7 @@ class LoadingPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _LoadedUnit:
     folder: TableFolder
     engine: Engine
 
@@ -69,7 +69,7 @@ class TableLoad:
         self._place = place
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._opened: dict[str, _Opened] = {}
+        self._opened: dict[str, _LoadedUnit] = {}
         self._done_bytes = 0
         self._total_bytes = sum(file.size_bytes for unit in units for file in self._files(unit))
         self._failure: str | None = None
@@ -148,7 +148,7 @@ class TableLoad:
         if self._stopped.is_set():
             raise RetryableError(f"the loading of {self} was cancelled")
 
-    def _open(self, unit: str) -> _Opened:
+    def _open(self, unit: str) -> _LoadedUnit:
         self._check()
         with explained(f"{self} cannot be loaded into `{self._place.folders.base}`", "job.logged.store.base.dir"):
             opened = self._reopen(unit)
@@ -157,7 +157,7 @@ class TableLoad:
                     opened = self._reopen(unit) or self._fetch(unit)
         return opened
 
-    def _reopen(self, unit: str) -> _Opened | None:
+    def _reopen(self, unit: str) -> _LoadedUnit | None:
         folder = self._place.folders.take(self.manifest.version, unit, self._checksum)
         if folder is None:
             return None
@@ -173,7 +173,7 @@ class TableLoad:
         self._add(sum(file.size_bytes for file in self._files(unit)))
         return opened
 
-    def _fetch(self, unit: str) -> _Opened:
+    def _fetch(self, unit: str) -> _LoadedUnit:
         folders, settings = self._place.folders, self._place.settings
         folder = folders.make()
         try:
@@ -193,9 +193,9 @@ class TableLoad:
             folders.drop(folder)
             raise
 
-    def _opened_in(self, folder: TableFolder, unit: str) -> _Opened:
+    def _opened_in(self, folder: TableFolder, unit: str) -> _LoadedUnit:
         rows = sum(file.rows for file in self._files(unit))
-        return _Opened(folder, open_table(self._place.settings, folder.database, rows, self._check))
+        return _LoadedUnit(folder, open_table(self._place.settings, folder.database, rows, self._check))
 
     def _download(self, file: TableFile, path: Path) -> None:
         try:

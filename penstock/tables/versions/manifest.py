@@ -121,7 +121,7 @@ class TableManifest:
         """
         what = f"`{key}` is damaged, it is not the manifest of a table"
         with decoding(what):
-            written = decode_format(_Written, data, what, f"manifest `{key}`", FORMAT)
+            written = decode_format(_WrittenManifest, data, what, f"manifest `{key}`", FORMAT)
             if _checksum(written.content) != written.checksum:
                 raise CorruptError(f"{what}: its checksum does not match")
             for file in written.content.get("files", ()):
@@ -129,7 +129,7 @@ class TableManifest:
             return convert(cls, written.content)
 
 
-class _Written(Struct):
+class _WrittenManifest(Struct):
     """The fields of the object."""
 
     format: Positive
