@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import side_penstock
 from benchmarks.slow_backend import NAME, environment
-from penstock.driver.commit.commit import Completed
+from penstock.driver.commit.commit import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.loop import assembly
 from penstock.driver.loop.commits import Commits
@@ -70,7 +70,7 @@ class CommitNotes:
                 if synchronous:
                     self.wait()
 
-            def _note(self, done: Completed | None) -> None:
+            def _note(self, done: CompletedCommit | None) -> None:
                 super()._note(done)
                 if done is not None:
                     found.note(str(done.record.id), completed=time.time())

@@ -12,7 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.checkpoint.retention import keep
 from penstock.config.values.retained import RetentionPolicy
 from penstock.errors import NotFoundError
-from penstock.outbox.unpublished import Owed, Unpublished
+from penstock.outbox.unpublished import OwedOutput, Unpublished
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +104,14 @@ class LogView:
         return {slot: record for slot, record in self._checkpoints().items() if slot not in kept}
 
     @property
-    def owed(self) -> Owed:
+    def owed(self) -> OwedOutput:
         """What the last checkpoint leaves to be published, whatever a start restores: what its writer had not seen
         published, and then its own."""
         latest = self.latest
         if latest is None:
-            return Owed()
+            return OwedOutput()
         own = (Unpublished(self.slot_of(latest), latest.outbox),) if latest.outbox else ()
-        return Owed((*latest.unpublished, *own), latest.keepers, latest.publisher)
+        return OwedOutput((*latest.unpublished, *own), latest.keepers, latest.publisher)
 
     def find(self, checkpoint_id: CheckpointId | str) -> CheckpointRecord:
         """The retained checkpoint of that id.

@@ -1,1 +1,1 @@
-"""Drain: everything that waits in a pipeline is brought to its end before an incompatible change."""
+"""Drain: a run processes everything that is in flight, and ends, before an incompatible change of its program."""

@@ -1,4 +1,4 @@
-"""Looks for a request to drain, as Samza's DrainMonitor."""
+"""Polls for a request to drain, as Samza's DrainMonitor does."""
 
 from __future__ import annotations
 
@@ -15,29 +15,19 @@ _JOIN_SECONDS = 5.0
 
 
 class DrainMonitorState(Enum):
-    """Where a monitor is in its life."""
-
     INIT = "INIT"
     RUNNING = "RUNNING"
     STOPPED = "STOPPED"
 
 
 class DrainMonitor:
-    """Asks the metadata store from time to time whether one run of a job is to drain, on a separate thread.
+    """Polls the metadata store for a request to drain one run, on a separate thread.
 
     It calls back once, from that thread, and then stops. A store that fails delays the answer and ends nothing.
     """
 
     def __init__(self, requests: DrainRequests, run_id: str, interval_ms: int) -> None:
-        """
-        Args:
-            requests: the notifications of the job.
-            run_id: the run. Notifications of other runs are left alone.
-            interval_ms: `job.drain-monitor.poll.interval.ms`, in milliseconds.
-
-        Raises:
-            ConfigError: the interval is not positive.
-        """
+        """Raises ConfigError unless the interval is positive."""
         if interval_ms <= 0:
             raise ConfigError(f"job.drain-monitor.poll.interval.ms is {interval_ms}; it must be at least 1")
         self._requests = requests
@@ -51,15 +41,11 @@ class DrainMonitor:
 
     @property
     def state(self) -> DrainMonitorState:
-        """Where it is in its life."""
         return self._state
 
     def register_drain_callback(self, callback: Callable[[], None]) -> bool:
-        """What to call when the run is to drain. False if it has been started, or has a callback already.
-
-        Args:
-            callback: called once, from the monitor's thread.
-        """
+        """Set the callback, which the monitor's thread calls once. Returns False if the monitor was started, or has
+        a callback already."""
         with self._lock:
             if self._state is not DrainMonitorState.INIT or self._callback is not None:
                 return False
@@ -67,11 +53,8 @@ class DrainMonitor:
             return True
 
     def start(self) -> None:
-        """Begin to look. Nothing happens if it has begun already, or was stopped.
-
-        Raises:
-            PenstockError: there is no callback.
-        """
+        """Begin to poll. Does nothing if the monitor has begun already, or was stopped. Raises PenstockError if it
+        has no callback."""
         with self._lock:
             if self._state is not DrainMonitorState.INIT:
                 return
@@ -81,7 +64,7 @@ class DrainMonitor:
             self._thread.start()
 
     def stop(self) -> None:
-        """Look no more. Idempotent. A look that has begun may still end with the callback."""
+        """Stop polling. Idempotent. A poll that has begun may still end with the callback."""
         with self._lock:
             began, self._state = self._state is DrainMonitorState.RUNNING, DrainMonitorState.STOPPED
             self._stopping.set()
@@ -89,7 +72,7 @@ class DrainMonitor:
             self._thread.join(_JOIN_SECONDS)
 
     def look(self) -> bool:
-        """Whether the run is to drain, now. Raises RetryableError if the store fails."""
+        """True if the run is asked to drain, now. Raises RetryableError if the store fails."""
         return bool(self._requests.find().for_run(self._run_id))
 
     def _run(self) -> None:

@@ -16,14 +16,14 @@ NAMESPACE = "samza-drain-v1"
 """The namespace of notifications in the metadata store; their type in Samza's coordinator stream."""
 
 
-class _Written(Struct, rename="camel"):
+class _WrittenNotification(Struct, rename="camel"):
     uuid: str
     run_id: str
     drain_mode: str
 
 
 def encode_notification(notification: DrainNotification) -> bytes:
-    """The bytes that Samza writes."""
+    """Encode a notification exactly as Samza does."""
     return orjson.dumps(
         {
             "uuid": str(notification.uuid),
@@ -34,17 +34,13 @@ def encode_notification(notification: DrainNotification) -> bytes:
 
 
 def decode_notification(data: str | bytes, name: str) -> DrainNotification:
-    """Read what Samza or Penstock wrote. The mode may be in any case; unknown fields are ignored.
-
-    Args:
-        data: the bytes.
-        name: the object, for the error.
+    """Decode a notification of Samza or Penstock. The mode may be in any case; unknown fields are ignored.
 
     Raises:
-        CorruptError: it is no notification, or has a mode that is not known.
+        CorruptError: it is no notification, or its mode is not known.
     """
     what = f"`{name}` is not a drain notification"
-    written = decode(_Written, data, what)
+    written = decode(_WrittenNotification, data, what)
     with decoding(what):
         mode = DrainMode.__members__.get(written.drain_mode.upper())
         if mode is None:
@@ -53,20 +49,13 @@ def decode_notification(data: str | bytes, name: str) -> DrainNotification:
 
 
 def timed_uuid(now_ms: int) -> uuids.UUID:
-    """A random UUID of version 7 (RFC 9562), which begins with the time.
-
-    Args:
-        now_ms: the wall clock, in epoch milliseconds.
-    """
+    """A random UUID of version 7 (RFC 9562), which begins with the time."""
     version, variant = 7 << 76, 0b10 << 62
     return uuids.UUID(int=now_ms << 80 | version | secrets.randbits(12) << 64 | variant | secrets.randbits(62))
 
 
 def asked_ms(name: uuids.UUID) -> int | None:
-    """When a request was written, in epoch milliseconds by the clock of who wrote it, as far as its UUID says so.
-
-    Args:
-        name: the UUID of the request.
+    """The time of a request in epoch milliseconds, by its writer's clock; None if its UUID is not of version 7.
 
     Example:
         >>> from penstock.drain.notification import asked_ms, timed_uuid

@@ -1,4 +1,4 @@
-"""What a drain has done, stage by stage. Pure values."""
+"""The progress of a drain, stage by stage. Pure values."""
 
 from __future__ import annotations
 
@@ -12,30 +12,26 @@ DrainPhase: TypeAlias = Literal["draining", "committing", "drained"]
 
 @dataclass(frozen=True, slots=True)
 class StageDrain:
-    """What one stage has processed since the run noticed the request to drain.
+    """The work of one stage since the run noticed the request to drain.
 
     Counts are of batches that have ended. After a rewind they are without the batches that were dropped.
     """
 
     stage: int
     names: tuple[str, ...]
-    """The ids of its operators; of the stage that writes, the outputs."""
+    """The ids of its operators; for the stage that writes, the outputs."""
     messages: int = 0
-    """Messages that it read; of the stage that writes, those that it wrote."""
+    """The number of messages read; for the stage that writes, of messages written."""
     panes: int = 0
-    """Panes that its windows emitted."""
     timers: int = 0
-    """Timers that fired."""
     joined: int = 0
     """Results of joins that had waited: without a partner, or until a table was complete up to their time."""
     left: int = 0
-    """Messages that wait before it in streams of a system."""
+    """Messages that wait for this stage in durable intermediate streams."""
     ended: bool = False
-    """Whether it has drained."""
 
     @property
     def counts(self) -> str:
-        """What it processed, in words."""
         counts = [counted(self.messages, "message")]
         counts += [counted(self.panes, "pane")] if self.panes else []
         counts += [counted(self.timers, "timer")] if self.timers else []
@@ -49,7 +45,7 @@ class StageDrain:
 
 @dataclass(frozen=True, slots=True)
 class DrainProgress:
-    """A drain at one moment; once its phase is `drained`, the summary of it.
+    """A drain at one moment; in phase `drained`, its summary.
 
     `phase` is `draining` while there is something to process, `committing` during the last commit, then `drained`.
 
@@ -61,12 +57,11 @@ class DrainProgress:
 
     run_id: str
     requests: tuple[str, ...] = ()
-    """The uuids of the requests that it answers."""
     phase: DrainPhase = "draining"
     stages: tuple[StageDrain, ...] = ()
     """In topological order. The last one writes the outputs."""
     waits_for: str = ""
-    """What keeps the running batch from ending, in words; empty if that is not known."""
+    """The reason why the running batch does not end, in words; empty if it is not known."""
 
     def __str__(self) -> str:
         return "; ".join(map(str, self.stages))

@@ -20,34 +20,29 @@ from penstock.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
 _CANCEL = "drain-cancel"
-"""The namespace of requests to cancel a drain, by the uuid of its notification."""
+"""Namespace: uuid of a notification → who cancelled it."""
 _OBEYED = "drain-obeyed"
-"""The namespace of the ids of runs that obey requests for the next run, by the uuid of the notification."""
+"""Namespace: uuid of a notification for the next run → id of the run that obeys it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The notifications of a job, by uuid, and what could not be read, by the name of the object. A notification for
-    the next run has the id of the run that obeys it, once there is one."""
+class DrainNotifications:
+    """A job's notifications, ordered by uuid, and the objects that cannot be read, with the reason. A notification
+    for the next run has the id of the run that obeys it, once there is one."""
 
     notifications: tuple[DrainNotification, ...] = ()
     unreadable: tuple[tuple[str, str], ...] = ()
 
     def of_run(self, run_id: str) -> tuple[DrainNotification, ...]:
-        """Those of one run."""
         return tuple(each for each in self.notifications if each.run_id == run_id)
 
     def for_run(self, run_id: str) -> tuple[DrainNotification, ...]:
-        """Those that a run obeys: its own, and those for the next run that none obeys yet."""
+        """The notifications that a run obeys: its own, and those for the next run that none obeys yet."""
         return tuple(each for each in self.notifications if each.run_id in (run_id, NEXT_RUN))
 
     def awaiting(self, view: LogView) -> tuple[DrainNotification, ...]:
-        """Those of runs that may still come: the next one, one that nobody has seen, or one that goes on when a start
-        has its name.
-
-        Args:
-            view: the log of the job.
-        """
+        """The notifications of runs that may still come: the next run, a run that nobody has seen, or one that a
+        start with its name continues."""
         latest = view.latest
         over = {claim.run_id for claim in view.claims}
         if latest is not None and not latest.is_closed:
@@ -64,17 +59,12 @@ class DrainRequests:
     """
 
     def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
-        """
-        Args:
-            objects: the object store of the job root.
-            paths: the keys of the job's objects.
-        """
         self._objects = objects
         self._paths = paths
         self._reported: set[str] = set()
 
     def write(self, notification: DrainNotification) -> None:
-        """Store a notification, durably. Failures that may pass are retried. Idempotent."""
+        """Store a notification durably. Retries failures that may pass. Idempotent."""
         write_request(
             self._objects,
             self._path(notification),
@@ -89,8 +79,8 @@ class DrainRequests:
         self.write(notification)
         return notification
 
-    def find(self) -> Found:
-        """All of the job's. What cannot be read asks nobody to drain; it is logged once."""
+    def find(self) -> DrainNotifications:
+        """All notifications of the job. An unreadable object asks nobody to drain; it is logged once."""
         found, unreadable = [], []
         for path in self._objects.list(self._paths.metadata_folder(NAMESPACE)):
             try:
@@ -105,16 +95,12 @@ class DrainRequests:
                 if path not in self._reported:
                     self._reported.add(path)
                     logger.warning("%s. Nothing is drained for it: delete the object", error)
-        return Found(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
+        return DrainNotifications(tuple(sorted(found, key=lambda each: str(each.uuid))), tuple(unreadable))
 
-    def obey(self, found: Found, run_id: str) -> Found:
+    def obey(self, found: DrainNotifications, run_id: str) -> DrainNotifications:
         """Make the notifications for the next run those of this run, unless the log has another owner: a driver that
-        lost its job takes none from the run that has it now. Once a run obeys one, no later run does.
-
-        Args:
-            found: what `find` returned.
-            run_id: the run, which has a checkpoint: otherwise a start after a crash would not continue it.
-        """
+        lost its job takes none from the run that has it now. Once a run obeys one, no later run does. The run
+        must have a checkpoint: otherwise a start after a crash would not continue it."""
         if not found.of_run(NEXT_RUN):
             return found
         owner = CheckpointLog(self._objects, self._paths).read("report").owner
@@ -124,14 +110,10 @@ class DrainRequests:
             self._objects.put_if_absent(self._obeyed_path(each), run_id.encode())
         return replace(found, notifications=tuple(map(self._resolved, found.notifications)))
 
-    def delete_over(self, found: Found) -> tuple[DrainNotification, ...]:
-        """Delete those of these notifications that no run obeys any more: the log has another owner than their run, or
-        a checkpoint that answers them. Returns them. A driver that lost its job therefore deletes no request for the
-        run that has it now.
-
-        Args:
-            found: what `find` returned.
-        """
+    def delete_over(self, found: DrainNotifications) -> tuple[DrainNotification, ...]:
+        """Delete the notifications that no run obeys any more, because the log has another owner than their run or a
+        checkpoint that answers them. Returns them. So a driver that lost its job deletes no request for the run
+        that has it now."""
         view = CheckpointLog(self._objects, self._paths).read("report")
         if view.owner is None:
             return ()
@@ -143,8 +125,8 @@ class DrainRequests:
         return over
 
     def delete_remains(self) -> None:
-        """Delete what says something of a notification that is gone: a process was killed between the deletions of
-        `delete`, or a run obeyed a notification while it was deleted. A request to cancel would cancel a notification
+        """Delete the companions of notifications that are gone: a process was killed halfway through `delete`, or a
+        run obeyed a notification during its deletion. A leftover request to cancel would cancel a notification
         that is imported again. Idempotent."""
         folders = map(self._paths.metadata_folder, (_CANCEL, _OBEYED))
         remains = [path for folder in folders for path in self._objects.list(folder)]  # before what they are about
@@ -155,20 +137,19 @@ class DrainRequests:
                 self._objects.delete_durably(path)
 
     def delete(self, notifications: Iterable[DrainNotification]) -> None:
-        """Delete exactly these, and requests to cancel them. Idempotent. The deletion of a notification answers the
-        request to cancel it, so it comes first."""
+        """Delete exactly these notifications, then their requests to cancel. Idempotent. The order matters: the
+        deletion of a notification answers the request to cancel it."""
         for notification in notifications:
             self._objects.delete_durably(self._path(notification))
             self._objects.delete_durably(self._cancel_path(notification))
             self._objects.delete_durably(self._obeyed_path(notification))
 
     def cancel(self, notification: DrainNotification, who: str) -> None:
-        """Ask that the run should not drain for this notification. The run answers by deleting it, or by ending as
-        drained. Idempotent."""
+        """Ask the run not to drain for this notification. The run answers by deleting the notification, or by ending
+        as drained. Idempotent."""
         self._objects.put_if_absent(self._cancel_path(notification), who.encode())
 
     def cancelled_by(self, notification: DrainNotification) -> str | None:
-        """Who cancelled a notification; None if nobody did."""
         try:
             return self._objects.get(self._cancel_path(notification)).decode(errors="replace")
         except NotFoundError:

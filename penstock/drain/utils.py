@@ -1,4 +1,4 @@
-"""Asking for a drain, and cleaning up after one, as Samza's DrainUtils."""
+"""Asks for a drain, and cleans up after one, as Samza's DrainUtils does."""
 
 from __future__ import annotations
 
@@ -21,12 +21,9 @@ def write_drain_notification(
     run_id: str | None = None,
     only_run: str | None = None,
 ) -> DrainNotification:
-    """Ask a run of a job to drain, whether it runs at the moment or is to be started. Durable when this returns.
+    """Ask a run of a job to drain. It may be running, or start later. The request is durable when this returns.
 
     Args:
-        objects: the object store of the job root.
-        paths: the keys of the job's objects.
-        mode: how it is to drain.
         run_id: the run; None: the one that owns the job, or the next one if there is none.
         only_run: the id of the run that must own the job.
 
@@ -46,11 +43,9 @@ def write_drain_notification(
 
 
 def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = None, *, running: bool = True) -> str:
-    """The id of the run that a request to drain is for, as `write_drain_notification` has it.
+    """The run id that a request to drain gets; see `write_drain_notification`.
 
     Args:
-        objects: the object store of the job root.
-        paths: the keys of the job's objects.
         run_id: the run; None: the one that owns the job, or the next one.
         running: False if no driver has the job: a run without a checkpoint then never comes again.
     """
@@ -77,7 +72,7 @@ def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = Non
 
 
 def _holder(objects: ObjectStore, paths: JobPaths) -> str | None:
-    """The run of the driver that has the job, as far as this process can see."""
+    """The run of the driver that holds the job's lease, as far as this process can see."""
     try:
         lease = LeaseState.decode(objects.get(paths.lease), paths.lease)
     except NotFoundError:
@@ -86,13 +81,8 @@ def _holder(objects: ObjectStore, paths: JobPaths) -> str | None:
 
 
 def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
-    """The id of the run that owns the job: one that runs, one that is about to write its start checkpoint, or one that
-    the next start continues. None if there is none.
-
-    Args:
-        objects: the object store of the job root.
-        paths: the keys of the job's objects.
-    """
+    """The id of the run that owns the job: it runs, is about to write its start checkpoint, or is continued by the
+    next start. None if there is none."""
     view = CheckpointLog(objects, paths).read("report")
     if view.unfinished_run is not None or view.owner is None:
         return view.unfinished_run
@@ -101,13 +91,6 @@ def present_run(objects: ObjectStore, paths: JobPaths) -> str | None:
 
 
 def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:
-    """Delete the notifications of one run. Returns how many there were.
-
-    Args:
-        objects: the object store of the job root.
-        paths: the keys of the job's objects.
-        run_id: the run.
-    """
     requests = DrainRequests(objects, paths)
     own = requests.find().of_run(run_id)
     requests.delete(own)
@@ -115,12 +98,6 @@ def cleanup(objects: ObjectStore, paths: JobPaths, run_id: str) -> int:
 
 
 def cleanup_all(objects: ObjectStore, paths: JobPaths) -> int:
-    """Delete the notifications of every run. Returns how many there were.
-
-    Args:
-        objects: the object store of the job root.
-        paths: the keys of the job's objects.
-    """
     requests = DrainRequests(objects, paths)
     found = requests.find().notifications
     requests.delete(found)

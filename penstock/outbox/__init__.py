@@ -1,1 +1,1 @@
-"""Exactly-once output: messages that a commit makes durable, and that are published behind its record."""
+"""Exactly-once output: messages that a commit makes durable and that are published after its record."""

@@ -1,4 +1,4 @@
-"""The written form of what a record has to publish. Pure."""
+"""The outbox part of a record: its written form. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 
 
 def objects_body(objects: Iterable[OutboxObject]) -> list[dict[str, object]]:
-    """Objects as a record has them."""
     return [
         {
             "key": each.key,
@@ -28,12 +27,11 @@ def objects_body(objects: Iterable[OutboxObject]) -> list[dict[str, object]]:
 
 
 def unpublished_body(unpublished: Iterable[Unpublished]) -> list[dict[str, object]]:
-    """What earlier records named, as a record has it."""
     return [{"slot": each.slot, "objects": objects_body(each.objects)} for each in unpublished]
 
 
 class PartDocument(Struct):
-    """What an object has for one output partition."""
+    """The share of one output partition in an object."""
 
     chunks: Positive
     messages: Count
@@ -49,7 +47,6 @@ class ObjectDocument(Struct, rename="kebab"):
     parts: dict[str, PartDocument]
 
     def object(self) -> OutboxObject:
-        """As a value."""
         parts = {SystemStreamPartition.parse(ssp): Part(own.chunks, own.messages) for ssp, own in self.parts.items()}
         return OutboxObject(self.key, self.task, self.size_bytes, self.sha256, parts)
 
@@ -61,5 +58,4 @@ class UnpublishedDocument(Struct):
     objects: tuple[ObjectDocument, ...]
 
     def unpublished(self) -> Unpublished:
-        """As a value."""
         return Unpublished(self.slot, tuple(each.object() for each in self.objects))

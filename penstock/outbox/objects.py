@@ -1,4 +1,4 @@
-"""The objects in which a commit keeps what it has to publish, and their chunks.
+"""The objects that hold a commit's unpublished output, and their chunks.
 
 Version 1 of an object is the marker `PENSTOB1`, the length of the index in 4 bytes (little-endian), the index in
 MessagePack, and the payloads of the packets, one after the other in the order of the index. The record in the
@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
-from penstock.outbox.task import Kept, Taken
+from penstock.outbox.task import KeptPacket, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.runtime.messages.packet import decode_messages, encode_messages
 from penstock.runtime.messages.spool import SpooledPayload
@@ -31,11 +31,11 @@ from penstock.system.base import RawRecord
 
 CHUNK_BYTES = 1 << 20
 CHUNK_MESSAGES = 10_000
-"""A chunk of more than one packet has at most so much."""
+"""The limits of a chunk of more than one packet."""
 OBJECT_BYTES = 16 << 20
-"""An object is full once its payloads reach this. Its writer and its reader have all of it in memory."""
+"""An object is full once its payloads reach this size. Its writer and its reader hold the whole object in memory."""
 _SMALL_BYTES = 8 << 10
-"""Packets of a chunk that have less on average are joined."""
+"""Packets of a chunk are joined if their average size is less."""
 _FAMILY = b"PENSTOB"
 _MARKER = _FAMILY + b"1"
 _LENGTH = struct.Struct("<I")
@@ -47,22 +47,20 @@ class Chunk:
 
     ssp: SystemStreamPartition
     number: int
-    """Of the record, from 0, in the order of publication."""
+    """Numbered from 0 within its record, in the order of publication."""
     messages: int
     size_bytes: int
     payloads: tuple[SpooledPayload, ...]
-    """Those of its packets."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectContents:
-    """An object that can be read: as it was made, or as it came from the object store."""
+    """A readable object: just made, or read from the object store."""
 
     key: str
     chunks: tuple[Chunk, ...]
     """In the order of publication: partition by partition."""
     payload: Callable[[SpooledPayload], bytes | pa.Buffer]
-    """Reads a payload."""
 
     def records(self, chunk: Chunk) -> Iterator[RawRecord]:
         """The messages of a chunk, decoded packet by packet. Raises CorruptError, or RetryableError if a disk fails."""
@@ -81,7 +79,6 @@ class ObjectContents:
 class _ChunkIndex:
     messages: Positive
     sizes: list[Positive]
-    """Of its payloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +91,8 @@ class _PartIndex:
     chunks: list[_ChunkIndex]
 
 
-def objects_of(taken: Taken, key_of: Callable[[int], str]) -> Iterator[ObjectContents]:
-    """What a commit has taken, cut into objects. They read from its spool.
+def objects_of(taken: OutboxSnapshot, key_of: Callable[[int], str]) -> Iterator[ObjectContents]:
+    """Cut the messages of a commit into objects, which read from its spool.
 
     Args:
         key_of: the key of the object with this number, from 0.
@@ -113,7 +110,7 @@ def objects_of(taken: Taken, key_of: Callable[[int], str]) -> Iterator[ObjectCon
         yield ObjectContents(key_of(number), tuple(chunks), taken.spool.get)
 
 
-def _cut(ssp: SystemStreamPartition, packets: Sequence[Kept]) -> Iterator[Chunk]:
+def _cut(ssp: SystemStreamPartition, packets: Sequence[KeptPacket]) -> Iterator[Chunk]:
     number, messages, size = 0, 0, 0
     payloads: list[SpooledPayload] = []
     for packet in packets:
@@ -128,7 +125,7 @@ def _cut(ssp: SystemStreamPartition, packets: Sequence[Kept]) -> Iterator[Chunk]
 
 
 def encode(contents: ObjectContents, task: int) -> tuple[OutboxObject, bytes]:
-    """An object's bytes, and what the record says of it. Raises RetryableError if a disk fails."""
+    """An object's entry in the record, and its bytes. Raises RetryableError if a disk fails."""
     index: list[_PartIndex] = []
     parts: dict[SystemStreamPartition, Part] = {}
     payloads: list[bytes | pa.Buffer] = []
@@ -154,7 +151,7 @@ def _joined(payloads: list[bytes | pa.Buffer]) -> list[bytes | pa.Buffer]:
 
 
 def decode(named: OutboxObject, data: bytes) -> ObjectContents:
-    """An object as the record names it, without the chunks of partitions that the record does not name.
+    """The object that a record names, without the partitions that the record does not name.
 
     Raises:
         CorruptError: it is not that object any more.

@@ -24,11 +24,11 @@ from penstock.runtime.reports import Report
 from penstock.runtime.steps import Step
 
 MEMORY_BYTES = 64 << 20
-"""How many bytes the outboxes of a container keep in memory together. What is beyond waits in files."""
+"""Limit of the memory of all outboxes of a container. Messages beyond it wait in files."""
 _LEAST_MEMORY_BYTES = 1 << 20
 
 
-class Kept(NamedTuple):
+class KeptPacket(NamedTuple):
     """One packet's messages."""
 
     messages: int
@@ -37,30 +37,24 @@ class Kept(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
-    """What a commit has taken of an outbox. Its holder closes it."""
+class OutboxSnapshot:
+    """The messages that a commit takes from an outbox. Its holder closes it."""
 
     task: int
-    parts: Mapping[SystemStreamPartition, Sequence[Kept]]
-    """By output partition, its packets in the order of their messages; no partition without packets."""
+    parts: Mapping[SystemStreamPartition, Sequence[KeptPacket]]
+    """Output partition → its packets, in the order of their messages; no partition without packets."""
     spool: Spool
-    """Where the payloads are. Used by one thread at a time."""
+    """Holds the payloads. Used by one thread at a time."""
 
     def close(self) -> None:
-        """Forget everything."""
         self.spool.close()
 
 
 class Outbox:
-    """Used by the threads of attempts, and of End and commits."""
+    """Exactly-once output of one task, between commits. Used by the threads of attempts, of End and of commits."""
 
     def __init__(self, task: int, memory_bytes: int = MEMORY_BYTES, folder: str | None = None) -> None:
-        """
-        Args:
-            task: whose it is.
-            memory_bytes: how many bytes wait in memory; what is beyond waits in a file without a name.
-            folder: where that file is made.
-        """
+        """`memory_bytes`: messages beyond it wait in a file without a name, in `folder`."""
         self._task = task
         self._memory_bytes = memory_bytes
         self._folder = folder
@@ -69,27 +63,27 @@ class Outbox:
 
     @classmethod
     def of_container(cls, task: int, tasks: int, folder: str) -> Outbox:
-        """One of the outboxes of a container that has so many tasks."""
+        """An outbox with its share of the memory of a container that has `tasks` tasks."""
         return cls(task, max(_LEAST_MEMORY_BYTES, MEMORY_BYTES // tasks), folder)
 
     def _begin(self) -> None:
         self._spool = Spool(self._memory_bytes, self._folder)
-        self._parts: dict[SystemStreamPartition, list[Kept]] = {}
+        self._parts: dict[SystemStreamPartition, list[KeptPacket]] = {}
         self._kept = self._spool.level()
-        """How full the spool is with what has been applied."""
+        """The level of the spool up to the last applied attempt."""
         self.size_bytes = 0
-        """Of what has been applied."""
+        """The size of the applied packets."""
         self._writing = 0
-        """How many attempts may put something, or have and are not decided on."""
+        """Attempts that may still put packets, or are neither applied nor dropped yet."""
 
     def start(self) -> Spool:
-        """An attempt begins: where it may put its packets, until it is applied or dropped."""
+        """Begin an attempt. Returns the spool for its packets, which it may use until it is applied or dropped."""
         with self._lock:
             self._writing += 1
             return self._spool
 
     def put(self, spool: Spool, payload: bytes | pa.Buffer) -> SpooledPayload:
-        """Keep a payload of an attempt that got this spool.
+        """Put the payload of an attempt into its spool.
 
         Raises:
             DiscardedAttemptError: a commit has begun since, so the attempt is of no batch that counts.
@@ -101,8 +95,9 @@ class Outbox:
             kept = spool.put(payload)
         return bytes(kept) if isinstance(kept, pa.Buffer) else kept  # a buffer is part of a larger one
 
-    def apply(self, spool: Spool, parts: Mapping[SystemStreamPartition, Sequence[Kept]]) -> int:
-        """Append what an attempt that got this spool has brought, and forget what others have. Returns the bytes.
+    def apply(self, spool: Spool, parts: Mapping[SystemStreamPartition, Sequence[KeptPacket]]) -> int:
+        """Append the packets of an attempt to the outbox, and forget those of the other attempts. Returns their
+        size.
 
         Nothing is written here, so that nothing can fail half-way.
         """
@@ -120,7 +115,6 @@ class Outbox:
             return size
 
     def drop(self, spool: Spool) -> None:
-        """An attempt that got this spool is discarded."""
         with self._lock:
             self._end_of_one(spool)
 
@@ -130,27 +124,27 @@ class Outbox:
             if not self._writing:
                 spool.cut(self._kept)
 
-    def take(self) -> Taken | None:
-        """What was applied since the last call; None if nothing was. Between two batches, as every commit begins."""
+    def take(self) -> OutboxSnapshot | None:
+        """Take the packets applied since the last call; None if there are none. Called between two batches, as every
+        commit begins."""
         with self._lock:
             if not self._parts:
                 return None
-            taken = Taken(self._task, self._parts, self._spool)
+            taken = OutboxSnapshot(self._task, self._parts, self._spool)
             self._begin()
             return taken
 
     def close(self) -> None:
-        """Forget everything."""
         with self._lock:
             self._spool.close()
             self._parts.clear()
 
 
 class OutboxAttempt:
-    """One execution of the outbox stage: what came for it, in the order of stage, task and sequence it came from."""
+    """One execution of the outbox stage. Keeps its packets in the order of their stage, task and sequence."""
 
     step: Step | None = None
-    """Nothing happens here without a message."""
+    """None: nothing happens here without a message."""
 
     def __init__(self, topology: Topology, task: int, tasks: int, token: str, batch: Batch, outbox: Outbox) -> None:
         if topology.outbox is None:
@@ -163,8 +157,8 @@ class OutboxAttempt:
         self._sources = Sources(topology.expected_sources(self.stage, task, tasks))
         self._outbox = outbox
         self._spool: Spool | None = outbox.start()
-        self._packets: list[tuple[Packet, Kept]] = []
-        """Packets without their payloads, and these."""
+        self._packets: list[tuple[Packet, KeptPacket]] = []
+        """Packets without their payloads, and where each payload is."""
         self._messages = 0
 
     @property
@@ -173,11 +167,10 @@ class OutboxAttempt:
         return 0
 
     def progress(self) -> object:
-        """A value that changes whenever another packet has come."""
+        """A value that changes with every packet."""
         return len(self._packets)
 
     def describe(self) -> str:
-        """What it does, in words."""
         return "output that is kept for the next commit"
 
     def accept(self, packet: Packet) -> tuple[Packet, ...]:
@@ -185,13 +178,13 @@ class OutboxAttempt:
         for ready in self._sources.accept(packet):
             if ready.payload is None or self._spool is None:
                 raise ValueError(f"a data packet of channel {ready.channel} has no messages, or came too late")
-            kept = Kept(ready.messages, len(ready.payload), self._outbox.put(self._spool, ready.payload))
+            kept = KeptPacket(ready.messages, len(ready.payload), self._outbox.put(self._spool, ready.payload))
             self._packets.append((ready._replace(payload=None), kept))
             self._messages += ready.messages
         return ()
 
     def finish(self) -> tuple[Packet, ...]:
-        """The report. Raises DiscardedAttemptError unless everything has come."""
+        """The attempt's report. Raises DiscardedAttemptError unless all packets have come."""
         self._sources.check_complete()
         written: dict[str, int] = {}
         if not self._sources.failed:
@@ -210,8 +203,8 @@ class OutboxAttempt:
         return (report.packet(),)
 
     def apply(self) -> int:
-        """End names this attempt: what it brought is in the outbox from here on. Returns the bytes."""
-        parts: dict[SystemStreamPartition, list[Kept]] = {}
+        """Move the packets into the outbox: End names this attempt. Returns their size."""
+        parts: dict[SystemStreamPartition, list[KeptPacket]] = {}
         for packet, kept in sorted(self._packets, key=lambda p: (p[0].source_stage, p[0].source_task, p[0].seq)):
             output = self._topology.channels[packet.channel].output
             if output is None:
@@ -224,7 +217,7 @@ class OutboxAttempt:
         return self._outbox.apply(spool, parts)
 
     def close(self) -> None:
-        """Forget what it brought, unless it was applied."""
+        """Discard the packets, unless they were applied."""
         spool, self._spool, self._packets = self._spool, None, []
         if spool is not None:
             self._outbox.drop(spool)

@@ -1,4 +1,4 @@
-"""What a commit has to publish: output that was processed, and that readers do not see yet. Pure."""
+"""Output that is processed and committed, but not yet visible to readers. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What an object has for one output partition."""
+    """The share of one output partition in an object."""
 
     chunks: int
-    """How many there are, at least 1. Each is published in one atomic step."""
+    """At least 1. Each is published in one atomic step."""
     messages: int
 
 
@@ -22,8 +22,7 @@ class OutboxObject:
     """The exactly-once output of one task in one commit, as an object of the job's store."""
 
     key: str
-    """In the store of `job.root`. Its last part is the object's name in the outbox of the job's folder, which may have
-    another name by now."""
+    """In the store of `job.root`. Only the last part still holds if the job's folder was renamed."""
     task: int
     size_bytes: int
     sha256: str
@@ -40,44 +39,40 @@ class Unpublished:
 
     @property
     def messages(self) -> int:
-        """How many there are, published or not."""
+        """Their messages, published or not."""
         return sum(part.messages for each in self.objects for part in each.parts.values())
 
     @property
     def streams(self) -> frozenset[SystemStream]:
-        """Where they are to be published."""
         return frozenset(ssp.system_stream for each in self.objects for ssp in each.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Owed:
-    """What the last record of a log says that is still to be published, or may be published already."""
+class OwedOutput:
+    """The output that the last record of a log still leaves to be published. Some of it may be published already."""
 
     unpublished: tuple[Unpublished, ...] = ()
     """Ascending by slot."""
     keepers: tuple[str, ...] = ()
     publisher: str = ""
 
-    def after(self, slot: float) -> Owed:
-        """What is still owed once everything up to the record of this number is published."""
+    def after(self, slot: float) -> OwedOutput:
+        """The rest, once everything up to the record of this number is published."""
         return replace(self, unpublished=tuple(each for each in self.unpublished if each.slot > slot))
 
     @property
     def messages(self) -> int:
-        """How many messages it is, published or not."""
+        """Their messages, published or not."""
         return sum(each.messages for each in self.unpublished)
 
     @property
     def streams(self) -> frozenset[SystemStream]:
-        """Where it is to be published."""
         return frozenset[SystemStream]().union(*(each.streams for each in self.unpublished))
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of its objects in the outbox."""
         return frozenset(outbox_name(each.key) for own in self.unpublished for each in own.objects)
 
 
 def outbox_name(key: str) -> str:
-    """The name of an object in the outbox of its job."""
     return key.rpartition("/")[2]

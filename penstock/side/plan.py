@@ -1,4 +1,4 @@
-"""What fills the stores of an application from the outside, with what the configuration says of it. Pure."""
+"""The sources of stores that the application does not write, completed by the configuration. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.graph.specs import ApplicationGraph, SendToTableSpec
 from penstock.wording import listed
 
 BACKUP = "blob"
-"""The one backend that may keep the content of a store that side inputs fill, so that another host begins with it."""
+"""The only backend that may back up a store filled by side inputs, so that another host begins with the copy."""
 
 
 def with_side_inputs(graph: ApplicationGraph, config: JobConfig) -> ApplicationGraph:
@@ -42,7 +42,7 @@ def with_side_inputs(graph: ApplicationGraph, config: JobConfig) -> ApplicationG
 
 
 def side_streams(graph: ApplicationGraph) -> dict[SystemStream, list[StoreSpec]]:
-    """Every stream that is a side input, with the stores that it fills."""
+    """Side input → the stores that it fills."""
     found: dict[SystemStream, list[StoreSpec]] = {}
     for spec in graph.stores:
         if isinstance(spec.side, SideInputs):
@@ -52,17 +52,16 @@ def side_streams(graph: ApplicationGraph) -> dict[SystemStream, list[StoreSpec]]
 
 
 def side_input_of(stores: Iterable[str]) -> str:
-    """What a side input is, in an error: it takes no startpoint."""
+    """A side input's name in an error: it takes no startpoint."""
     return f"a side input of store {listed([f'`{store}`' for store in stores])}, which has no position in a checkpoint"
 
 
 def is_backed_up(config: JobConfig, store: str) -> bool:
-    """Whether the content of a store that side inputs fill is backed up: only if its own key says so."""
+    """True if the content of a store that side inputs fill is backed up: only its own key can say so."""
     return table.STORE_BACKUP.full(store) in config.origins
 
 
 def backed_up_side_stores(graph: ApplicationGraph, config: JobConfig) -> tuple[str, ...]:
-    """The stores that side inputs fill and whose content commits back up."""
     return tuple(
         spec.name for spec in graph.side_stores if isinstance(spec.side, SideInputs) and is_backed_up(config, spec.name)
     )
@@ -124,7 +123,7 @@ def _method(spec: StoreSpec) -> str:
 
 
 def _check_backup(spec: StoreSpec, config: JobConfig) -> None:
-    """Raise ConfigError for a backup that such a store cannot have. What holds for all stores does not hold for it."""
+    """Raise ConfigError for a backup that a side store cannot have. Keys for all stores do not apply to it."""
     changelog = table.STORE_CHANGELOG.full(spec.name)
     if changelog in config.origins:
         raise ConfigError(
@@ -162,8 +161,8 @@ def _filler(spec: StoreSpec) -> str:
 
 
 def _check_streams(graph: ApplicationGraph, config: JobConfig) -> None:
-    """Raise ConfigError for a side input that the job itself writes. What a batch writes is not part of the batch's
-    state: a run that breaks off leaves messages that no later run takes back."""
+    """Raise ConfigError for a side input that the job itself writes. Its messages are not part of the batch's state:
+    a run that breaks off leaves messages that no later run takes back."""
     written = {op.stream: f"the intermediate stream of `{op.writer}`" for op in graph.intermediates}
     written |= {spec.stream: "an output of the application" for spec in graph.outputs}
     if config.task.dead_letter_stream is not None:

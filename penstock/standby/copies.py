@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from penstock.errors import RetryableError
-from penstock.standby.copy import StandbyCopy, Wanted
+from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
 
@@ -28,8 +28,8 @@ _FOLDER = ".standbys"
 
 
 def remove_of_the_dead(base: Path) -> None:
-    """Remove the copies of processes that are gone, below the folder of the job's stores. Never raises: what cannot be
-    removed now goes another time."""
+    """Remove the copies of dead processes below the folder of the job's stores. Never raises: the next call tries
+    again."""
     for path in (base / _FOLDER).glob("*.lock"):
         with suppress(OSError), path.open("ab") as file:
             if _lock(file):
@@ -60,7 +60,7 @@ class StandbyCopies:
         self._made = 0
 
     def open(self, base: Path) -> None:
-        """Have a folder below the folder of the job's stores."""
+        """Create and lock the folder of this process, below the folder of the job's stores."""
         if self._folder is not None:
             return
         parent = base / _FOLDER
@@ -69,11 +69,9 @@ class StandbyCopies:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no copy."""
         return not self._copies
 
     def checkpoint_of(self, place: StandbyPlace) -> str | None:
-        """The checkpoint of a copy; None if there is none."""
         with self._lock:
             copy = self._copies.get(place)
         return None if copy is None else str(copy.checkpoint_id)
@@ -81,7 +79,7 @@ class StandbyCopies:
     def bring(
         self,
         place: StandbyPlace,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
@@ -89,7 +87,7 @@ class StandbyCopies:
     ) -> None:
         """Bring the copy of a store to a checkpoint, by its tail or whole; `take_local` as in `StandbyCopy.made`.
 
-        Raises what `StandbyCopy.made` raises. The copy that was there then stays, unless it is of no use.
+        Raises the errors of `StandbyCopy.made`. The previous copy then stays, unless it is of no use.
         """
         with self._lock:
             held = self._copies.get(place)
@@ -108,12 +106,12 @@ class StandbyCopies:
     def take(
         self,
         place: StandbyPlace,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> tuple[Engine, Path] | None:
-        """Take over a store: the open engine of its copy at exactly the checkpoint, brought there if it is behind, and
-        the folder. None if there is no copy that can be brought there by its tail.
+        """Take over a store: the open engine of its copy, at exactly the checkpoint, and the folder. A copy that is
+        behind is advanced first. None if no copy can be brought there by its tail.
 
         Raises RetryableError if it was cancelled.
         """
@@ -132,14 +130,12 @@ class StandbyCopies:
         return engine, held.directory
 
     def keep_only(self, tasks: Collection[int]) -> None:
-        """Remove the copies of all other tasks."""
         with self._lock:
             others = [place for place in self._copies if place.task not in tasks]
         for place in others:
             self._drop(place)
 
     def close(self) -> None:
-        """Remove all of them; the process ends."""
         self.keep_only(())
         if self._locked is not None and self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -151,11 +147,11 @@ class StandbyCopies:
         self,
         place: StandbyPlace,
         held: StandbyCopy,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
     ) -> bool:
-        """Whether the copy is at the checkpoint now. One that is of no use any more is dropped."""
+        """True if the copy is at the checkpoint now. Drops a copy that is of no use any more."""
         try:
             return held.advance(wanted, contexts, progress)
         except RetryableError:
@@ -173,7 +169,7 @@ class StandbyCopies:
 
 
 def _locked(path: Path) -> IO[bytes]:
-    """The file, locked by this process; another one may have removed it before it was locked."""
+    """Open and lock the file. Opens it again if another process removed it before it was locked."""
     while True:
         file = path.open("ab")
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A copy of a store that a standby keeps at the last checkpoint, whichever backend it comes from."""
+"""A standby's copy of one store at the last checkpoint, from any backend."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A store at a checkpoint: its marker of each backend that has one, the preferred ones first."""
+class StandbyTarget:
+    """A store at a checkpoint: its marker from each backend that has one, in the order of preference."""
 
     checkpoint_id: CheckpointId
     markers: Mapping[str, str]
@@ -35,7 +35,7 @@ class Wanted:
         store: str,
         order: Sequence[str],
         markers: Mapping[str, Mapping[str, str]],
-    ) -> Wanted:
+    ) -> StandbyTarget:
         """`order`: the backends, from `restore_order`. `markers`: by backend and store."""
         own = {name: markers[name][store] for name in order if store in markers.get(name, {})}
         return cls(checkpoint_id, own)
@@ -49,9 +49,9 @@ class StandbyCopy:
     """
 
     def __init__(
-        self, store: str, wanted: Wanted, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
+        self, store: str, wanted: StandbyTarget, backend: str, directory: Path, open_engine: Callable[[Path], Engine]
     ) -> None:
-        """An empty one; see `made`."""
+        """Create an empty copy; `made` fills it."""
         self._store = store
         self._backend = backend
         self._marker = wanted.markers[backend]
@@ -66,15 +66,15 @@ class StandbyCopy:
     def made(
         cls,
         store: str,
-        wanted: Wanted,
+        wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         directory: Path,
         open_engine: Callable[[Path], Engine],
         progress: RestoreProgress,
         take_local: Callable[[Path], bool] = lambda _: False,
     ) -> StandbyCopy:
-        """The store whole: from the host's copy of exactly this checkpoint, or from the first backend that can restore
-        it.
+        """Restore a whole store: from the host's copy of exactly this checkpoint, or from the first backend that
+        can.
 
         Args:
             take_local: fills the new folder with a verified copy of the checkpoint that is on this host; False if there
@@ -109,16 +109,16 @@ class StandbyCopy:
 
     @property
     def checkpoint_id(self) -> CheckpointId:
-        """The checkpoint that it is at."""
         return self._checkpoint_id
 
     @property
     def directory(self) -> Path:
-        """Its folder."""
         return self._directory
 
-    def advance(self, wanted: Wanted, contexts: Callable[[str], BackendContext], progress: RestoreProgress) -> bool:
-        """Bring it to a later checkpoint of the same run. False if it has to be restored whole.
+    def advance(
+        self, wanted: StandbyTarget, contexts: Callable[[str], BackendContext], progress: RestoreProgress
+    ) -> bool:
+        """Bring the copy to a later checkpoint of the same run. False if it has to be restored whole.
 
         Raises:
             RetryableError: it was cancelled, or failed for now. It is still of use.
@@ -140,11 +140,10 @@ class StandbyCopy:
         return True
 
     def engine(self) -> Engine:
-        """The open engine, which belongs to the caller from here on, as the folder does. Raises CorruptError."""
+        """The open engine. It belongs to the caller from now on, and so does the folder. Raises CorruptError."""
         return self._opener()
 
     def remove(self) -> None:
-        """Close the engine and remove the files."""
         try:
             self._opener.close()
         finally:

@@ -14,7 +14,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.outbox.unpublished import Owed, Unpublished, outbox_name
+from penstock.outbox.unpublished import OwedOutput, Unpublished, outbox_name
 from penstock.start.identities import Identities, recreated
 from penstock.start.plan import StartPlan
 from penstock.start.streams import JobStreams
@@ -25,7 +25,7 @@ from penstock.wording import counted, listed
 logger = logging.getLogger(__name__)
 
 
-def own_debt(owed: Owed, uid: str, paths: JobPaths) -> Owed:
+def own_debt(owed: OwedOutput, uid: str, paths: JobPaths) -> OwedOutput:
     """The part of a debt that is this job's, with the keys of objects in this job's folder.
 
     The uid ends the name of who publishes. A folder that was moved keeps its uid, and with it the name. The folder of a
@@ -34,7 +34,7 @@ def own_debt(owed: Owed, uid: str, paths: JobPaths) -> Owed:
     """
     if not is_of(owed, uid):
         rows = (_for_query(each) for each in owed.unpublished)
-        owed = Owed(tuple(each for each in rows if each.objects))
+        owed = OwedOutput(tuple(each for each in rows if each.objects))
     return replace(owed, unpublished=tuple(_here(each, paths) for each in owed.unpublished))
 
 
@@ -48,12 +48,12 @@ def _for_query(owed: Unpublished) -> Unpublished:
     return replace(owed, objects=tuple(found))
 
 
-def publisher_name(owed: Owed, uid: str, paths: JobPaths) -> str:
+def publisher_name(owed: OwedOutput, uid: str, paths: JobPaths) -> str:
     """The name that the job publishes under. `owed`: what of the job's debt is its own."""
     return owed.publisher or f"{paths.root}-{uid}"
 
 
-def is_of(owed: Owed, uid: str) -> bool:
+def is_of(owed: OwedOutput, uid: str) -> bool:
     """True if the job with this uid wrote it."""
     return not owed.publisher or owed.publisher.endswith(f"-{uid}")
 
@@ -81,7 +81,7 @@ class Debts:
         self._taken: float = -1 if keeps else math.inf
         """Everything up to the record of this number was taken over."""
 
-    def now(self) -> Owed:
+    def now(self) -> OwedOutput:
         """Ascending by slot."""
         with self._lock:
             through = min(self._published, self._taken)
@@ -110,7 +110,7 @@ class Debts:
             self._taken = -1
 
 
-def check_keepers(owed: Owed, publisher: str, streams: JobStreams) -> None:
+def check_keepers(owed: OwedOutput, publisher: str, streams: JobStreams) -> None:
     """Raise IncompatibleError if a system has lost how far the job has published: messages could be published twice.
 
     Asked are the systems that the job publishes to.
@@ -127,7 +127,7 @@ def check_keepers(owed: Owed, publisher: str, streams: JobStreams) -> None:
             )
 
 
-def _all(owed: Owed) -> str:
+def _all(owed: OwedOutput) -> str:
     return f"all {counted(owed.messages, 'message')}" if owed.messages else "nothing more"
 
 
@@ -189,7 +189,7 @@ def _partitions(stream: SystemStream, streams: JobStreams) -> list[SystemStreamP
     return [SystemStreamPartition(stream.system, stream.stream, partition) for partition in range(count)]
 
 
-def check_streams(owed: Owed, streams: JobStreams) -> None:
+def check_streams(owed: OwedOutput, streams: JobStreams) -> None:
     """Raise NotFoundError if a partition is missing that something is still to be published to."""
     needed: dict[str, int] = {}
     for stream in sorted(owed.streams):
@@ -208,7 +208,7 @@ def check_streams(owed: Owed, streams: JobStreams) -> None:
             )
 
 
-def warn_of_new_outputs(owed: Owed, recorded: Identities, streams: JobStreams) -> None:
+def warn_of_new_outputs(owed: OwedOutput, recorded: Identities, streams: JobStreams) -> None:
     """Say where the next publication goes to a stream that was created since: its readers get the last commit as far as
     the system does not know it as published, whatever was in the earlier stream.
 
@@ -253,7 +253,7 @@ def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view:
             )
 
 
-def warn_of_copy(owed: Owed, own: Owed) -> None:
+def warn_of_copy(owed: OwedOutput, own: OwedOutput) -> None:
     """Say that this job does not publish what the job has left of whose folder this one is a copy.
 
     Args:

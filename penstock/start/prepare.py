@@ -28,7 +28,7 @@ from penstock.graph.topology import Topology, plan_topology
 from penstock.job.identity import settle
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.outbox.unpublished import Owed, Unpublished
+from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
 from penstock.side.fill.homes import side_fingerprints
@@ -109,7 +109,7 @@ class PreparedJob:
         """Who writes the outputs."""
         return WriterIdentity(self.publisher, epoch)
 
-    def check_keepers(self, owed: Owed) -> None:
+    def check_keepers(self, owed: OwedOutput) -> None:
         """Raise IncompatibleError if a system has lost how far this job has published. To be called before outputs are
         fenced, which may make what was lost, and empty.
 
@@ -282,7 +282,7 @@ def _read_facts(
 
 
 def _check_debts(
-    owed: Owed, view: LogView, publisher: str, streams: JobStreams, read_again: Callable[[], LogView]
+    owed: OwedOutput, view: LogView, publisher: str, streams: JobStreams, read_again: Callable[[], LogView]
 ) -> None:
     """Refuse a start that could not publish what earlier records leave, or would publish it twice."""
     warn_of_copy(view.owed, owed)

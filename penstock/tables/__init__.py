@@ -1,1 +1,1 @@
-"""Pushed tables: versions of a table as immutable objects, and where new ones come from."""
+"""Pushed tables: versions of a table as immutable objects, built from a source and swapped between batches."""

@@ -23,7 +23,7 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.process.handlers import HANDLERS
 from penstock.container.shared.resources import EpochResources
 from penstock.driver.commit.collection import Collection
-from penstock.driver.commit.commit import CommitCoordinator, Completed
+from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.specs import ApplicationGraph
@@ -228,7 +228,7 @@ class StorageJob:
             for store in self.stores
         }
 
-    def commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> Completed:
+    def commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> CompletedCommit:
         """A whole commit. Raises what fails."""
         commits.begin(claim, self.request(last=last))
         done = commits.wait(DEADLINE_S, threading.Event())

@@ -18,7 +18,7 @@ from penstock.api.drain import NEXT_RUN, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.progress import DrainProgress
-from penstock.drain.requests import DrainRequests, Found
+from penstock.drain.requests import DrainNotifications, DrainRequests
 from penstock.drain.utils import drain_target, present_run
 from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError
 
@@ -93,7 +93,7 @@ def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], not
         NotFoundError: none of them is for such a run. Nothing was written.
     """
     running, run_id = _is_running(job), present_run(job.objects, job.paths)
-    given = Found(tuple(notifications))
+    given = DrainNotifications(tuple(notifications))
     view = CheckpointLog(job.objects, job.paths).read("report")
     own = given.awaiting(view) if run_id is None else given.for_run(run_id)
     skipped = (each for each in given.notifications if each not in own)

@@ -36,7 +36,7 @@ from penstock.job.shown_failure import Failure, ShownFailure
 from penstock.job.shown_metrics import ShownMetrics, ShownRun
 from penstock.job.shown_outage import Outage, ShownOutage
 from penstock.metrics.snapshot import CounterValue, Snapshot
-from penstock.outbox.unpublished import Owed
+from penstock.outbox.unpublished import OwedOutput
 from penstock.side.shown import SideStoreFacts
 from penstock.standby.shown import ShownStandbys, StandbyFacts
 from penstock.start.identities import continue_in
@@ -326,7 +326,7 @@ def assemble(
     )
 
 
-def _outbox(owed: Owed, config: JobConfig) -> OutboxStatus | None:
+def _outbox(owed: OwedOutput, config: JobConfig) -> OutboxStatus | None:
     if not owed.unpublished:
         return None
     outputs = outbox_outputs(owed.unpublished, read_marks(owed.unpublished, owed.publisher, config))

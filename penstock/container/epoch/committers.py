@@ -14,7 +14,7 @@ from penstock.container.shared.resources import EpochResources
 from penstock.errors import RetryableError
 from penstock.outbox.container.outboxes import OutboxUploads
 from penstock.outbox.objects import ObjectContents
-from penstock.outbox.task import Taken
+from penstock.outbox.task import OutboxSnapshot
 from penstock.parallel import each
 from penstock.side.container.backups import SideSource
 from penstock.side.store.engine import SideEngine
@@ -35,7 +35,7 @@ class Committers:
         resources: EpochResources,
         tasks: Mapping[int, RestoredTask],
         side: Callable[[str, int], SideEngine],
-        hold: Callable[[Taken, Sequence[ObjectContents]], None],
+        hold: Callable[[OutboxSnapshot, Sequence[ObjectContents]], None],
     ) -> None:
         """`side` gives the newest content of a side store of a task. `hold` gets the messages to publish."""
         config = resources.package.config

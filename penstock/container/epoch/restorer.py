@@ -20,7 +20,7 @@ from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.side.plan import BACKUP
 from penstock.standby.copies import StandbyPlace
-from penstock.standby.copy import Wanted
+from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
@@ -134,7 +134,7 @@ class Restorer:
             self._folders.copies(store, task).keep_only(None)
             return self._folders.open(store, live), ()
         order = restore_order(store, self._config.store(store).restore_factories, markers)
-        wanted = Wanted.of(self._checkpoint_id, store, order, markers)
+        wanted = StandbyTarget.of(self._checkpoint_id, store, order, markers)
         taken = self._take_over(task, wanted, store, progress)
         if taken is not None:
             return taken, ()
@@ -154,8 +154,8 @@ class Restorer:
         self.notes.extend(_fallbacks(store, task, self._checkpoint_id, restored))
         return restored.engine, restored.failed
 
-    def _take_over(self, task: int, wanted: Wanted, store: str, progress: RestoreProgress) -> Engine | None:
-        """The store of this process's standby, brought to the checkpoint if it is older; None if there is none."""
+    def _take_over(self, task: int, wanted: StandbyTarget, store: str, progress: RestoreProgress) -> Engine | None:
+        """The store of this process's standby, brought to the checkpoint if it is behind."""
         place = StandbyPlace(task, store)
         if self._resources.standby_copies.checkpoint_of(place) is None:
             return None
@@ -184,8 +184,8 @@ class Restorer:
         self._resources.metrics.of_task(task).new_counter("standby", "takeovers").inc()
         return engine
 
-    def _open_copy(self, store: str, task: int, wanted: Wanted, live: Path) -> Engine | None:
-        """The store over this host's copy of exactly this checkpoint; None if there is no usable copy."""
+    def _open_copy(self, store: str, task: int, wanted: StandbyTarget, live: Path) -> Engine | None:
+        """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
         if not self._config.job.keeps_copies:
             return None
         try:

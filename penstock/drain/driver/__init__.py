@@ -1,1 +1,1 @@
-"""The driver's part of a drain: whether it is asked for, how far it is, and its end."""
+"""The driver's part of a drain: finds requests, counts progress, and ends the run."""

@@ -1,4 +1,4 @@
-"""The drain of a run, as the run loop sees it: whether it is asked for, whether that was taken back, and its end."""
+"""The drain of a run, as the run loop sees it: finds requests, notices that they were cancelled, and answers them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """Used by the run loop's thread, but for `ask`.
+    """The requests to drain one run. Used by the run loop's thread, but for `ask`.
 
-    Whether the run is to drain is looked up at the first boundary of every epoch; from then on the monitor looks.
+    The requests are read at the first boundary of every epoch; from then on the monitor looks for them.
     """
 
     def __init__(
@@ -36,8 +36,7 @@ class Drain:
         board: ProgressBoard,
         report: DrainReport,
     ) -> None:
-        """`poll_ms` is how often the monitor looks, in milliseconds; None: the run drains only if it is asked by its
-        own handle."""
+        """`poll_ms`: the interval of the monitor; None: the run drains only if its own handle asks it to."""
         self._requests = requests
         self._run_id = run_id
         self._poll_ms = poll_ms
@@ -45,27 +44,25 @@ class Drain:
         self._board = board
         self._report = report
         self._boundary = Boundary({})
-        """Where the run stands."""
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
         self._looked = False
         self._looked_before = False
-        """Whether the run has looked at all."""
+        """True once the requests have been read at all."""
         self._drains_at_start = False
         self._is_recorded = False
-        """Whether the log says that nothing of the run is in flight any more."""
-        self._woken: Callable[[], None] = _nothing
+        """True if the log says that nothing of the run is in flight any more."""
+        self._woken: Callable[[], None] = lambda: None
         self.notifications: tuple[DrainNotification, ...] = ()
-        """Those that the drain answers."""
 
     def ask(self) -> None:
-        """A notification has been written. May be called from any thread."""
+        """Note that a notification has been written. May be called from any thread."""
         self._stop.drains = True
         self._asked.set()
         self._woken()
 
     def ask_at_start(self) -> None:
-        """Have the run drain before it reads anything. Its request is written once the run has its start checkpoint:
+        """Have the run drain before it reads anything. The request is written once the run has its start checkpoint:
         from then on any start continues the run, and finds the request."""
         self._drains_at_start = True
         self.ask()
@@ -81,16 +78,15 @@ class Drain:
 
     @property
     def asked(self) -> bool:
-        """Whether there is a request that the next look will find."""
+        """True if there is a request that the next `look` will find."""
         return self._asked.is_set()
 
     @property
     def active(self) -> bool:
-        """Whether the run drains."""
         return bool(self.notifications)
 
     def begin(self, boundary: Boundary) -> None:
-        """An epoch was opened at this boundary: whether the run is to drain is found out before its first batch.
+        """Begin an epoch at this boundary. The requests are read again before its first batch.
 
         If the boundary is that of the run's last record, the run has drained already: that cannot be taken back.
         """
@@ -100,15 +96,15 @@ class Drain:
         self._report.rewind(boundary)
 
     def look(self) -> bool:
-        """Whether the run drains. Raises RetryableError if the store does not say."""
+        """True if the run drains. Raises RetryableError if the store fails."""
         if not self._looked or (self._asked.is_set() and not self.active):
             self._find()
             self._looked = True
         return self.active
 
     def look_before_the_end(self, boundary: Boundary) -> bool:
-        """Whether the run drains before it ends at this boundary. A request may be younger than the monitor's last
-        look, and no later run follows it. Raises RetryableError if the store does not say."""
+        """True if the run, which is to end at this boundary, must drain first. A request may be younger than the
+        monitor's last look, and no later run follows it. Raises RetryableError if the store fails."""
         if boundary.closed:
             return False
         self._looked = False
@@ -118,8 +114,8 @@ class Drain:
         return True
 
     def taken_back(self) -> bool:
-        """Whether every request of the drain was cancelled, or deleted. They are gone then, and the run drains no more.
-        Raises RetryableError if the store does not say; some of them may have been deleted."""
+        """True if every request of the drain was cancelled or deleted. They are gone then, and the run drains no
+        more. Raises RetryableError if the store fails; some of them may have been deleted by then."""
         if self._is_recorded:
             return False
         own = self._requests.find().of_run(self._run_id)
@@ -137,7 +133,7 @@ class Drain:
         return True
 
     def count(self, reports: Sequence[Report], boundary: Boundary, committed: int) -> None:
-        """A batch has ended at this boundary. Counted is what is processed from the request on.
+        """Count a batch that has ended at this boundary, if the run was asked to drain before.
 
         Args:
             committed: the batch of the last checkpoint.
@@ -148,25 +144,24 @@ class Drain:
             self._report.reached(boundary)
 
     def closes(self, boundary: Boundary) -> tuple[str, ...]:
-        """The last commit of the run begins. Returns the uuids of the requests that it answers."""
+        """Begin the last commit of the run. Returns the uuids of the requests that it answers."""
         answered = self.answered(boundary)
         if answered:
             self._report.committing(answered)
         return answered
 
     def answered(self, boundary: Boundary) -> tuple[str, ...]:
-        """The uuids of the requests that a run answers which ends at this boundary. The end of a stream answers them as
-        well, if they were seen before its record: nothing is in flight, and everything that waited for time has fired.
-        """
+        """The uuids of the requests that are answered if the run ends at this boundary. The end of a stream answers
+        them as well, if they were seen before its record: nothing is in flight, and everything that waited for
+        time has fired."""
         return tuple(str(each.uuid) for each in self.notifications) if boundary.closed else ()
 
     def close(self) -> None:
-        """Look for nothing any more."""
         if self._monitor is not None:
             self._monitor.stop()
 
     def finish(self, answered: Collection[str]) -> None:
-        """The run's last record is in the log, so its notifications are answered. An error is logged: no other run
+        """Delete the run's notifications, which its last record in the log answers. An error is logged: no other run
         follows them, and the next start deletes them.
 
         Args:
@@ -183,7 +178,7 @@ class Drain:
             logger.warning("the requests to drain were not deleted; the next start does it: %s", error)
 
     def _find_own(self) -> tuple[DrainNotification, ...]:
-        """Those that this run obeys. Those that no run obeys any more are deleted."""
+        """The notifications that this run obeys. Deletes notifications that no run obeys any more."""
         found = self._requests.obey(self._requests.find(), self._run_id)
         if self._drains_at_start:
             request = self._requests.ask(self._run_id)
@@ -228,13 +223,8 @@ class Drain:
         self._report.begin([str(each.uuid) for each in own], self._boundary)
 
     def _watch(self) -> None:
-        """Have a monitor look, unless one does."""
         if self._poll_ms is None or (self._monitor is not None and self._monitor.state.value != "STOPPED"):
             return
         self._monitor = DrainMonitor(self._requests, self._run_id, self._poll_ms)
         self._monitor.register_drain_callback(self.ask)
         self._monitor.start()
-
-
-def _nothing() -> None:
-    """Nobody waits for a request."""

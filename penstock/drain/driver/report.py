@@ -1,4 +1,4 @@
-"""What a drain says of itself: in the log, on the progress board, and in the job's folder."""
+"""Reports a drain: in the log, on the progress board, and in the job's folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _SHOW_SECONDS = 1.0
 
 
 class DrainReport:
-    """Used by the run loop's thread. Nothing of it changes the outcome of a drain: an error is logged."""
+    """Shows how far a drain is. Used by the run loop's thread. An error is logged: it never changes the outcome of a
+    drain."""
 
     def __init__(self, run_id: str, tally: DrainTally, shown: ShownDrain, board: ProgressBoard, clock: Clock) -> None:
         self._run_id = run_id
@@ -33,26 +34,25 @@ class DrainReport:
         """The stages whose end was logged."""
 
     def begin(self, requests: Sequence[str], boundary: Boundary) -> None:
-        """The run drains, from this boundary on. Called again when more requests were found."""
+        """Show that the run drains from this boundary on. Called again when more requests were found."""
         if self._board.drain is None:
             self._began = self._clock.monotonic()
         self._update("draining", requests, boundary)
         self._show()
 
     def rewind(self, boundary: Boundary) -> None:
-        """An epoch was opened at this boundary: the batches behind it are dropped."""
         self._tally.rewind(boundary.batch)
         self._logged.clear()
         if (drain := self._board.drain) is not None:
             self._update("draining", drain.requests, boundary)
 
     def count(self, batch: int, reports: Sequence[Report], committed: int) -> None:
-        """A batch has ended since the request. The last checkpoint is of the batch `committed`."""
+        """Count a batch. The last checkpoint is of the batch `committed`."""
         self._tally.add(batch, reports)
         self._tally.settle(committed)
 
     def reached(self, boundary: Boundary) -> None:
-        """A batch of the drain has ended."""
+        """Show the progress at this boundary, and log the stages that have drained."""
         if (drain := self._board.drain) is None:
             return
         for stage in self._update("draining", drain.requests, boundary).stages:
@@ -63,20 +63,18 @@ class DrainReport:
             self._show()
 
     def committing(self, requests: Sequence[str]) -> None:
-        """The last commit begins, which answers these requests. What is shown is the summary from here on."""
         if self._board.drain is not None:
             self._board.update(drain=replace(self._board.drain, requests=tuple(requests)))
         self._phase("committing")
 
     def finished(self) -> None:
-        """The drained record is in the log."""
+        """Show and log the summary: the drained record is in the log."""
         self._phase("drained")
         if self._board.drain is not None:
             took_s = self._clock.monotonic() - self._began
             logger.info("the run has drained in %.1f s. Since the request: %s", took_s, self._board.drain)
 
     def cancelled(self) -> None:
-        """The drain was taken back: its requests are gone, so commands show it no more."""
         self._tally.clear()
         self._logged.clear()
         self._board.update(drain=None)

@@ -1,4 +1,4 @@
-"""What a drain has processed, counted from the reports of its batches."""
+"""The work of a drain, counted from the reports of its batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.graph.topology import Topology
 from penstock.runtime.reports import Report
 
 _FIELDS = {"panes-fired": "panes", "timers-fired": "timers", "without-partner": "joined", "joined-later": "joined"}
-"""The counters of operators, and where a drain counts them."""
+"""Counter of an operator → the field of StageDrain that it is added to."""
 
 
 class DrainTally:
@@ -21,17 +21,15 @@ class DrainTally:
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
         self._settled: Counter[tuple[int, str]] = Counter()
-        """(stage, field) -> how many, in batches that no rewind drops."""
+        """(stage, field) → count, in batches that no rewind drops."""
         self._batches: dict[int, Counter[tuple[int, str]]] = {}
-        """The same of each later batch."""
+        """Batch after the last checkpoint → the same counts."""
 
     def clear(self) -> None:
-        """The drain was taken back."""
         self._settled.clear()
         self._batches.clear()
 
     def add(self, batch: int, reports: Iterable[Report]) -> None:
-        """A batch has ended; these attempts were applied."""
         found = self._batches[batch] = Counter()
         for report in reports:
             is_sink = report.stage == self._topology.sink
@@ -41,17 +39,14 @@ class DrainTally:
                     found[report.stage, _FIELDS[name]] += int(numbers[0])
 
     def settle(self, batch: int) -> None:
-        """A checkpoint of this batch is in the log."""
         for number in [number for number in self._batches if number <= batch]:
             self._settled.update(self._batches.pop(number))
 
     def rewind(self, batch: int) -> None:
-        """The batches behind this one are dropped."""
         self.settle(batch)
         self._batches.clear()
 
     def stages(self, boundary: Boundary) -> tuple[StageDrain, ...]:
-        """All stages, at the boundary behind the last batch."""
         counts = self._settled + sum(self._batches.values(), Counter())
         left, topology = unread_before(self._topology, boundary), self._topology
         names = {stage.number: tuple(op.id for op in stage.operators) for stage in topology.stages}
@@ -74,8 +69,7 @@ class DrainTally:
 
 
 def unread_before(topology: Topology, boundary: Boundary) -> dict[int, int]:
-    """How many messages wait in durable intermediate streams for a stage that reads them, by its number; fewer where
-    offsets have gaps."""
+    """Stage → messages that wait for it in durable intermediate streams. Gaps in the offsets count as messages."""
     found: dict[int, int] = {}
     for stage in topology.stages:
         for op in stage.operators:

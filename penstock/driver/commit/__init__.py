@@ -1,1 +1,1 @@
-"""Commits, from the containers' changes to a record in the checkpoint log, and the garbage behind them."""
+"""Commits: they collect the containers' changes in a record of the checkpoint log, and delete the garbage after it."""

@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 
 class Collection:
-    """Deletes what no checkpoint needs any more, one collection at a time."""
+    """Deletes everything that no checkpoint needs any more, one collection at a time."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class Collection:
         outbox: OutboxGarbage | None = None,
         truncation: Truncation | None = None,
     ) -> None:
-        """Without `outbox` nothing is published after its record; without `truncation` there are no durable
+        """Without `outbox`, the job publishes nothing after its records; without `truncation`, it has no durable
         intermediate streams."""
         self._log = log
         self._admins = admins
@@ -39,19 +39,19 @@ class Collection:
         self._running: Future[None] | None = None
 
     def behind(self, record: CheckpointRecord) -> None:
-        """Collect behind this checkpoint, unless a collection runs: the next one finds what it leaves."""
+        """Collect after this checkpoint, unless a collection runs: the next one finds its garbage."""
         if self._outbox is not None:
             self._outbox.note(record)
         if self._running is None or self._running.done():
             self._running = self._thread.submit(self._collect, record)
 
     def close(self, *, wait: bool) -> None:
-        """No call follows."""
+        """End the thread. No call follows."""
         self._thread.shutdown(wait=wait, cancel_futures=not wait)
 
     def _collect(self, record: CheckpointRecord) -> None:
-        """Delete what only checkpoints need that this one does not retain any more; once an epoch, what the epochs
-        before left behind, too. The records go last: until then it is known what they needed."""
+        """Delete the garbage of checkpoints that this one does not retain any more, and once an epoch, that of
+        earlier epochs. The records go last: until then they say what they needed."""
         view = self._log.known()
         if self._outbox is not None:
             self._outbox.collect(record)
@@ -76,7 +76,7 @@ class Collection:
             self._swept_epoch, self._incomplete = record.epoch, ""
 
     def _warn_incomplete(self, record: CheckpointRecord, error: PenstockError) -> None:
-        """Once for each problem, because the next collections find the same one."""
+        """Warn once of each problem, because the next collections find the same one."""
         if str(error) != self._incomplete:
             self._incomplete = str(error)
             logger.warning("the collection after checkpoint %s is incomplete: %s", record.id, error)
@@ -84,7 +84,6 @@ class Collection:
     def _truncate(
         self, truncation: Truncation, record: CheckpointRecord, restorable: Sequence[CheckpointRecord]
     ) -> None:
-        """Delete what no checkpoint reads any more of the durable intermediate streams."""
         try:
             truncation.behind(record.epoch, restorable)
         except Exception as error:

@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.05
 
 
 @dataclass(slots=True)
-class InFlight:
+class CommitInFlight:
     """A commit whose snapshot is taken."""
 
     checkpoint_id: CheckpointId
@@ -39,18 +39,17 @@ class InFlight:
     published: Future[None]
     """Done once readers see its exactly-once output."""
     noted: bool = False
-    """Somebody knows that its record is in the log."""
+    """True once `poll` has returned its record."""
     total_ms: int = 0
-    """Until its record was in the log."""
+    """The time until its record was in the log."""
 
     def age_ms(self, clock: Clock) -> float:
-        """Since its snapshot began."""
         return (clock.monotonic() - self.began) * 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Completed:
-    """A commit that is in the log, and what it took: the part processing waited for, and all of it."""
+class CompletedCommit:
+    """A commit that is in the log, and its duration: of the part that processing waited for, and in all."""
 
     record: CheckpointRecord
     snapshot_ms: int
@@ -58,9 +57,9 @@ class Completed:
 
 
 class CommitCoordinator:
-    """Makes the checkpoints of one run, in one epoch after the other; one at a time is in flight.
+    """Makes the checkpoints of one run, in all its epochs. One commit at a time is in flight.
 
-    Used by the run loop's thread. Uploads, the record and the clean-up are a thread's own.
+    Used by the run loop's thread. A separate thread does the uploads, the record and the clean-up.
     """
 
     def __init__(
@@ -75,9 +74,14 @@ class CommitCoordinator:
         publishing: Publishing | None = None,
         confirm: Callable[[Positions], None] = lambda _: None,
     ) -> None:
-        """`on_failed` is called, from another thread, when a commit in flight has failed. `standbys`: there are some,
-        which follow. Without `publishing` nothing is published after its record. `confirm` is called, from another
-        thread, before a record of these positions is written, and raises PenstockError if none may be."""
+        """
+        Args:
+            on_failed: called, from another thread, when a commit in flight has failed.
+            standbys: True if the job has standbys, which follow the checkpoints.
+            publishing: None: nothing is published after a record.
+            confirm: called, from another thread, before a record of these positions is written. Raises PenstockError
+                if it must not be written.
+        """
         self._log = recorder.log
         self._recorder = recorder
         self._fleet = fleet
@@ -90,14 +94,14 @@ class CommitCoordinator:
         self._confirm = confirm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._append_lock = threading.Lock()
-        self.in_flight: InFlight | None = None
+        self.in_flight: CommitInFlight | None = None
         self.last: CheckpointRecord | None = None
-        """The last complete checkpoint of the job, which the next one is made on top of."""
+        """The last complete checkpoint of the job, which is the parent of the next one."""
 
     def begin(self, claim: Claim, request: CommitRequest) -> None:
-        """The synchronous part: every container takes what changed. The rest goes on by itself.
+        """Begin a commit: every container takes a snapshot of its changes. The rest runs in the background.
 
-        Once a snapshot is taken its changes are in no later one: from here on the commit succeeds, or its epoch ends.
+        The changes of a snapshot are in no later one: from here on the commit succeeds, or its epoch ends.
 
         Raises:
             ContainerLostError: a container is gone.
@@ -116,12 +120,12 @@ class CommitCoordinator:
         abandoned = threading.Event()
         record: Future[CheckpointRecord] = Future()
         took_ms = round((self._clock.monotonic() - began) * 1000)
-        self.in_flight = InFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
+        self.in_flight = CommitInFlight(checkpoint_id, began, took_ms, abandoned, record, Future())
         self._thread.submit(self._complete, self.in_flight, claim, request, parent)
 
-    def poll(self) -> Completed | None:
-        """The commit in flight, if its record came into the log since the last look. It is in flight until its output
-        is published.
+    def poll(self) -> CompletedCommit | None:
+        """Return the commit in flight if its record has come into the log since the last call. It is in flight until
+        its output is published.
 
         Raises:
             FencedError: another driver owns the log; nothing was made visible.
@@ -140,16 +144,16 @@ class CommitCoordinator:
             flight.published.result()
         elif flight.published.exception() is not None:
             self.in_flight = flight  # the next look raises it
-        return None if is_noted else Completed(self.last, flight.snapshot_ms, flight.total_ms)
+        return None if is_noted else CompletedCommit(self.last, flight.snapshot_ms, flight.total_ms)
 
-    def wait(self, timeout_s: float, stop: threading.Event) -> Completed | None:
-        """Wait until the record of the commit in flight is in the log or, if that is known, until its output is
-        published; None once nothing is in flight.
+    def wait(self, timeout_s: float, stop: threading.Event) -> CompletedCommit | None:
+        """Wait until the record of the commit in flight is in the log or, if `poll` has returned it, until its
+        output is published. None once nothing is in flight.
 
         Raises:
             PenstockTimeoutError: it took longer. It may still complete: the next start finds out.
             ContainerLostError: a container is gone, whatever the others still do; or `stop` was set meanwhile.
-            What `poll` raises.
+            The errors of `poll`.
         """
         deadline = self._clock.monotonic() + timeout_s
         while (flight := self.in_flight) is not None:
@@ -165,14 +169,14 @@ class CommitCoordinator:
         return None
 
     def abandon(self) -> None:
-        """The epoch ends: what is in flight will not be in the log, unless it is already."""
+        """End the epoch: the commit in flight will not be in the log, unless it is already."""
         flight, self.in_flight = self.in_flight, None
         if flight is not None:
             with self._append_lock:  # its record is either there, or never will be
                 flight.abandoned.set()
 
     def close(self) -> None:
-        """Abandon what is in flight, let a clean-up come to its end; no call follows."""
+        """Abandon the commit in flight, and let a clean-up end. No call follows."""
         idle = self.in_flight is None
         self.abandon()
         self._thread.shutdown(wait=idle, cancel_futures=not idle)
@@ -182,7 +186,9 @@ class CommitCoordinator:
 
     # On the commit thread.
 
-    def _complete(self, flight: InFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None) -> None:
+    def _complete(
+        self, flight: CommitInFlight, claim: Claim, request: CommitRequest, parent: CheckpointId | None
+    ) -> None:
         try:
             upload = UploadSnapshot(str(flight.checkpoint_id))
             answers = self._fleet.ask(UPLOAD, claim.epoch, upload, abandoned=flight.abandoned)
@@ -207,15 +213,14 @@ class CommitCoordinator:
             follow(self._fleet, record.epoch, str(record.id), found)
         self._collection.behind(record)
 
-    def _publish(self, flight: InFlight, record: CheckpointRecord) -> None:
+    def _publish(self, flight: CommitInFlight, record: CheckpointRecord) -> None:
         if self._publishing is None:
             flight.published.set_result(None)
             return
         publication = self._publishing.begin(record.epoch, flight.abandoned)
         publication.add_done_callback(lambda done: self._note_published(flight, done))
 
-    def _note_published(self, flight: InFlight, publication: Future[None]) -> None:
-        """Its output is published, or cannot be."""
+    def _note_published(self, flight: CommitInFlight, publication: Future[None]) -> None:
         error = None if publication.cancelled() else publication.exception()
         if error is None and not publication.cancelled():
             flight.published.set_result(None)
@@ -225,11 +230,11 @@ class CommitCoordinator:
         if not flight.abandoned.is_set():
             self._on_failed()
 
-    def _is_too_late(self, flight: InFlight) -> bool:
-        """Whether a container that did not answer is there and beats: it is its upload that takes too long."""
+    def _is_too_late(self, flight: CommitInFlight) -> bool:
+        """True if the containers are alive: then the upload takes too long."""
         return flight.age_ms(self._clock) >= self._timeout_ms and not self._fleet.any_lost
 
-    def _too_late(self, flight: InFlight) -> PenstockTimeoutError:
+    def _too_late(self, flight: CommitInFlight) -> PenstockTimeoutError:
         if flight.noted:
             waits_for = "" if self._publishing is None else self._publishing.waits_for
             why = f"It waits for {waits_for}" if waits_for else "Find out whether the system of the output answers"
@@ -244,13 +249,13 @@ class CommitCoordinator:
             "backups is slow, or raise task.commit.timeout.ms"
         )
 
-    def _confirm_inputs(self, flight: InFlight, positions: Positions) -> None:
-        """A system of an input that does not answer delays the commit, as long as it may take."""
+    def _confirm_inputs(self, flight: CommitInFlight, positions: Positions) -> None:
+        """Wait for systems of inputs that do not answer, up to the commit timeout."""
         within = Retry(pause_s=0.2, within_s=self._timeout_ms / 1000)
         retry(lambda: self._confirm(positions), within, interrupt=flight.abandoned, clock=self._clock)
 
     def _append(self, record: CheckpointRecord, abandoned: threading.Event) -> None:
-        """Append, retrying what may pass; the same record twice is one record."""
+        """Append, and retry failures that may pass; the same record twice is one record."""
 
         def append() -> None:
             with self._append_lock:
@@ -271,7 +276,7 @@ class CommitCoordinator:
             ) from error
 
     def _clean_up(self, record: CheckpointRecord, found: Markers) -> None:
-        """What fails here costs space, no state: it is tried again after the next commit."""
+        """Tell the containers to clean up. A failure costs space, not state: the next commit tries again."""
         try:
             self._fleet.ask(CLEAN_UP, record.epoch, CleanUp(str(record.id), found))
         except Exception as error:
@@ -279,7 +284,8 @@ class CommitCoordinator:
 
 
 def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
-    """What the run loop sees: nothing that it would merely try again, since the changes are in no later commit."""
+    """The error for the run loop. It is never one that the run loop would merely retry, since the changes are in no
+    later commit."""
     if isinstance(error, ContainerLostError | FencedError) or not isinstance(error, RetryableError):
         return error
     return PenstockError(f"checkpoint {checkpoint_id} failed, so the run ends: {error}")

@@ -1,4 +1,4 @@
-"""When a commit is due, and whether it begins, is skipped, or is waited for. Pure."""
+"""Decides when a commit is due, and whether it begins, is skipped, or is waited for. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import Enum
 from penstock.config.model import TaskSettings
 
 _BEATS_MS = 10_000
-"""So long after a commit began, beats know of it."""
+"""Beats after a commit began may be older than the commit for this long."""
 
 
 class CommitDecision(Enum):
-    """What to do about a commit at a batch boundary."""
+    """The action at a batch boundary."""
 
     NOT_DUE = "no commit is due"
     SKIP = "one is due, but another is in flight: a later batch boundary commits these changes too"
@@ -22,20 +22,19 @@ class CommitDecision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CommitFacts:
-    """What the decision depends on."""
+    """The facts that the decision depends on."""
 
     requested: bool
-    """The application asked for a commit since the last one began."""
+    """True if the application has asked for a commit since the last one began."""
     since_last_ms: float
-    """Since the last commit began."""
     new_batches: bool
-    """Batches have ended since the last commit began."""
+    """True if batches have ended since the last commit began."""
     in_flight_ms: float | None
     """The age of the commit in flight; None if there is none."""
     pending_bytes: int
     """Keys and values written to stores since the last commit began."""
     wanted: bool = False
-    """A backend waits for a commit, as of the last beats."""
+    """True if a backend waits for a commit, as of the last beats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +48,15 @@ class CommitPolicy:
     """
 
     every_ms: int
-    """0 or less: only the application asks for commits; and an idle job makes one that backends wait for."""
+    """0 or less: only the application asks for commits, and an idle job makes one if a backend waits for it."""
     max_delay_ms: int
     max_pending_bytes: int
 
     @classmethod
     def of(cls, settings: TaskSettings) -> CommitPolicy:
-        """The policy that `task.*` describes."""
         return cls(settings.commit_ms, settings.commit_max_delay_ms, settings.commit_max_pending_bytes)
 
     def decide(self, facts: CommitFacts) -> CommitDecision:
-        """What to do at this batch boundary."""
         timed = 0 < self.every_ms <= facts.since_last_ms and facts.new_batches
         # It commits nothing that the application has not asked to commit. The beats may be older than the last commit.
         idle = facts.wanted and not facts.new_batches and facts.since_last_ms >= _BEATS_MS

@@ -1,4 +1,4 @@
-"""The record of a commit, from its boundary and the markers of all tasks."""
+"""Makes the record of a commit from its boundary and the markers of all tasks."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from penstock.checkpoint.versions.markers import changelog_identities
 from penstock.checkpoint.versions.table import build_versions
 from penstock.config.model import TaskSettings
 from penstock.driver.feed.boundary import Boundary
-from penstock.outbox.unpublished import OutboxObject, Owed
+from penstock.outbox.unpublished import OutboxObject, OwedOutput
 from penstock.wire.protocol import Markers
 
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """A commit that is to be made: of everything up to a boundary."""
+    """A commit to make, of everything up to a boundary."""
 
     boundary: Boundary
     detail: Detail = "commit"
@@ -29,11 +29,10 @@ class CommitRequest:
     consumed_startpoints: tuple[str, ...] = ()
     """The uuids of the requests that a start takes."""
     reset_operators: tuple[str, ...] = ()
-    """The operators that a start cleared."""
     drains: tuple[str, ...] = ()
     """The uuids of the requests that a drain answers."""
     idle: bool = False
-    """Nothing has happened since the last commit: this one is for what backends have to do by time."""
+    """True if nothing has happened since the last commit: this one is for backends that have to act by time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +41,16 @@ class Recorder:
 
     log: CheckpointLog
     layout: Mapping[str, str]
-    """What is recorded of each store."""
+    """Store → its recorded layout."""
     tasks: int
     settings: TaskSettings
     intermediate_layout: Mapping[SystemStream, str] = field(default_factory=dict)
-    """What is recorded of each durable intermediate stream beside what is to be read of it."""
+    """The recorded layout of each durable intermediate stream. Its offsets are elsewhere in the record."""
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
-    """What distinguishes each input from earlier and later streams of its name."""
-    owed: Callable[[], Owed] = Owed
-    """What earlier records name and is not published."""
+    """Distinguishes each input from earlier and later streams of its name."""
+    owed: Callable[[], OwedOutput] = OwedOutput
+    """The output that earlier records name and that is not published yet."""
     publisher: str = ""
-    """Who publishes."""
 
     def record(
         self,
@@ -63,7 +61,8 @@ class Recorder:
         found: Markers,
         outbox: Sequence[OutboxObject] = (),
     ) -> CheckpointRecord:
-        """The record of a commit whose backends have `found` these markers, and which is to publish `outbox`."""
+        """Make the record of a commit. `found`: the markers of its backends. `outbox`: the objects that it is to
+        publish."""
         boundary, owed = request.boundary, self.owed()
         keepers = {*owed.keepers, *(ssp.system for each in outbox for ssp in each.parts)}
         stores, found = self._remembered(boundary, found)
@@ -113,8 +112,8 @@ class Recorder:
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 
     def _remembered(self, boundary: Boundary, found: Markers) -> tuple[Mapping[str, str], Markers]:
-        """The stores that the record covers, with their markers. Once everything that waits for time has fired, nothing
-        needs what operators keep: the next run begins without it, however it is defined."""
+        """The stores that the record covers, with their markers. Once everything that waits for time has fired, the
+        record leaves out the stores of operators: the next run begins without them, however it is defined."""
         if not boundary.closed:
             return self.layout, found
         stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}

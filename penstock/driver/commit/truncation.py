@@ -1,4 +1,4 @@
-"""Durable intermediate streams begin where the oldest checkpoint that is retained still reads them."""
+"""Truncates durable intermediate streams to the messages that retained checkpoints still read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.system.base import OffsetRange, WriterIdentity
 
 
 def needed_offsets(stream: SystemStream, restorable: Iterable[CheckpointRecord]) -> dict[int, int]:
-    """By partition, the oldest offset that a run from any of the checkpoints reads. Checkpoints from before the stream
+    """Partition → the oldest offset that a run from any of the checkpoints reads. Checkpoints from before the stream
     need nothing of it. Pure."""
     needed: dict[int, int] = {}
     for record in restorable:
@@ -25,19 +25,20 @@ def needed_offsets(stream: SystemStream, restorable: Iterable[CheckpointRecord])
 
 
 class Truncation:
-    """Deletes what no checkpoint needs, in systems where records go on request (`System.compacts_on_request`).
-    Elsewhere the retention of the stream is its owner's business. Used by one thread."""
+    """Deletes messages that no checkpoint needs, in systems that delete records on request
+    (`System.compacts_on_request`). Elsewhere the retention of the stream is its owner's business. Used by one
+    thread."""
 
     def __init__(self, streams: JobStreams, writer: Callable[[int], WriterIdentity]) -> None:
-        """`writer` is who writes the streams in an epoch: a driver that lost the job deletes nothing."""
+        """`writer`: the identity of the streams' writer in an epoch. With it, a driver that lost the job deletes
+        nothing."""
         self._admins = streams.admins
         self._streams = [each for each in streams.intermediates if streams.systems[each.system].compacts_on_request]
         self._writer = writer
         self._begins: dict[SystemStreamPartition, int] = {}
-        """Where the partitions begin."""
 
     def behind(self, epoch: int, restorable: Sequence[CheckpointRecord]) -> None:
-        """Delete what is below everything that a run from any of these checkpoints reads.
+        """Delete the messages that no run from any of these checkpoints reads.
 
         Raises:
             FencedError: a newer epoch writes the streams.

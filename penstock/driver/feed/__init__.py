@@ -1,1 +1,1 @@
-"""What the run loop does next: a batch, nothing until a time, or the end."""
+"""Feeds: they choose what the run loop does next: a batch, nothing until a time, or the end."""

@@ -1,4 +1,4 @@
-"""Where a job stands between two batches. Pure."""
+"""The position of a job between two batches. Pure."""
 
 from __future__ import annotations
 
@@ -30,45 +30,44 @@ class Moment:
     ended_inputs: frozenset[SystemStreamPartition] = frozenset()
     """The partitions that have ended, and have been read to their end."""
     idle: frozenset[TaskSsp] = frozenset()
-    """The partitions that do not hold the watermark back, because there has been nothing new for long."""
+    """The partitions that do not hold the watermark back, because they have had no new messages for long."""
     coming: Mapping[str, int] = field(default_factory=dict)
-    """By operator, the watermark that batches without messages would raise it to, through durable intermediate streams;
-    empty if there are none."""
+    """Operator → the watermark that batches without messages would raise it to, through durable intermediate
+    streams; empty if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Everything up to the end of a batch: what a commit is of, and what the next batch continues from."""
+    """Everything up to the end of a batch: the subject of a commit, and the start of the next batch."""
 
     positions: Positions
     batch: int = 0
-    """The last batch that has ended."""
     batch_time_ms: int = 0
     """The largest batch time so far, in epoch milliseconds; 0: there was no batch."""
     event_times: Mapping[TaskSsp, int] = field(default_factory=dict)
-    """The highest event time that was read of each partition; empty if the application does not use event time."""
+    """The highest event time read from each partition; empty if the application does not use event time."""
     watermarks: Mapping[str, int] = field(default_factory=dict)
-    """By operator, the firing watermark of the last batch."""
+    """Operator → its firing watermark in the last batch."""
     ended_inputs: frozenset[SystemStreamPartition] = frozenset()
     next_due: Mapping[str, Due] = field(default_factory=dict)
-    """By operator, the times of its oldest timers. No record holds them, because the stores do: containers report them
+    """Operator → the times of its oldest timers. No record holds them, because the stores do: containers report them
     when an epoch is opened."""
     closing: Closing | None = None
-    """How the last batch ended what was in flight, if it did: everything that waited for time has fired."""
+    """The way in which the last batch closed the job, if it did: everything that waited for time has fired."""
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
-    """The durable intermediate streams: what ended batches wrote to them, and what of it is still to be read."""
+    """The durable intermediate streams: the messages that ended batches wrote to them, and the unread ones."""
     closed_operators: frozenset[str] = frozenset()
-    """Those that were brought to their end, while others behind an intermediate stream were not yet."""
+    """Operators that were brought to their end, while others after an intermediate stream were not yet."""
     closing_with: Control = "none"
     """The control of the batches that bring operators to their end, while some of them are left."""
     lost: Lost = field(default_factory=dict)
-    """What of each input partition was deleted before it was read, and is missing from the state."""
+    """Messages of each input partition that were deleted before they were read, and are missing from the state."""
     offered: Offered | None = None
     """The last batch of the query that the job runs inside."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
-        """Where the run that wrote a checkpoint stood. What was due is in its stores."""
+        """The boundary of the run that wrote a checkpoint. `next_due` is empty: the stores hold the timers."""
         return cls(
             to_positions(record.next_offsets),
             record.batch,
@@ -83,15 +82,11 @@ class Boundary:
         )
 
     def without(self, losses: Collection[Loss]) -> Boundary:
-        """The same place, behind messages that were deleted before they were read."""
+        """The boundary after messages that were deleted before they were read."""
         return replace(self, positions=after_losses(self.positions, losses), lost=with_losses(self.lost, losses))
 
     def time_at(self, now_ms: int) -> int:
-        """The time of a batch that is planned now: never before that of an older batch.
-
-        Args:
-            now_ms: the wall clock, in epoch milliseconds.
-        """
+        """The time of a batch that is planned now (epoch milliseconds): never before that of an older batch."""
         return max(self.batch_time_ms, now_ms)
 
     def next_batch(
@@ -102,12 +97,12 @@ class Boundary:
         closes: frozenset[str] | None = None,
         tables: Mapping[str, int] | None = None,
     ) -> Batch:
-        """The next batch.
+        """Make the next batch.
 
         Args:
-            runs: how many runs of a batch with this number have begun in this epoch.
+            runs: the number of runs of a batch with this number that have begun in this epoch.
             closes: the operators that the control is for; None: all that are left.
-            tables: by pushed table, the version that it reads.
+            tables: pushed table → the version that the batch reads.
         """
         marks = moment.watermarks
         time_ms = self.time_at(moment.time_ms)
@@ -136,11 +131,10 @@ class Boundary:
         written: Mapping[SystemStream, Written] | None = None,
         offered: Offered | None = None,
     ) -> Boundary:
-        """Where the job stands once the batch has ended. Raises RetryableError if it cannot have read this.
+        """The boundary after the batch. Raises RetryableError if it cannot have read this.
 
         Args:
-            written: what the batch wrote to each durable intermediate stream.
-            offered: the batch of the query that it is of; None: of none.
+            offered: the query's batch that it belongs to; None: none.
         """
         positions = planned.advance(self.positions, read)
         closing = _CLOSINGS.get(batch.control) if batch.closes is None else None
@@ -164,22 +158,22 @@ class Boundary:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is in flight, and nothing waits for time, because the last batch saw to it."""
+        """True if nothing is in flight and nothing waits for time, because the last batch saw to it."""
         return self.closing is not None
 
     @property
     def partly_closed(self) -> bool:
-        """Whether some operators were brought to their end, and others not yet. No checkpoint is of such a boundary."""
+        """True if some operators were brought to their end, and others not yet. No checkpoint is of such a boundary."""
         return bool(self.closed_operators)
 
     @property
     def left(self) -> int:
-        """How many messages wait in durable intermediate streams. Stage 0 reads them."""
+        """Messages that wait in durable intermediate streams, for stage 0."""
         return sum(each.left() for each in self.intermediate.values())
 
     @property
     def unread(self) -> dict[SystemStreamPartition, tuple[int, int]]:
-        """The first range of each partition of an intermediate stream that has something left to read."""
+        """The first unread range of each partition of an intermediate stream that has one."""
         return {
             SystemStreamPartition(stream.system, stream.stream, partition): offsets
             for stream, each in self.intermediate.items()
@@ -187,7 +181,7 @@ class Boundary:
         }
 
     def due(self, moment: Moment) -> bool:
-        """Whether a timer or a window is to fire, in the next batch or once watermarks have come to it."""
+        """True if a timer or a window is to fire, in the next batch or once watermarks have come to it."""
         firing, coming = moment.watermarks.firing, moment.coming
         return any(
             (event is not None and event <= max(firing.get(operator, event - 1), coming.get(operator, event - 1)))
@@ -197,26 +191,26 @@ class Boundary:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the last batch left timers that were due in it. They fire before new messages are read: otherwise
-        what waits could grow faster than it fires."""
+        """True if the last batch left timers that were due in it. They fire before new messages are read: otherwise
+        waiting timers could grow faster than they fire."""
         return any(
             event is not None and event <= self.watermarks.get(operator, event - 1)
             for operator, (event, _) in self.next_due.items()
         )
 
     def next_processing_ms(self) -> int | None:
-        """When the next timer in processing time is due, in epoch milliseconds; None if there is none."""
+        """The time of the next timer in processing time, in epoch milliseconds; None if there is none."""
         return min((at for _, at in self.next_due.values() if at is not None), default=None)
 
 
 def written_in(
     batch: Batch, appended: Mapping[str, Mapping[int, Ranges]], readers: Iterable[IntermediateSpec]
 ) -> dict[SystemStream, Written]:
-    """What a batch wrote to each durable intermediate stream, with the time up to which it is complete. While the job
-    is being closed, event time stands still behind a stream, until its readers have their own closing batch.
+    """The writes of a batch to each durable intermediate stream, with the time up to which they are complete. While the
+    job is being closed, event time stands still after a stream, until its readers have their own closing batch.
 
     Args:
-        appended: the ranges of offsets, by stream and partition.
+        appended: stream → partition → ranges of offsets.
         readers: the operators that read these streams.
     """
     return {

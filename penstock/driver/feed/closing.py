@@ -1,4 +1,4 @@
-"""How a run brings its application to its end: part by part, where durable intermediate streams part it."""
+"""Brings an application to its end, part by part if durable intermediate streams divide it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.batch.ranges import NOTHING, BatchRanges, UnreadMessages, plan_ran
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Planned
+from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.graph.specs import ApplicationGraph
 
 
@@ -19,7 +19,8 @@ class Closing:
     """Plans the batches of a run that reads nothing more from its inputs.
 
     They read the messages that wait in intermediate streams. Then each part of the application has a batch without
-    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a batch.
+    ranges, in which everything fires that waits for time. Its messages are read before the next part has such a
+    batch.
     """
 
     def __init__(self, graph: ApplicationGraph, event_time: EventTime, clock: Clock) -> None:
@@ -30,11 +31,12 @@ class Closing:
 
     def next(
         self, boundary: Boundary, control: Control, pace: Pace, latest: Mapping[SystemStreamPartition, int]
-    ) -> Planned | End:
-        """The next batch; the end, if the last one closed the job.
+    ) -> PlannedBatch | End:
+        """Plan the next batch, or the end if the last one closed the job.
 
         Args:
-            control: what closes the job, unless something else has begun to: all operators end in the same way.
+            control: the way to close the job, unless it has begun to close in another way: all operators end in the
+                same way.
             latest: the ends of the inputs when they were last looked at.
         """
         if boundary.closed:
@@ -45,13 +47,12 @@ class Closing:
         known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
         unread = UnreadMessages.of(boundary.unread, boundary.left)
         if portions := plan_ranges(unread.positions, unread.ends, pace, None):
-            return Planned(BatchRanges.group(portions, self._sources), known, moment)
+            return PlannedBatch(BatchRanges.group(portions, self._sources), known, moment)
         return self.close(boundary, control, moment, known)
 
     def close(
         self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
-    ) -> Planned:
-        """The batch that closes the next part."""
+    ) -> PlannedBatch:
         *before_last, _ = self._parts
         closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
-        return Planned(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)
+        return PlannedBatch(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)

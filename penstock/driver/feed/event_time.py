@@ -1,4 +1,4 @@
-"""The event time of one run: the watermarks at each boundary, and which partitions have had nothing new for long."""
+"""The event time of one run: the watermarks at each boundary, and the partitions that are idle."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 
 class EventTime:
-    """Used by the run loop's thread. Of what it knows, only how long partitions have been idle is not in a boundary:
-    that begins again with each epoch."""
+    """Computes watermarks. Used by the run loop's thread. Of its state, only the idle times of partitions are not in
+    a boundary: they begin again with each epoch."""
 
     def __init__(
         self,
@@ -45,38 +45,35 @@ class EventTime:
     ) -> None:
         """
         Args:
-            flow: the operators of the application; None: it does not use event time, and has no watermarks.
-            idle_ms: for each input, how long a partition without new messages holds the watermark back.
-            period_ms: the periods of batch time whose begin is a reason for a batch; below 1: none.
-            has_end: whether the end of the stream matters although the application does not use event time.
+            flow: None: the application does not use event time, and has no watermarks.
+            idle_ms: input → time after which a partition without new messages no longer holds the watermark back.
+            period_ms: the periods of batch time whose start is a reason for a batch; below 1: none.
+            has_end: True if the end of the stream matters although the application does not use event time.
         """
         self._flow = flow
         self._idle_ms = idle_ms
         self._period_ms = period_ms
         self.has_end = has_end or flow is not None
-        """Whether the end of the stream is a reason for a last batch."""
+        """True if the end of the stream is a reason for a last batch."""
         self._waiting: dict[TaskSsp, PartitionAtEnd] = {}
         self._named: set[TaskSsp] = set()
-        """The partitions that `tell` has named."""
 
     @classmethod
     def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
-        """The event time of an application."""
         flow = TimeFlow.of(graph) if graph.uses_time else None
         idle_ms = {op.stream: config.idle_ms(op.stream) for op in graph.inputs}
         return cls(flow, idle_ms, period_ms=config.task.window_ms, has_end=graph.has_end)
 
     @property
     def used(self) -> bool:
-        """Whether the application uses event time."""
         return self._flow is not None
 
     def begin(self) -> None:
-        """An epoch was opened: no partition has been idle in it yet."""
         self._waiting = {}
 
     def idle_since(self, quiet: Mapping[SystemStream, int]) -> dict[SystemStream, int]:
-        """When these inputs are idle, if they stay without messages. By input, since when it has had none."""
+        """The times at which these inputs become idle if they stay without messages. `quiet`: input → the time since
+        which it has had none."""
         if self._flow is None:
             return {}
         return {stream: since_ms + self._idle_ms[stream] for stream, since_ms in quiet.items()}
@@ -90,13 +87,13 @@ class EventTime:
         idle: Mapping[TaskSsp, int] | None = None,
         given: Mapping[SystemStream, GivenWatermark] | None = None,
     ) -> Moment:
-        """The moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
+        """Compute the moment of a batch that is planned now. Raises ConfigError if a watermark policy fails.
 
         Args:
-            ends: the ends of every input partition, now; None: the inputs are not looked at.
+            ends: the present ends of every input partition; None: the inputs are not looked at.
             now_ms: the wall clock, in epoch milliseconds.
-            idle: the partitions that are idle, each with the batch time when it became idle; None: as their ends say.
-            given: the inputs whose watermark does not follow from what was read of them.
+            idle: idle partition → the batch time when it became idle; None: as their ends say.
+            given: the inputs whose watermark does not follow from their messages.
         """
         time_ms = boundary.time_at(now_ms)
         ended = boundary.ended_inputs if ends is None else ended_partitions(boundary.positions, ends)
@@ -124,8 +121,8 @@ class EventTime:
         )
 
     def tell(self, boundary: Boundary, moment: Moment, quiet_ms: int = 0) -> None:
-        """There is nothing to read. Log, once for each, the partitions that keep something due from firing although
-        they have had nothing new for `quiet_ms`, and are not idle yet."""
+        """When there is nothing to read, log the partitions that keep something due from firing although they have
+        had nothing new for `quiet_ms`, and are not idle yet. Each is logged once."""
         if self._flow is None or not (due := _oldest_due(boundary)):
             return
         quiet = {
@@ -162,17 +159,14 @@ class EventTime:
             )
 
     def is_due(self, boundary: Boundary, moment: Moment, *, periods: bool = True) -> bool:
-        """Whether a batch is to run although there may be nothing to read: something is due, or a period begins.
-
-        Args:
-            periods: whether the begin of a period counts. If batches take longer than a period, one begins in each.
-        """
+        """True if a batch is to run although there may be nothing to read: something is due, or a period begins.
+        `periods`: the start of a period counts. If batches take longer than a period, one begins in each."""
         if periods and is_new_period(boundary.batch_time_ms or None, moment.time_ms, self._period_ms):
             return True
         return self.used and boundary.due(moment)
 
     def next_ms(self, boundary: Boundary) -> int | None:
-        """When a batch is due at the latest because of time alone, in epoch milliseconds; None: never."""
+        """The latest time at which time alone makes a batch due, in epoch milliseconds; None: never."""
         times = [boundary.next_processing_ms()]
         if self._period_ms > 0 and boundary.batch_time_ms:
             times.append((boundary.batch_time_ms // self._period_ms + 1) * self._period_ms)
@@ -187,5 +181,4 @@ class EventTime:
 
 
 def _oldest_due(boundary: Boundary) -> dict[str, int]:
-    """By operator, the time of its oldest event-time timer."""
     return {op: event for op, (event, _) in boundary.next_due.items() if event is not None}

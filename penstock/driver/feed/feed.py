@@ -1,4 +1,5 @@
-"""What the run loop does next: a batch, nothing until a time, a step over lost messages, or the end."""
+"""Feeds: they choose what the run loop does next: a batch, nothing until a time, a step over lost messages, or the
+end."""
 
 from __future__ import annotations
 
@@ -18,56 +19,51 @@ from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.closing import Closing
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Idle, Next, Planned, Skip
+from penstock.driver.feed.planned import End, Idle, Next, PlannedBatch, Skip
 from penstock.graph.specs import ApplicationGraph
 from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
 _NO_ORDER = InputOrder()
 _QUIET_MS = 10_000
-"""A partition that keeps something from firing is named after so long without messages: most have some by then."""
+"""A partition that keeps something from firing is logged after this long without messages: most have some by then."""
 
 
 class Feed(Protocol):
     """Chooses the batches of a run. Used by the run loop's thread only.
 
-    What a batch reads depends on the boundary that is passed in and on what the feed finds; after a rewind the next
-    call gets an older boundary.
+    The batch depends on the boundary that is passed in and on what the feed finds. After a rewind, the next call
+    gets an older boundary.
     """
 
     def begin(self) -> None:
-        """An epoch was opened. The next boundary may be older than the last one."""
+        """Begin an epoch. The next boundary may be older than the last one."""
         ...
 
     def next(self, boundary: Boundary) -> Next:
-        """What to do at this boundary. Raises PenstockError if the next batch cannot be planned."""
+        """Choose the action at this boundary. Raises PenstockError if the next batch cannot be planned."""
         ...
 
     def drain(self, boundary: Boundary) -> Next:
-        """What to do at this boundary in a run that drains: nothing more is read, nor are sources looked at."""
+        """As `next`, in a run that drains: nothing more is read from the inputs, nor are they looked at."""
         ...
 
     def has_lost(self, ranges: BatchRanges) -> bool:
-        """Whether messages that a batch was to read from an input have been deleted since it was planned. `next` then
-        says how to continue."""
+        """True if messages that a batch was to read from an input have been deleted since it was planned. `next`
+        then says how to continue."""
         ...
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """A planned batch has ended.
-
-        Args:
-            took_ms: how long its last run took, with its End.
-            read: what it read.
-        """
+        """Take note of a planned batch that has ended. `took_ms`: the duration of its last run, with its End."""
         ...
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Messages left to read before the end; fewer where offsets have gaps. None if the run has no end."""
+        """Messages left to read before the end. Gaps in the offsets count as messages. None if the run has no end."""
         ...
 
 
 class OffsetFeed:
-    """Batches of what is new in the inputs, as much of it as the pace allows; of nothing, when only time has passed.
+    """Plans batches of new messages, as many as the pace allows, or of none when only time has passed.
 
     A run with an end closes the stream in its last batch, after which everything that waits for event time has fired.
     """
@@ -88,17 +84,15 @@ class OffsetFeed:
     ) -> None:
         """
         Args:
-            ends: reads the ends of every input partition.
-            graph: the application, whose sources have their numbers in this order.
-            interval_ms: how long to idle at most when there is nothing new.
-            until: the offsets before which the run ends, by input partition; None: it has no end.
-            close: whether a run that reaches its end closes the stream, if that matters to the application.
-            skipped: the inputs of which messages are skipped that were deleted before they were read.
-            order: which inputs are read before others.
+            graph: its sources have their numbers in the order of its inputs.
+            interval_ms: the longest pause when there is nothing new.
+            until: input partition → the offset before which the run ends; None: it has no end.
+            close: True if a run that reaches its end closes the stream, if that matters to the application.
+            skipped: the inputs whose messages are skipped if they were deleted before they were read.
         """
         self._order = order
         self._targets: Mapping[SystemStreamPartition, int] | None = None
-        """Up to where bootstrap inputs are read first: where they ended when the run looked first."""
+        """The offsets up to which bootstrap inputs are read first: their ends at the first look."""
         self._ends = ends
         self._sources = tuple(op.stream for op in graph.sources)
         self._bounds = bounds
@@ -113,11 +107,10 @@ class OffsetFeed:
         self._latest: Mapping[SystemStreamPartition, int] = {}
 
     def begin(self) -> None:
-        """No partition has been idle yet."""
         self._event_time.begin()
 
     def next(self, boundary: Boundary) -> Next:
-        """Portions from the boundary's positions on, if there is something new. Before them, what was lost.
+        """Plan portions from the boundary's positions on, if there is something new. Lost messages come first.
 
         Raises:
             NotFoundError: a partition no longer has its next offset, and its messages are not to be skipped.
@@ -140,7 +133,7 @@ class OffsetFeed:
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
-            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
+            return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             self._event_time.tell(boundary, moment, _QUIET_MS)
             return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))
@@ -157,17 +150,16 @@ class OffsetFeed:
         return self._order.plan(positions, ends, pace, self._until, self._targets)
 
     def drain(self, boundary: Boundary) -> Next:
-        """See `Closing`."""
         return self._closing.next(boundary, "drain", self._pace, self._latest)
 
     def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
-        """Until the next timer is due or the next period begins, at most the interval."""
+        """The time until the next timer is due or the next period begins, at most the interval."""
         due = self._event_time.next_ms(boundary)
         return self._interval_s if due is None else min(self._interval_s, (due - moment.time_ms) / 1000)
 
     def has_lost(self, ranges: BatchRanges) -> bool:
-        """If so, the pace begins again: a batch that is small, if there is a pace, is read before its messages are
-        deleted as well."""
+        """If so, the pace begins again: a small batch, if there is a pace, is read before its messages are deleted
+        as well."""
         planned = {at: portion.offsets.start for at, portion in ranges.portions.items()}
         inputs = self._ends()
         lost = bool(find_losses({at: start for at, start in planned.items() if at.ssp in inputs}, inputs))
@@ -176,13 +168,13 @@ class OffsetFeed:
         return lost
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """The pace follows how long the batch took, and how many and how large its messages were."""
+        """Adapt the pace to the duration of the batch, and to the number and size of its messages."""
         messages = sum(part.messages for part in read.values())
         self._pace = self._pace.after(self._bounds, took_ms, messages, read_by_input(read))
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Offsets before `until`, and those that are unread in intermediate streams. Those of a broadcast partition
-        count once for each task."""
+        """Offsets before `until`, and unread ones in intermediate streams. Those of a broadcast partition count once
+        for each task."""
         if self._until is None:
             return None
         return boundary.left + sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())

@@ -1,4 +1,4 @@
-"""The batches of a job inside a streaming query: those that Spark hands over, one by one, and that of a drain."""
+"""The feed of a job inside a streaming query: it runs the batches that Spark offers, and the batch of a drain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.checkpoint.record import Offered
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Next, Planned
+from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.owed import Debts
@@ -24,23 +24,23 @@ from penstock.system.spark import QueryWatermark
 
 
 class OfferedFeed:
-    """Runs the batch that was offered last, once. Batch n of the query is the offset n of every input.
+    """Runs the last offered batch, once. Batch n of the query is the offset n of every input.
 
     The watermark of an input is Spark's (`QueryWatermark`), or follows from its rows. Then the input is idle once the
     batches of a while had no rows of it. Nobody here knows whether Spark has more of them, but each batch takes rows of
     every source that has any.
 
-    The query has taken over the output of batch n once batch n + 1 has ended. Until then every record names it, also
+    The query has taken over the output of batch n once batch n + 1 has ended. Until then every record names it, even
     one that is made before n + 1 runs: Spark's checkpoint location may be set back to n.
 
-    A drain is one more batch, without rows, behind the one that Spark has planned already. Both have one record, and
+    A drain is one more batch, without rows, after the one that Spark has planned already. Both have one record, and
     the output of both is the output of Spark's batch.
     """
 
     def __init__(
         self, graph: ApplicationGraph, event_time: EventTime, clock: Clock, debts: Debts | None = None
     ) -> None:
-        """`debts`: what records name for the query."""
+        """`debts`: the output that records name for the query."""
         self._debts = debts
         self._sources = tuple(op.stream for op in graph.sources)
         of_spark = (op.stream for op in graph.inputs if isinstance(op.watermark, QueryWatermark))
@@ -52,33 +52,27 @@ class OfferedFeed:
         self._offered = Offered()
         self._planned_ms = 0
         self._closes = False
-        """Whether the batch that was planned last is that of a drain."""
+        """True if the batch that was planned last is that of a drain."""
         self._quiet: dict[SystemStream, int] = {}
-        """The inputs without rows, each with the time of the first batch of this run that had none."""
+        """Input without rows → the time of the first batch of this run that had none."""
 
     @property
     def needs_watermark(self) -> bool:
-        """Whether an input has Spark's watermark."""
         return bool(self._of_spark)
 
     def offer(self, batch: int, offered: Offered | None = None, watermark: GivenWatermark | None = None) -> None:
-        """The query asks for this batch.
-
-        Args:
-            offered: what records say of it.
-            watermark: Spark's in the batch; None: it is not needed.
-        """
+        """Take the query's next batch. `offered`: its entry in records. `watermark`: Spark's in the batch; None: it
+        is not needed."""
         self._number, self._offered, self._watermark = batch, offered or Offered(), watermark
 
     def begin(self) -> None:
-        """See `Feed`."""
         self._event_time.begin()
         self._quiet = {}
         if self._debts is not None:
             self._debts.keep()
 
     def next(self, boundary: Boundary) -> Next:
-        """The offered batch, if the boundary is the one before it."""
+        """Plan the offered batch, if the boundary is the one before it."""
         batch = next_batch(boundary)
         if batch != self._number:
             return End()
@@ -87,12 +81,12 @@ class OfferedFeed:
         self._planned_ms = moment.time_ms
         self._closes = False
         latest = {at.ssp: batch + 1 for at in boundary.positions}
-        return Planned(BatchRanges.group(portions, self._sources), latest, moment, offered=self._offered)
+        return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment, offered=self._offered)
 
     def next_due_ms(self, boundary: Boundary, watermark: GivenWatermark | None = None) -> int | None:
-        """When something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the last batch made
-        it due. What the last batch has left although it was due is due behind it: otherwise a timer that sets itself
-        again, in the past, would keep a query that is to end from its end.
+        """The time at which something is due that needs no rows, in epoch milliseconds; None: never. It is 0 if the
+        last batch made it due. A timer that the last batch left although it was due is due after it: otherwise a
+        timer that sets itself again, in the past, would keep a query that is to end from its end.
 
         Args:
             watermark: Spark's in the next batch; None: it is not needed.
@@ -106,7 +100,7 @@ class OfferedFeed:
         return min((max(at, behind) for at in times if at is not None), default=None)
 
     def _idle_makes_due(self, boundary: Boundary, now: Moment) -> int | None:
-        """When something is due because inputs are idle by then that hold it open now; None: never."""
+        """The time at which something is due because the inputs that hold it open now are idle by then; None: never."""
         idle_since = self._event_time.idle_since(self._quiet)
         for at_ms in sorted(each for each in idle_since.values() if each > boundary.batch_time_ms):
             then = self._look(boundary, at_ms)
@@ -115,7 +109,6 @@ class OfferedFeed:
         return None
 
     def _look(self, boundary: Boundary, time_ms: int) -> Moment:
-        """The moment of the next batch, with the inputs idle that are so at a time."""
         idle_since = self._event_time.idle_since(self._quiet)
         since = {at: idle_since.get(at.ssp.system_stream, sys.maxsize) for at in boundary.positions}
         idle = {at: each for at, each in since.items() if each <= time_ms}
@@ -123,7 +116,7 @@ class OfferedFeed:
         return self._event_time.look(merged_times(boundary), None, self._clock.now_ms(), idle=idle, given=given)
 
     def drain(self, boundary: Boundary) -> Next:
-        """The offered batch, whose rows Spark has planned to hand over; behind it, one in which everything fires that
+        """Plan the offered batch, whose rows Spark has planned to hand over; then one in which everything fires that
         waits for time."""
         if boundary.closed:
             return End()
@@ -132,15 +125,15 @@ class OfferedFeed:
         self._closes = True
         latest = {at.ssp: offset for at, offset in boundary.positions.items()}
         moment = self._event_time.close(boundary, self._look(boundary, boundary.batch_time_ms))
-        return Planned(NOTHING, latest, moment, "drain")
+        return PlannedBatch(NOTHING, latest, moment, "drain")
 
     def has_lost(self, ranges: BatchRanges) -> bool:
-        """No: Spark looks after its sources."""
+        """False: Spark looks after its sources."""
         return False
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
-        """The next record is of this batch, and names its output alone, or with that of a drain behind it. Inputs
-        without rows begin to be quiet."""
+        """Note the quiet inputs. The next record is of this batch, and names its output alone, or with that of a
+        drain after it."""
         if self._closes:
             return
         busy = {at.ssp.system_stream for at, part in read.items() if part.messages}
@@ -150,12 +143,12 @@ class OfferedFeed:
             self._debts.taken()
 
     def remaining(self, boundary: Boundary) -> int | None:
-        """Unknown: Spark has the input."""
+        """None: Spark has the input."""
         return None
 
 
 def next_batch(boundary: Boundary) -> int:
-    """The id of the query's batch that follows on the boundary."""
+    """The id of the query's batch that follows the boundary."""
     batches = set(boundary.positions.values())
     if len(batches) != 1:
         raise PenstockError(f"the inputs of a job inside a query are all at one batch, not at {sorted(batches)}")
@@ -163,7 +156,8 @@ def next_batch(boundary: Boundary) -> int:
 
 
 def merged_times(boundary: Boundary) -> Boundary:
-    """The same with the rows of a DataFrame as one partition: which task met a row says nothing about its time."""
+    """The same boundary with the rows of a DataFrame as one partition: which task met a row says nothing about its
+    time."""
     highest: dict[object, int] = {}
     for at, time_ms in boundary.event_times.items():
         stream = at.ssp.system_stream

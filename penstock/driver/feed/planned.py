@@ -1,4 +1,4 @@
-"""What the run loop may do next. Values."""
+"""The actions of the run loop. Values."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from penstock.driver.feed.boundary import Moment
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
-    """A batch is to run."""
+class PlannedBatch:
+    """Run a batch."""
 
     ranges: BatchRanges
     latest: Mapping[SystemStreamPartition, int]
-    """The next offset that every input partition will assign, when the batch was planned."""
+    """The next offset that every input partition assigns, as of the planning."""
     moment: Moment
     control: Control = "none"
     closes: frozenset[str] | None = None
     """The operators that the control is for; None: all that are left."""
     offered: Offered | None = None
-    """The batch of the query that it is of; None: of none."""
+    """The query's batch that it belongs to; None: none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """There is nothing to do before `until`, on the run's monotonic clock, in seconds."""
+    """Do nothing before `until`, on the run's monotonic clock, in seconds."""
 
     until: float
 
 
 @dataclass(frozen=True, slots=True)
 class Skip:
-    """Messages were deleted before they were read, and the run continues behind them (`streams.<id>.on.data.loss`)."""
+    """Continue after messages that were deleted before they were read (`streams.<id>.on.data.loss`)."""
 
     losses: tuple[Loss, ...]
 
@@ -48,4 +48,4 @@ class End:
     """There is nothing left to do: the run ends with its last commit."""
 
 
-Next: TypeAlias = Planned | Idle | Skip | End
+Next: TypeAlias = PlannedBatch | Idle | Skip | End

@@ -1,1 +1,1 @@
-"""What holds a run back or ends it: a lost lease, failures, systems that are away, inputs that change."""
+"""Guards that hold a run back or end it: a lost lease, failures, systems that are away, inputs that change."""

@@ -1,4 +1,4 @@
-"""Failures since the last checkpoint: each is retried, until there are too many."""
+"""Counts failures since the last checkpoint: each is retried, until there are too many."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ E = TypeVar("E", bound=Exception)
 
 
 class Failures:
-    """Counts failures against `job.retry.max`, and explains them. A system that is away is waited for instead, once the
-    run has a checkpoint; a run that starts without it ends soon, and says so."""
+    """Counts failures against `job.retry.max`, and explains them. Once the run has a checkpoint, it waits for a
+    system that is away, without counting. A run that starts without the system ends soon, and says so."""
 
     def __init__(self, limit: int, fleet: Fleet, runner: BatchRunner, board: ProgressBoard, outages: Outages) -> None:
         self._outages = outages
@@ -28,19 +28,19 @@ class Failures:
         self._count = 0
 
     def reset(self) -> None:
-        """A checkpoint is complete."""
+        """Begin again: a checkpoint is complete."""
         self._has_checkpoint = True
         self._count = 0
 
     def none(self) -> None:
-        """Everything that was asked has answered."""
+        """Note that all systems have answered."""
         self._outages.over()
 
     def count(self, error: Exception, *, then: str = "") -> None:
-        """One more failure. `then` says what follows, if it is retried. Where a system is away, this waits for a while,
+        """Count a failure. `then` says what follows if it is retried. If a system is away, this waits for a while,
         and counts nothing.
 
-        Raises PenstockError if it is one too many, or if nothing can be tried again.
+        Raises PenstockError if there are too many, or if nothing can be tried again.
         """
         error = self._explained(error)
         if isinstance(error, SystemAwayError) and self._has_checkpoint:
@@ -59,7 +59,7 @@ class Failures:
         ) from error
 
     def _explained(self, error: E) -> E | ContainerLostError:
-        """The error; where a container died, how it did, in place of what a call to it met.
+        """The error. If a container died, the cause of its death replaces the error of a call to it.
 
         Raises PenstockError if the runner is dead, because then nothing can be tried again.
         """

@@ -1,4 +1,4 @@
-"""Whether the streams of a run are still those that it began with: looked at now and then, and before each record."""
+"""Checks now and then, and before each record, that the streams of a run are still those that it began with."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
-"""Between two looks: each costs a few requests for every stream."""
+"""The interval of the looks: each costs a few requests for every stream."""
 STANDSTILL_SECONDS = 30.0
-"""For how long a transaction may be open before the log says so."""
+"""A transaction that is open for longer is logged."""
 
 
 class InputWatch:
-    """Knows what the streams of a run were when it began. `ends` is for the thread of the run loop, `confirm` for the
-    one that writes records."""
+    """Compares the streams of a run with those at its start. `ends` is for the thread of the run loop, `confirm` for
+    the thread that writes records."""
 
     def __init__(
         self,
@@ -36,8 +36,7 @@ class InputWatch:
         """
         Args:
             identities: those of the inputs.
-            partitions: every partition of the inputs.
-            output_partitions: how many the run writes to, by output.
+            output_partitions: output → the number of partitions that the run writes to.
         """
         self._streams = streams
         self._identities = identities
@@ -47,13 +46,13 @@ class InputWatch:
         self._clock = clock
         self._next_look = clock.monotonic() + LOOK_SECONDS
         self._standing: dict[SystemStreamPartition, tuple[OpenTransaction, float]] = {}
-        """The transaction that is open in a partition, and when it was first seen."""
+        """The transaction that is open in a partition, and the time when it was first seen."""
         self._told: dict[SystemStreamPartition, int] = {}
         self._confirmed: dict[SystemStream, Mapping[TaskSsp, int]] = {}
-        """By input, the positions up to which everything is known to come from the stream that the run began with."""
+        """Input → the positions up to which everything is known to come from the stream that the run began with."""
 
     def ends(self) -> Ends:
-        """The ends of every partition of every input; at most every few seconds after a look at the streams.
+        """The ends of every partition of every input, at most every few seconds after a look at the streams.
 
         Raises:
             IncompatibleError: an input has another number of partitions, or was deleted and created again.
@@ -69,8 +68,8 @@ class InputWatch:
         return ends
 
     def confirm(self, positions: Positions) -> None:
-        """Everything before these positions came from the streams that the run began with: an input whose identity is
-        that of the start was never deleted since, because identities do not come back.
+        """Check that everything before these positions came from the streams that the run began with. An input whose
+        identity is that of the start was never deleted since, because identities do not come back.
 
         Raises:
             IncompatibleError: an input was deleted and created again.

@@ -1,4 +1,4 @@
-"""What a driver may do by its lease: start a batch, begin a commit."""
+"""The lease's permission to start a batch or to begin a commit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ class LeaseGate:
     """Holds back a driver whose lease was not renewed in time, and ends one that has lost it."""
 
     def __init__(self, keeper: LeaseKeeper, lease_ms: int, clock: Clock) -> None:
-        """`lease_ms` is `job.lease.ms`, in milliseconds."""
         self._keeper = keeper
         self._lease_ms = lease_ms
         self._clock = clock

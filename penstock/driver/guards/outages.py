@@ -1,4 +1,4 @@
-"""Waiting for systems that are away for now."""
+"""Waits for systems that are away for now."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from penstock.job.shown_outage import Outage
 logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE_SECONDS = 10.0
-"""Each pause is twice as long as the one before, up to this. The next try comes behind it."""
+"""Each pause before the next try is twice as long as the one before, up to this limit."""
 SAY_SECONDS = 10.0
 LONGEST_SAY_SECONDS = 600.0
-"""What lies between two lines of the log about the same outage: twice as much each time, up to this."""
+"""The time between two log lines about the same outage doubles, up to this limit."""
 
 
 class Outages:
@@ -30,13 +30,12 @@ class Outages:
         self._stop = stop
         self._clock = clock
         self._since: float | None = None
-        """Of the outage that lasts, on the run's monotonic clock."""
+        """The start of the present outage, on the run's monotonic clock; None if there is none."""
         self._pause_s = PAUSE_SECONDS
         self._say_at = 0.0
         self._say_s = SAY_SECONDS
 
     def wait(self, error: SystemAwayError) -> None:
-        """A system did not answer: pause before it is tried again."""
         now = self._clock.monotonic()
         if self._since is None:
             self._since, self._pause_s = now, PAUSE_SECONDS
@@ -61,7 +60,6 @@ class Outages:
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_SECONDS)
 
     def over(self) -> None:
-        """Everything answered."""
         if self._since is not None:
             waited_s = self._clock.monotonic() - self._since
             logger.warning("the job continues after %.0f s: the system is back", waited_s)

@@ -1,4 +1,4 @@
-"""Holding a job: the lease, renewed in the background, and the run that its holder continues."""
+"""Holds a job: renews the lease in the background, and knows the run that its holder continues."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class Tenure:
     def __init__(self, keeper: LeaseKeeper, run_id: str) -> None:
         self.keeper = keeper
         self.run_id = run_id
-        """See `run_of_start`."""
 
     @classmethod
     def begin(
@@ -72,7 +71,7 @@ class Tenure:
         return tenure
 
     def leave(self) -> None:
-        """Give the lease back. Raises PenstockError if that failed: it then runs out by itself."""
+        """Give the lease back. Raises PenstockError if that failed: the lease then expires."""
         self.keeper.stop(_LEAVE_SECONDS)
         self.keeper.lease.release()
 

@@ -1,1 +1,1 @@
-"""The run loop, its parts, and how they are put together."""
+"""The run loop, its parts, and their assembly."""

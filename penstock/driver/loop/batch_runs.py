@@ -1,4 +1,4 @@
-"""Runs of one batch, until one of them is good."""
+"""Repeats a batch until one run succeeds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
 from penstock.clock import Clock
-from penstock.driver.feed.planned import Planned
+from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.guards.failures import Failures
 from penstock.driver.loop.commits import Commits
 from penstock.errors import (
@@ -46,7 +46,7 @@ class GoodRun:
 
 
 class BatchRuns:
-    """Runs a batch, again and again if it breaks off, until it has succeeded once."""
+    """Repeats a batch until one run succeeds."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class BatchRuns:
         self._stop = stop
         self._clock = clock
         self.begun = 0
-        """How many runs of the next batch have begun in this epoch. No two may have the same number: a late attempt of
-        one must not pass for an attempt of the other."""
+        """The number of runs of the next batch that have begun in this epoch. No two may have the same number: a
+        late attempt of one must not pass for an attempt of the other."""
 
-    def until_good(self, epoch: int, batch: Batch, planned: Planned) -> GoodRun | None:
-        """None if the job was told to stop at once.
+    def until_good(self, epoch: int, batch: Batch, planned: PlannedBatch) -> GoodRun | None:
+        """Run the batch until a run succeeds; None if the job was told to stop at once.
 
         Raises:
             UserCodeError: the application failed.
@@ -97,7 +97,7 @@ class BatchRuns:
         return None
 
     def _decide(self, reports: list[Report]) -> SuccessfulBatch | None:
-        """None if the batch has to be run again."""
+        """The successful outcome; None if the batch has to be run again."""
         match decide_outcome(reports, self._topology, self._tasks):
             case SuccessfulBatch() as outcome:
                 return outcome
@@ -110,7 +110,7 @@ class BatchRuns:
                 raise KINDS.get(kind, PenstockError)(text)
 
     def _broken(self, error: RunBrokenError) -> None:
-        """A run broke off: a lost container means a new epoch, anything else another run of the batch."""
+        """Answer a run that broke off: a lost container means a new epoch, anything else another run of the batch."""
         if self._stop.is_set():
             return
         # A container that was killed and the run that broke on it fail at about the same time.

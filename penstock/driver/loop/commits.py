@@ -1,4 +1,4 @@
-"""The commits of a run, as the run loop's thread sees them: when one begins, waiting for it, what came of it."""
+"""The commits of a run, for the run loop's thread: begins them, waits for them, and notes their results."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import threading
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.clock import Clock
-from penstock.driver.commit.commit import CommitCoordinator, Completed
+from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
-from penstock.driver.show.progress import ProgressBoard, Stopwatch
+from penstock.driver.show.progress import BatchTimer, ProgressBoard
 from penstock.wire.ports import Fleet
 
 
 class Commits:
-    """Begins a commit when the policy says so, and takes note of those that are complete."""
+    """Begins a commit when the policy says so, and notes complete ones."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Commits:
         stop: threading.Event,
         clock: Clock,
     ) -> None:
-        """`timeout_ms` is how long to wait for a commit; once `stop` is set, no wait continues."""
+        """`timeout_ms`: the limit of a wait for a commit; once `stop` is set, no wait continues."""
         self._coordinator = coordinator
         self._policy = policy
         self._timeout_s = timeout_ms / 1000
@@ -48,10 +48,10 @@ class Commits:
         self._last_batch = -1
         """The batch of the last commit that began in this epoch."""
         self.last_ms: dict[str, int] = {}
-        """Of the last complete commit of this run: `snapshot`, which processing waited for, and `total`."""
+        """Durations of the last complete commit of this run: `snapshot`, which processing waited for, and `total`."""
 
     def enter(self, claim: Claim, record: CheckpointRecord | None) -> None:
-        """Another epoch begins. Its first checkpoint is made on top of `record`; None: there is none yet."""
+        """Begin an epoch. `record`: the parent of its first checkpoint; None: there is none."""
         self._claim = claim
         self._coordinator.last = record
         if record is not None:
@@ -64,11 +64,10 @@ class Commits:
         return 0 if last is None else last.batch
 
     def request(self) -> None:
-        """The application asks for a commit."""
         self._requested = True
 
-    def if_due(self, boundary: Boundary, watch: Stopwatch) -> None:
-        """At a batch boundary: begin a commit if the policy says so. Raises what a commit that failed raised."""
+    def if_due(self, boundary: Boundary, watch: BatchTimer) -> None:
+        """At a batch boundary, begin a commit if the policy says so. Raises the error of a commit that failed."""
         self.look()
         decision = self._policy.decide(self._facts(boundary))
         if decision is CommitDecision.SKIP:
@@ -81,26 +80,26 @@ class Commits:
             watch.lap("walCommit")
 
     def make(self, request: CommitRequest) -> None:
-        """A commit, awaited; before it the one in flight."""
+        """Wait for the commit in flight, make another, and wait for it."""
         self.wait()
         self._begin(request)
         self.wait()
 
     def wait(self) -> None:
-        """Until the commit in flight is complete, and then until its output is published; each at most the timeout."""
+        """Wait until the commit in flight is complete, then until its output is published; each at most the timeout."""
         while (done := self._coordinator.wait(self._timeout_s, self._stop)) is not None:
             self._note(done)
 
     def look(self) -> None:
-        """Take note of a commit that has completed meanwhile. Raises what one that failed raised."""
+        """Note a commit that has completed meanwhile. Raises the error of one that failed."""
         self._note(self._coordinator.poll())
 
     def abandon(self) -> None:
-        """The epoch ends: what is in flight will not be in the log, unless it is already."""
+        """End the epoch: the commit in flight will not be in the log, unless it is already."""
         self._coordinator.abandon()
 
     def close(self) -> None:
-        """Abandon what is in flight; no call follows."""
+        """Abandon the commit in flight. No call follows."""
         self._coordinator.close()
 
     def _facts(self, boundary: Boundary) -> CommitFacts:
@@ -123,7 +122,7 @@ class Commits:
         self._board.metrics.commit_calls.inc()
         self._coordinator.begin(self._claim, request)
 
-    def _note(self, done: Completed | None) -> None:
+    def _note(self, done: CompletedCommit | None) -> None:
         if done is not None:
             self._failures.reset()
             self.last_ms = {"snapshot": done.snapshot_ms, "total": done.total_ms}

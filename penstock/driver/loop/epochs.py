@@ -1,7 +1,7 @@
-"""Epochs: claim the log, decide what the state begins with, open the epoch everywhere.
+"""Epochs: claim the log, decide what state to begin with, open the epoch everywhere.
 
-A start and a rewind are the same steps. They differ in the origin: the first epoch of a run begins with what the start
-plan chose, until the run's own start checkpoint is in the log; every other one with the last checkpoint.
+A start and a rewind are the same steps. They differ in the origin: until the run's own start checkpoint is in the
+log, an epoch begins with the choice of the start plan; every later one with the last checkpoint.
 """
 
 from __future__ import annotations
@@ -63,18 +63,19 @@ class Epochs:
         self._publishing = publishing
         self.claim: Claim = job.claim
         self._started = False
-        """The run's start checkpoint is in the log, and the startpoints that it took are deleted."""
+        """True once the run's start checkpoint is in the log, and the startpoints that it took are deleted."""
 
     def start(self) -> Boundary:
-        """Open the first epoch under the claim that was made when the job was prepared. Returns where to begin."""
+        """Open the first epoch, under the claim that was made when the job was prepared. Returns the boundary to
+        begin at."""
         self._board.update(phase="restoring" if self._job.start.restore_from else "starting")
         return self._enter(self.claim, None)
 
     def rewind(self, cause: RetryableError | None = None) -> Boundary:
-        """Go back to the last checkpoint in a new epoch. Returns where to continue.
+        """Go back to the last checkpoint in a new epoch. Returns the boundary to continue at.
 
         Args:
-            cause: the failure that leads to it; None if it is none, as when tasks move to a new container.
+            cause: the failure that leads to it; None if there was none, as when tasks move to a new container.
 
         Raises:
             FencedError: another driver has claimed the log.
@@ -85,15 +86,15 @@ class Epochs:
         return self._enter(None, cause)
 
     def wind_down(self) -> None:
-        """The last checkpoint is in the log: containers end what they do in the background. An error is logged: all of
-        it would only have made the next start quicker."""
+        """After the last checkpoint, let containers finish their background work. An error is logged: the work would
+        only have made the next start quicker."""
         try:
             self._fleet.ask(WIND_DOWN, self.claim.epoch, WindDown())
         except PenstockError as error:
             logger.warning("a container did not end its work in the background: %s", error)
 
     def _enter(self, claim: Claim | None, failure: RetryableError | None) -> Boundary:
-        """Try until an epoch is open. `claim` is one that is made already, under which nothing is in the log."""
+        """Try until an epoch is open. `claim`: one that exists already, and under which nothing is in the log."""
         boundary = self._start_boundary()
         while not self._stop.is_set():
             if claim is None:
@@ -133,7 +134,8 @@ class Epochs:
         return None
 
     def _start_boundary(self) -> Boundary:
-        """Where the start plan begins: its positions, and the batch and the times of the checkpoint that it chose."""
+        """The boundary of the start plan: its positions, and the batch and the times of the checkpoint that it
+        chose."""
         start = self._job.start
         record, times = start.restore_from, start.times
         if record is None:
@@ -152,7 +154,7 @@ class Epochs:
 
     def _open(self, origin: Origin, boundary: Boundary) -> Boundary:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
-        with what is due in the stores."""
+        with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
         job.check_keepers(self._log.known().owed)
         job.fence_outputs(epoch)
@@ -191,9 +193,9 @@ class Epochs:
         return EpochOpening(epoch, last_ended, str(record.id), {}, ())
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:
-        """The start checkpoint, then the startpoints that it took are deleted.
+        """Write the start checkpoint, then delete the startpoints that it took.
 
-        The record says where the run begins: before it the requests are untouched, after it they are done, whichever
+        The record holds the start of the run: before it the requests are untouched, after it they are done, whichever
         driver deletes them. No batch runs before they are gone: once the record is pruned, nothing says that it took
         them.
         """

@@ -1,4 +1,4 @@
-"""What a run loop is made of."""
+"""The parts of a run loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Puts every batch that ended on the progress board."""
+"""Shows every batch that ended on the progress board."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.feed import Feed
-from penstock.driver.feed.planned import Planned
+from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.loop.batch_runs import GoodRun
 from penstock.driver.loop.commits import Commits
-from penstock.driver.show.dead_letters import DeadLetterLog
+from penstock.driver.show.loss_report import DeadLetterLog
 from penstock.driver.show.progress import (
+    BatchTimer,
     JobProgress,
     ProgressBoard,
     SinkProgress,
     SourceTime,
-    Stopwatch,
     now_text,
     source_progress,
 )
@@ -53,11 +53,11 @@ class ProgressReporter:
         self._state = StateProgress(graph, tasks, lambda: board.metrics.containers(), job.clock)
         self._outputs = ", ".join(str(output.stream) for output in graph.outputs)
         self._began: float | None = None
-        """When the batch before began, on the run's monotonic clock."""
+        """The start of the batch before, on the run's monotonic clock."""
         self._dead_letters = DeadLetterLog(job.config.task.dead_letter_stream)
 
-    def ended(self, planned: Planned, good: GoodRun, before: Boundary, after: Boundary, watch: Stopwatch) -> None:
-        """A batch has ended, and a commit has begun if one was due."""
+    def ended(self, planned: PlannedBatch, good: GoodRun, before: Boundary, after: Boundary, watch: BatchTimer) -> None:
+        """Show a batch that has ended, and a commit that has begun if one was due."""
         rows: Counter[SystemStream] = Counter()
         highest: dict[SystemStream, int] = {}
         inputs = {at: read for at, read in good.outcome.inputs.items() if at in before.positions}
@@ -125,11 +125,9 @@ class ProgressReporter:
         self._board.update(last=progress, remaining=self._feed.remaining(after) if counted else None)
 
     def close(self) -> None:
-        """The run ends: say what was not said yet."""
         self._dead_letters.say()
 
     def _warn_of(self, ssp: SystemStreamPartition, ahead: int) -> None:
-        """Say once for each partition that messages are too far ahead; the metrics count them."""
         if ssp not in self._warned:
             self._warned.add(ssp)
             logger.warning(
@@ -141,7 +139,6 @@ class ProgressReporter:
             )
 
     def _warn_of_foreign(self, ssp: SystemStreamPartition, foreign: int) -> None:
-        """Say once for each partition that somebody else writes to it; the metrics count."""
         if ssp not in self._warned:
             self._warned.add(ssp)
             logger.warning(
@@ -153,7 +150,6 @@ class ProgressReporter:
             )
 
     def _warn_of_seconds(self, stream: SystemStream, highest_ms: int, batch_time_ms: int) -> None:
-        """Say once for each input that its event times look like seconds."""
         if highest_ms in LIKE_SECONDS and batch_time_ms > YEAR_2000_MS and stream not in self._warned:
             self._warned.add(stream)
             logger.warning(
@@ -166,14 +162,13 @@ class ProgressReporter:
 
 
 def _event_time(highest_ms: Mapping[SystemStream, int], watermarks: Sequence[int | None]) -> dict[str, str]:
-    """The highest event time of the batch, and the watermark of all inputs, as far as there are any."""
     found = {"max": utc_text(max(highest_ms.values()))} if highest_ms else {}
     known = [each for each in watermarks if each is not None]
     return {**found, "watermark": utc_text(min(known))} if known and len(known) == len(watermarks) else found
 
 
 def _source_times(flow: TimeFlow, moment: Moment, after: Boundary) -> dict[SystemStream, SourceTime]:
-    """The event time of each input after a batch. One that has ended has none."""
+    """Input → its event time after a batch. An input that has ended has none."""
     ended = after.ended_inputs
     slowest = slowest_partitions(flow, after.positions, after.event_times, idle=moment.idle, ended=ended)
     found = {}

@@ -1,8 +1,8 @@
 """The run loop: ask the feed what to do, run the batch, apply it, commit when it is due.
 
-One thread. Everything that may fail is answered here: run the batch again, go back to the last checkpoint in a new
-epoch, or end the run with the cause. The parts are in separate files: the choice of batches (`feed`), epochs
-(`epochs`), commits (`commits`, `commit_policy`), and behind two ports (`ports`) containers and Spark.
+It has one thread. Every failure is answered here: run the batch again, go back to the last checkpoint in a new
+epoch, or end the run with the cause. Its parts (`parts`) are the choice of batches, epochs, commits and, behind two
+ports, containers and Spark.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
-from penstock.driver.feed.planned import End, Idle, Planned, Skip
+from penstock.driver.feed.planned import End, Idle, PlannedBatch, Skip
 from penstock.driver.loop.parts import RunParts
-from penstock.driver.show.progress import Stopwatch
+from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
-from penstock.side.driver.troubles import SideTroubles
+from penstock.side.driver.bootstrap import SideTroubles
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
 
@@ -32,16 +32,14 @@ class RunLoop:
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
         self.boundary = Boundary({})
-        """Where the job stands: everything up to it has ended."""
         self._side_troubles = SideTroubles()
 
     @property
     def epoch(self) -> int:
-        """The current epoch."""
         return self._parts.epochs.claim.epoch
 
     def run(self) -> None:
-        """From the start checkpoint to the last commit. Raises the error that ended the run."""
+        """Run from the start checkpoint to the last commit. Raises the error that ended the run."""
         try:
             self.start()
             while not self._run_to_the_end():
@@ -50,18 +48,18 @@ class RunLoop:
             self.close()
 
     def close(self) -> None:
-        """Abandon the commit in flight; no call follows."""
+        """Abandon the commit in flight. No call follows."""
         self._parts.reporter.close()
         self._parts.drain.close()
         self._parts.commits.close()
 
     def start(self) -> None:
-        """Open the first epoch, with its start checkpoint."""
+        """Open the first epoch, and write its start checkpoint."""
         self._enter(self._parts.epochs.start())
 
     def _run_to_the_end(self) -> bool:
-        """Batches until there is a reason to end, then the last commit. False if a container was lost during that
-        commit: what was not committed has to be processed again first."""
+        """Run batches until there is a reason to end, then the last commit. False if a container was lost during
+        that commit: everything after the last checkpoint has to be processed again first."""
         parts = self._parts
         while not parts.stop.immediate.is_set():
             ended = self._stop.is_set() or self.step()
@@ -73,8 +71,8 @@ class RunLoop:
         return self.try_finish()
 
     def try_finish(self) -> bool:
-        """As `finish`. False if a container was lost meanwhile: the job is back at its last checkpoint, and what was
-        not committed is to be processed again."""
+        """As `finish`. False if a container was lost meanwhile: the job is back at its last checkpoint, and
+        everything after it is to be processed again."""
         try:
             self.finish()
         except ContainerLostError as error:
@@ -83,7 +81,8 @@ class RunLoop:
         return True
 
     def finish(self) -> None:
-        """The last commit, and what may follow only after it. Raises ContainerLostError if it has to be made again."""
+        """Make the last commit, and do what may only follow it. Raises ContainerLostError if it has to be made
+        again."""
         parts = self._parts
         parts.board.update(phase="stopping")
         drains = parts.drain.closes(self.boundary)
@@ -94,12 +93,13 @@ class RunLoop:
 
     @property
     def _stop(self) -> threading.Event:
-        """What ends the run here. Nothing can be committed while the job is partly closed: that is done first."""
+        """The event that ends the run here. Nothing can be committed while the job is partly closed: it is closed
+        first."""
         return self._parts.stop.immediate if self.boundary.partly_closed else self._parts.stop.graceful
 
     def _drains_first(self) -> bool:
-        """Whether the run was asked to drain before it came to its end, and does so now. A store that fails delays the
-        end, because no later run would follow the request."""
+        """True if the run was asked to drain before it came to its end, and does so now. A store that fails delays
+        the end, because no later run would follow the request."""
         parts = self._parts
         while not parts.stop.immediate.is_set():
             try:
@@ -114,39 +114,35 @@ class RunLoop:
         self._enter(self._parts.epochs.rewind(cause))
 
     def ask_to_drain(self) -> None:
-        """A notification for this run has been written. May be called from any thread."""
+        """Note that a notification for this run has been written. May be called from any thread."""
         self._parts.drain.ask()
 
     def watch_for_drains(self, woken: Callable[[], None]) -> None:
-        """Look for requests to drain from now on, before the first batch too. To be called once the run has its start
-        checkpoint.
-
-        Args:
-            woken: called when there is one, from any thread.
-        """
+        """Look for requests to drain from now on, before the first batch too. Called once the run has its start
+        checkpoint. `woken` is called from any thread when there is a request."""
         self._parts.drain.watch(woken)
 
     @property
     def drain_waits(self) -> bool:
-        """Whether there is a request to drain that waits for the next batch. May be called from any thread."""
+        """True if a request to drain waits for the next batch. May be called from any thread."""
         return self._parts.drain.asked
 
     @property
     def drains(self) -> bool:
-        """Whether the run drains, and has not come to its end."""
+        """True if the run drains, and has not come to its end."""
         return not self.boundary.closed and self._parts.drain.active
 
     def drain_at_start(self) -> None:
-        """Have the run drain before it reads anything. To be called before it starts."""
+        """Have the run drain before it reads anything. Called before it starts."""
         self._parts.drain.ask_at_start()
 
     def commit(self) -> None:
-        """Commit what has ended, and wait until the checkpoint is complete."""
+        """Commit everything that has ended, and wait until the checkpoint is complete."""
         self._parts.commits.make(CommitRequest(self.boundary))
 
     def try_commit(self) -> bool:
-        """As `commit`. False if a container was lost meanwhile: the job is back at its last checkpoint, and what was
-        not committed is to be processed again."""
+        """As `commit`. False if a container was lost meanwhile: the job is back at its last checkpoint, and
+        everything after it is to be processed again."""
         try:
             self.commit()
         except ContainerLostError as error:
@@ -156,11 +152,10 @@ class RunLoop:
         return True
 
     def await_commit(self) -> None:
-        """Wait until the commit in flight is complete, if there is one."""
         self._parts.commits.wait()
 
     def await_tables(self) -> None:
-        """Wait until the next batch reads the version of every pushed table that is the one to use now."""
+        """Wait until the next batch reads the right version of every pushed table."""
         self._parts.tables.settle()
 
     def needed_versions(self, table: str) -> frozenset[int]:
@@ -168,7 +163,7 @@ class RunLoop:
         return self._parts.tables.needed(table)
 
     def step(self) -> bool:
-        """Do what the feed says, with the answer to what may fail in it. True when there is nothing more to do."""
+        """Do what the feed says, and answer the failures in it. True when there is nothing more to do."""
         parts = self._parts
         try:
             parts.commits.look()
@@ -196,8 +191,8 @@ class RunLoop:
         return False
 
     def _welcome(self, newcomers: list[str]) -> None:
-        """Executors or containers have come, or standbys in those that did are ready: commit, and restore in a new
-        epoch in which they have their share."""
+        """Take in executors, containers or ready standbys: commit, and restore in a new epoch in which they have
+        their share."""
         logger.warning("%s came up: the job commits, and begins a new epoch with them", ", ".join(newcomers))
         self.commit()
         self._rewind(None)
@@ -224,14 +219,14 @@ class RunLoop:
                 return True
             case Idle(until):
                 parts.failures.none()
-                parts.commits.if_due(self.boundary, Stopwatch())
+                parts.commits.if_due(self.boundary, BatchTimer())
                 parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
                 return False
-            case Planned() as planned:
+            case PlannedBatch() as planned:
                 return self._run_batch(planned)
 
-    def _next(self) -> Planned | Idle | End:
-        """What to do at this boundary, or at the one behind messages that were lost."""
+    def _next(self) -> PlannedBatch | Idle | End:
+        """Choose the action at this boundary, or at the one after messages that were lost."""
         parts = self._parts
         while True:
             found = parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary)
@@ -240,9 +235,9 @@ class RunLoop:
             self.boundary = self.boundary.without(found.losses)
             parts.losses.skipped(found.losses, self.boundary.lost)
 
-    def _run_batch(self, planned: Planned) -> bool:
-        """Run a batch until it has succeeded once; apply it; commit if that is due. True if the job should end."""
-        parts, before, watch = self._parts, self.boundary, Stopwatch()
+    def _run_batch(self, planned: PlannedBatch) -> bool:
+        """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
+        parts, before, watch = self._parts, self.boundary, BatchTimer()
         versions = parts.tables.versions
         batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
         try:
@@ -275,7 +270,6 @@ class RunLoop:
         return good.outcome.shutdown
 
     def _enter(self, boundary: Boundary) -> None:
-        """An epoch was opened."""
         self._parts.drain.begin(boundary)
         self._parts.feed.begin()
         self._parts.losses.begin(boundary.lost)

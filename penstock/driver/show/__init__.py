@@ -1,1 +1,1 @@
-"""What a run shows of itself: progress, metrics, notes in the log."""
+"""The outside view of a run: progress, metrics, notes in the log."""

@@ -1,4 +1,4 @@
-"""What the log and the metrics of the driver say of messages that were lost."""
+"""Reports messages that the application has not processed: lost ones, and dead letters."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from collections.abc import Callable, Iterable
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.losses import Loss, Lost
 from penstock.driver.show.metrics import JobMetrics
+from penstock.errors import FailedMessage
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
+_EVERY_S = 60.0
 
 
 class LossReport:
-    """Says once of each message that it was lost, whatever a rewind repeats. Used by the run loop's thread."""
+    """Logs each lost message once, whatever a rewind repeats, and counts it. Used by the run loop's thread."""
 
     def __init__(self, metrics: JobMetrics, is_dense: Callable[[SystemStream], bool]) -> None:
-        """`is_dense`: whether the offsets of a stream have no gaps."""
+        """`is_dense`: True if the offsets of a stream have no gaps."""
         self._metrics = metrics
         self._is_dense = is_dense
         self._told: dict[SystemStreamPartition, int] = {}
-        """The end of the last loss of each partition that was logged."""
+        """Partition → the end of its last loss that was logged."""
 
     def begin(self, lost: Lost) -> None:
-        """An epoch was opened whose state has lost this."""
+        """Begin an epoch whose state lacks `lost`."""
         self._metrics.lost(lost)
 
     def skipped(self, losses: Iterable[Loss], lost: Lost) -> None:
-        """The run continues behind these; `lost` is what its state has lost in all."""
+        """Report losses that the run skips; `lost` is the total that its state lacks."""
         self._metrics.lost(lost)
         for loss in losses:
             if loss.end <= self._told.get(loss.ssp, 0):
@@ -43,3 +45,40 @@ class LossReport:
                 "" if dense else "at most ",
                 counted(lost[loss.ssp], "message"),
             )
+
+
+class DeadLetterLog:
+    """Logs the first dead letter of a run with its place and cause, then at most once a minute how many followed."""
+
+    def __init__(self, stream: SystemStream | None) -> None:
+        self._stream = stream
+        self.total = 0
+        self._unsaid = 0
+        self._last: FailedMessage | None = None
+        self._said_s = 0.0
+
+    def count(self, letters: int, one: FailedMessage | None, now_s: float) -> None:
+        """Count the dead letters of a batch, of which `one` is an example. Called after each batch, with monotonic
+        `now_s`."""
+        is_first = self.total == 0
+        self.total += letters
+        self._unsaid += letters
+        self._last = one or self._last
+        if self._unsaid and (is_first or now_s - self._said_s >= _EVERY_S):
+            self._said_s = now_s
+            self.say(is_first=is_first)
+
+    def say(self, *, is_first: bool = False) -> None:
+        """Log the dead letters that were not logged yet."""
+        if self._unsaid and self._last is not None:
+            count = counted(self._unsaid, "message" if is_first else "more message")
+            others = "" if is_first else f", {self.total:,} in this run; one of them"
+            logger.warning(
+                "%s went to the dead-letter stream `%s`%s: %s, in %s",
+                count,
+                self._stream,
+                others,
+                self._last.reason,
+                self._last.place,
+            )
+        self._unsaid = 0

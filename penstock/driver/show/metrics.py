@@ -1,6 +1,6 @@
-"""The metrics of a run as the driver keeps them: its own, those that attempts report, and those of containers.
+"""The driver's metrics of a run: its own, those that attempts report, and those of containers.
 
-What attempts report counts once their batch has ended: reports of a run that is not applied are dropped with it.
+The reports of attempts count once their batch has ended: those of a run that is not applied are dropped with it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.driver.show.replay import ReadAgain
+from penstock.driver.show.replay import RepeatedReads
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
@@ -17,7 +17,6 @@ from penstock.runtime.messages.packet import split_origin
 from penstock.runtime.reports import Report
 
 JOB = "job"
-"""The source of the driver's own metrics."""
 NS_PER_MS = 1_000_000
 
 
@@ -51,13 +50,11 @@ class JobMetrics:
         self._lock = threading.Lock()
 
     def snapshot(self) -> Snapshot:
-        """All of them now."""
         with self._lock:
             own = [registry.snapshot() for registry in (self._registry, *self._tasks.values())]
             return self._reported.merged(*own, self.containers())
 
     def ended(self, reports: Sequence[Report], topology: Topology) -> None:
-        """A batch has ended; these attempts were applied."""
         self.batches.inc()
         with self._lock:
             for report in reports:
@@ -67,18 +64,18 @@ class JobMetrics:
                 self._reported = self._reported.merged(Snapshot.of_rows(rows))
 
     def took(self, parts_ms: Mapping[str, int], total_ms: int) -> None:
-        """The parts of a batch, named as in `JobProgress`, and all of it."""
+        """Note the durations of a batch: its parts, named as in `JobProgress`, and in all."""
         for part, duration_ms in (*parts_ms.items(), ("triggerExecution", total_ms)):
             if part in self._parts:
                 self._parts[part].update(duration_ms * NS_PER_MS)
 
     def lag(self, messages: Mapping[str, int]) -> None:
-        """How many messages each input or intermediate stream held at the end of a batch that were not read."""
+        """Note the unread messages of each input or intermediate stream at the end of a batch."""
         for stream, count in messages.items():
             self._registry.new_gauge(f"stream.{stream}", "messages-behind-high-watermark").set(count)
 
     def lost(self, lost: Mapping[SystemStreamPartition, int]) -> None:
-        """How many messages of each input the state misses, because they were deleted before they were read."""
+        """Note the messages of each input that the state lacks, because they were deleted before they were read."""
         by_stream: dict[SystemStream, int] = {}
         for ssp, count in lost.items():
             by_stream[ssp.system_stream] = by_stream.get(ssp.system_stream, 0) + count
@@ -86,28 +83,24 @@ class JobMetrics:
             self._registry.new_gauge(f"stream.{stream}", "messages-lost").set(count)
 
     def event_time(self, watermarks: Mapping[str, int], batch_time_ms: int) -> None:
-        """The watermark of each input that has one, in the last batch."""
         for stream, watermark in watermarks.items():
             self._registry.new_gauge(f"stream.{stream}", "watermark").set(watermark)
             self._registry.new_gauge(f"stream.{stream}", "watermark-delay-ms").set(batch_time_ms - watermark)
 
     def table_swapped(self, table: str, load_ns: int) -> None:
-        """Batches read another version of a pushed table from now on; how long its loading took."""
         self._registry.new_counter(f"store.{table}", "tables-swaps").inc()
         self._registry.new_timer(f"store.{table}", "tables-load-ns").update(load_ns)
 
     def table_failed(self, table: str) -> None:
-        """A version of a pushed table was not loaded."""
         self._registry.new_counter(f"store.{table}", "tables-load-failures").inc()
 
     def table_stands(self, table: str, in_use: int, loading: int, percent: int, *, failing: bool) -> None:
-        """Which versions of a pushed table are in use and loading; 0: none."""
+        """Note the versions of a pushed table that are in use and loading; 0: none."""
         stands = {"version": in_use, "loading": loading, "loading-percent": percent, "failing": int(failing)}
         for name, value in stands.items():
             self._registry.new_gauge(f"store.{table}", f"tables-{name}").set(value)
 
-    def replayed(self, again: ReadAgain) -> None:
-        """What a batch read again."""
+    def replayed(self, again: RepeatedReads) -> None:
         with self._lock:
             for at, messages in again.messages.items():
                 stream = f"stream.{at.ssp.system_stream}"

@@ -1,4 +1,4 @@
-"""What a job tells of itself while it runs. Fields are named as in Spark's StreamingQueryProgress."""
+"""The progress of a running job. Fields are named as in Spark's StreamingQueryProgress."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from penstock.wording import counted, lag_text
 
 @dataclass(frozen=True, slots=True)
 class SourceProgress:
-    """One input stream. Offsets are the next to read, by partition, before and after the batch: of a partition that
-    several tasks read the smallest one. Its messages count once for each of them."""
+    """One input stream. Offsets are the next to read, by partition, before and after the batch. If several tasks
+    read a partition, it is the smallest one, and messages count once for each task."""
 
     description: str
     start_offset: Mapping[str, int]
@@ -33,8 +33,8 @@ class SourceProgress:
     latest_offset: Mapping[str, int]
     num_input_rows: int
     watermark: int | None = None
-    """Up to which event time the input is complete, in epoch milliseconds; None if the application does not use event
-    time, and before every partition has had a message or is idle."""
+    """The event time up to which the input is complete, in epoch milliseconds; None if the application does not use
+    event time, and until every partition has had a message or is idle."""
     held_back_by: str | None = None
     """The partition that holds the watermark back."""
     input_rows_per_second: float | None = None
@@ -42,15 +42,15 @@ class SourceProgress:
     processed_rows_per_second: float = 0.0
     metrics: Mapping[str, str] = field(default_factory=dict)
     lag: int = 0
-    """Messages that the stream held and the batch did not read; of a partition that several tasks read, those that the
-    slowest one has not read. Where offsets have gaps there are fewer: it is a difference of offsets."""
+    """Messages that the stream held and the batch did not read. If several tasks read a partition, it counts the
+    unread ones of the slowest. Offsets are subtracted, so gaps count as messages."""
     lag_unit: str = "message"
-    """What `lag` counts: `file` for a folder. How many rows a file has is known when it is read."""
+    """The unit of `lag`: `file` for a folder. The number of a file's rows is known when it is read."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableStatus:
-    """Which version of a pushed table is in use, and what happens with others."""
+    """The version of a pushed table that is in use, and the progress of another."""
 
     table: str
     in_use: int | None
@@ -59,13 +59,12 @@ class TableStatus:
     done_bytes: int = 0
     total_bytes: int = 0
     failure: str = ""
-    """Why the version was not loaded; it is tried again."""
+    """The reason why the version was not loaded; it is tried again."""
     note: str = ""
-    """What else should be said, for example that a version was refused."""
+    """A further note, for example that a version was refused."""
 
     @property
     def percent(self) -> int:
-        """How much of the version that is loading has been loaded."""
         return 100 * self.done_bytes // self.total_bytes if self.total_bytes else 0
 
     def __str__(self) -> str:
@@ -82,7 +81,6 @@ class SinkProgress:
     """All outputs together."""
 
     description: str = ""
-    """Their names."""
     num_output_rows: int = 0
     metrics: Mapping[str, str] = field(default_factory=dict)
 
@@ -121,13 +119,13 @@ class JobProgress:
     total_dead_letters: int = 0
     """Since this run began."""
     commit_ms: Mapping[str, int] = field(default_factory=dict)
-    """Of the last complete commit: `snapshot`, which processing waited for, and `total`."""
+    """`snapshot`, which processing waited for, and `total`, of the last complete commit."""
     batch_duration: int = 0
     """`triggerExecution`."""
     input_rows_per_second: float | None = None
     """Since the batch before began; None for the first one of a run."""
     event_time: Mapping[str, str] = field(default_factory=dict)
-    """`max` of the batch, and `watermark`, the lowest one of the inputs; without what there is not."""
+    """`max` of the batch, and `watermark`, the lowest one of the inputs; each is left out if it is not known."""
     state_operators: tuple[StateOperatorProgress, ...] = ()
     sink: SinkProgress = SinkProgress()
     observed_metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -151,7 +149,7 @@ class JobProgress:
 
 @dataclass(frozen=True, slots=True)
 class BatchProgress:
-    """The batch that runs: how many messages it reads, and how many its containers have processed."""
+    """The batch that runs: its messages, and those that its containers have processed."""
 
     batch: int
     messages: int
@@ -166,14 +164,14 @@ class BatchProgress:
 
 @dataclass(frozen=True, slots=True)
 class BootstrapProgress:
-    """How far the side inputs are caught up, all containers together."""
+    """The catching up of side inputs, in all containers together."""
 
     stores: Mapping[str, tuple[int, int]]
-    """By store, the messages that were read, and those that are to be read."""
+    """Store → the messages that were read, and those that are to be read in all."""
     done: int
     total: int
     left_s: float | None = None
-    """How long it will take yet, in seconds, if it goes on as before; None while that is not known."""
+    """The estimated rest, in seconds; None while it is not known."""
 
     def __str__(self) -> str:
         if not self.total:
@@ -184,20 +182,18 @@ class BootstrapProgress:
 
 @dataclass(frozen=True, slots=True)
 class PublishingProgress:
-    """How far the publication of exactly-once output is: what checkpoints have, and readers do not see yet."""
+    """The publication of exactly-once output that checkpoints have and readers do not see yet."""
 
     messages: int
     done: int
-    """How many of them are published."""
     outputs: tuple[str, ...]
     began: float
     """On the run's monotonic clock, in seconds."""
     waits_for: str = ""
-    """What keeps it from going on, in words; empty if nothing does."""
+    """The reason why it does not go on, in words; empty if there is none."""
 
     @property
     def left(self) -> int:
-        """How many messages readers do not see yet."""
         return self.messages - self.done
 
     def __str__(self) -> str:
@@ -207,53 +203,51 @@ class PublishingProgress:
 
 @dataclass(slots=True)
 class ProgressBoard:
-    """Shared by the run loop, which writes, and everybody who looks."""
+    """The progress of a run: the run loop writes it, everybody else reads it."""
 
     last: JobProgress | None = None
     restored_bytes: int = 0
     last_checkpoint: str | None = None
     phase: str = "starting"
     drained: bool = False
-    """Whether the run has ended with a drain."""
     drain: DrainProgress | None = None
     """The drain of the run as of the last batch that ended; None if it does not drain."""
     bootstrap: BootstrapProgress | None = None
-    """How far the side inputs are, while they are caught up."""
+    """None unless side inputs are being caught up."""
     waits_for: Callable[[], str] = lambda: ""
-    """What keeps the running batch from ending, in words; empty if that is not known."""
+    """The reason why the running batch does not end, in words; empty if it is not known."""
     publishing: PublishingProgress | None = None
     """The publication that is under way; None if readers see all output of the last checkpoint."""
     outage: Outage | None = None
     """The system that the run waits for; None if it waits for none."""
     remaining: int | None = None
-    """Messages left to read until the job ends by itself, fewer where offsets have gaps; None if it does not."""
+    """Messages left to read until the job ends by itself; gaps in the offsets count as messages. None if it does not
+    end."""
     running: tuple[int, int] | None = None
-    """The batch that runs, and its messages."""
+    """The number and messages of the batch that runs."""
     processed: Callable[[int], Mapping[int, int]] = lambda _: {}
-    """How many messages of a batch each stage with state has processed, as of the containers' last beats."""
+    """For a batch: stage with state → messages processed, as of the containers' last beats."""
     tables: tuple[TableStatus, ...] = ()
-    """The pushed tables."""
     standbys: Callable[[], tuple[StandbyFacts, ...]] = lambda: ()
-    """How far the standbys are, as of the containers' last beats."""
+    """As of the containers' last beats."""
     metrics: JobMetrics = field(default_factory=JobMetrics)
     replay: Replay = field(default_factory=Replay)
     changed: threading.Condition = field(default_factory=threading.Condition)
 
     def update(self, **values: Any) -> None:
-        """Set fields and wake who waits."""
+        """Set fields and wake the threads that wait."""
         with self.changed:
             for name, value in values.items():
                 setattr(self, name, value)
             self.changed.notify_all()
 
     def drain_now(self) -> DrainProgress | None:
-        """The drain of the run, and what it waits for at this moment; None if it does not drain."""
+        """The drain of the run, with the reason why it waits at this moment; None if it does not drain."""
         drain, runs = self.drain, self.running is not None
         return replace(drain, waits_for=self.waits_for()) if drain is not None and runs else drain
 
     @contextmanager
     def batch(self, number: int, messages: int) -> Iterator[None]:
-        """While a batch of so many messages runs."""
         self.update(running=(number, messages))
         try:
             yield
@@ -261,7 +255,7 @@ class ProgressBoard:
             self.update(running=None)
 
 
-class Stopwatch:
+class BatchTimer:
     """Measures named parts of a batch in milliseconds."""
 
     def __init__(self) -> None:
@@ -269,13 +263,12 @@ class Stopwatch:
         self.parts: dict[str, int] = {}
 
     def lap(self, name: str) -> None:
-        """The time since the last lap was spent on `name`."""
+        """Add the time since the last lap to the part `name`."""
         now = time.monotonic()
         self.parts[name] = self.parts.get(name, 0) + round((now - self._mark) * 1000)
         self._mark = now
 
     def total_ms(self) -> int:
-        """Since the start."""
         return round((time.monotonic() - self._start) * 1000)
 
 
@@ -287,7 +280,7 @@ def source_progress(
     times: Mapping[SystemStream, SourceTime],
     systems: Mapping[str, System],
 ) -> tuple[SourceProgress, ...]:
-    """Progress of every input stream over one batch; `rows` are the messages that were read."""
+    """The progress of every input stream in one batch; `rows` are the messages that were read."""
     began, stands = _smallest(before), _smallest(after)
     found = []
     for stream in sorted({ssp.system_stream for ssp in began}):
@@ -315,7 +308,6 @@ def _smallest(positions: Positions) -> dict[SystemStreamPartition, int]:
 
 
 def now_text() -> str:
-    """The wall clock, for people."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

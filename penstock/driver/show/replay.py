@@ -11,31 +11,31 @@ from penstock.batch.positions import Positions, TaskSsp
 
 
 @dataclass(frozen=True, slots=True)
-class ReadAgain:
-    """What a batch read again."""
+class RepeatedReads:
+    """The messages that a batch read again."""
 
     messages: Mapping[TaskSsp, int] = field(default_factory=dict)
     took_ns: int | None = None
-    """If this batch came to where the job was before: how long that took since the first one that read again."""
+    """If the job is now back where it was: the time since the first batch that read again."""
 
 
 class Replay:
-    """Knows how far the job has come. One thread tells it; any thread may ask what was reached."""
+    """The furthest positions of the job. One thread writes them; any thread may read `reached`."""
 
     def __init__(self) -> None:
         self._at: Positions = {}
         self._target: Positions = {}
-        """Where the job was before it went back; empty while nothing is read again."""
+        """The positions of the job before it went back; empty while nothing is read again."""
         self._began: float | None = None
 
     @property
     def reached(self) -> Positions:
-        """The next offsets of all tasks, the furthest so far."""
+        """The furthest next offsets of all tasks so far."""
         target = self._target
         return _furthest(target, self._at) if target else self._at
 
     def continues(self, reached: Positions) -> None:
-        """An earlier run reached this. Called before the first batch."""
+        """Take over the positions that an earlier run reached. Called before the first batch."""
         self._at = reached
 
     def ended(
@@ -46,37 +46,34 @@ class Replay:
         after: Positions,
         began: float,
         ended: float,
-    ) -> ReadAgain:
-        """A batch has ended.
+    ) -> RepeatedReads:
+        """Count a batch that has ended.
 
         Args:
-            read: what every task read of each partition.
-            latest: the next offset that every input partition will assign. A stream that ends before what was reached
-                is not the one that was read before.
-            before: where the job was before the batch.
-            after: where it is now.
-            began: when the batch began, on the run's monotonic clock, in seconds.
-            ended: when it ended.
+            latest: the next offset that every input partition assigns. A stream that ends before `reached` is not the
+                one that was read before.
+            began: the start of the batch, on the run's monotonic clock, in seconds.
+            ended: its end, on the same clock.
         """
         if self._at and before is not self._at and before != self._at:
             self._target = _furthest(self._target, self._at)
         self._at = after
         if not self._target:
-            return ReadAgain()
+            return RepeatedReads()
         target = {at: min(end, latest.get(at.ssp, 0)) for at, end in self._target.items()}
         messages = read_again(read, before, target)
         if messages and self._began is None:
             self._began = began
         if any(after.get(at, end) < end for at, end in target.items()):
             self._target = target
-            return ReadAgain(messages)
+            return RepeatedReads(messages)
         since, self._began, self._target = self._began, None, {}
-        return ReadAgain(messages, None if since is None else round((ended - since) * 1e9))
+        return RepeatedReads(messages, None if since is None else round((ended - since) * 1e9))
 
 
 def read_again(read: Mapping[TaskSsp, PortionRead], before: Positions, target: Positions) -> dict[TaskSsp, int]:
-    """How many messages of a batch are before the target. Where a portion goes beyond it and offsets have gaps, that is
-    the offsets' share of the messages. Pure."""
+    """The number of a batch's messages that are before the target. If a portion goes beyond it and offsets have
+    gaps, it is the offsets' share of the messages. Pure."""
     found: dict[TaskSsp, int] = {}
     for at, part in read.items():
         start = before[at]

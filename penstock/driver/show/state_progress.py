@@ -1,4 +1,4 @@
-"""What the operators with state did in a batch. Fields are named as in Spark's StateOperatorProgress."""
+"""The work of operators with state in a batch. Fields are named as in Spark's StateOperatorProgress."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.runtime.reports import Report
 
 _MEMORY = ("rocksdb.cur-size-all-mem-tables", "rocksdb.block-cache-usage", "rocksdb.estimate-table-readers-mem")
 _LOOK_SECONDS = 1.0
-"""How often the containers' gauges are added up, which are as of their last beats anyway."""
+"""The interval at which the containers' gauges are added up. They are as of the last beats anyway."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateOperatorProgress:
-    """An operator with state. None: that is not known.
+    """An operator with state. None: not known.
 
     A store that several operators share counts as the first one's. Operators of a stage share its time, and a commit
     backs up all stores together: no time is an operator's own.
@@ -27,7 +27,7 @@ class StateOperatorProgress:
     operator_name: str
     """Its id."""
     num_rows_total: int | None
-    """About how many keys its stores hold, as of the containers' last beats."""
+    """An estimate of the keys in its stores, as of the containers' last beats."""
     num_rows_updated: int
     """Keys that the batch wrote; each counts once."""
     num_rows_removed: int
@@ -48,10 +48,7 @@ class StateProgress:
     """The operators with state of a job."""
 
     def __init__(self, graph: ApplicationGraph, tasks: int, containers: Callable[[], Snapshot], clock: Clock) -> None:
-        """
-        Args:
-            containers: the metrics of the containers, as of their last beats.
-        """
+        """`containers`: their metrics, as of their last beats."""
         self._tasks, self._containers, self._clock = tasks, containers, clock
         self._operators = _own_stores(graph)
         self._looked: float | None = None
@@ -59,7 +56,7 @@ class StateProgress:
         self._memory: Mapping[str, int] = {}
 
     def of_batch(self, reports: Iterable[Report]) -> tuple[StateOperatorProgress, ...]:
-        """What these attempts, which were applied, did to the state."""
+        """The work of the reports' attempts, which were applied."""
         if not self._operators:
             return ()
         self._look()
@@ -102,7 +99,7 @@ class StateProgress:
 
 
 def _own_stores(graph: ApplicationGraph) -> dict[str, list[str]]:
-    """By the id of each operator with state, the stores that no operator before it uses."""
+    """Id of each operator with state → the stores that no operator before it uses."""
     written = {store.name for store in graph.written_stores}
     found: dict[str, list[str]] = {}
     for operator in graph.operators:
@@ -113,5 +110,4 @@ def _own_stores(graph: ApplicationGraph) -> dict[str, list[str]]:
 
 
 def _sum(known: Mapping[str, int], stores: Sequence[str]) -> int | None:
-    """Of all these stores; None if it is not known of one."""
     return sum(known[store] for store in stores) if all(store in known for store in stores) else None

@@ -1,1 +1,1 @@
-"""The container's part of the outbox: objects are made by commits, and published chunk by chunk."""
+"""The container's part of the outbox: commits write objects, which are published chunk by chunk."""

@@ -1,4 +1,4 @@
-"""The outboxes of a container's tasks in a commit: taken by its snapshot, made objects by its upload."""
+"""The outboxes of a container's tasks in a commit: its snapshot takes them, its upload writes them as objects."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from penstock.errors import CorruptError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.objects import ObjectContents, encode, objects_of
-from penstock.outbox.task import Taken
+from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.runtime.stage.task_instance import TaskInstance
 
 
 class OutboxUploads:
-    """Used by the thread of the snapshot, then by those of the upload: one for each task."""
+    """One commit's outboxes. Used by the thread of the snapshot, then by those of the upload: one for each task."""
 
     def __init__(
         self,
@@ -23,22 +23,21 @@ class OutboxUploads:
         objects: ObjectStore,
         paths: JobPaths,
         epoch: int,
-        hold: Callable[[Taken, tuple[ObjectContents, ...]], None],
+        hold: Callable[[OutboxSnapshot, tuple[ObjectContents, ...]], None],
     ) -> None:
-        """`hold`: what an upload has made is given to it, and belongs to it from then on."""
+        """`hold` takes over the contents of an upload, with the spool that they read from."""
         self._tasks = tasks
         self._objects = objects
         self._paths = paths
         self._epoch = epoch
         self._hold = hold
-        self._taken: dict[int, Taken] = {}
-        """By task, what is not uploaded yet."""
+        self._taken: dict[int, OutboxSnapshot] = {}
         self._uploaded: dict[int, list[OutboxObject]] = {}
-        """By task, the objects of the last snapshot that are in the store."""
+        """Task → the objects of the last snapshot that are in the store."""
 
     def snapshot(self) -> None:
-        """Take what came since the last commit. What an earlier one took and did not upload is in no checkpoint, and
-        its epoch ends."""
+        """Take the messages since the last commit. Messages that an earlier snapshot took and did not upload are in
+        no checkpoint, and its epoch ends."""
         self._uploaded = {}
         for number, task in self._tasks.items():
             if (taken := task.take_outbox()) is not None:
@@ -46,7 +45,6 @@ class OutboxUploads:
 
     @property
     def waiting(self) -> list[int]:
-        """The tasks whose outboxes are to be uploaded."""
         return list(self._taken)
 
     def uploaded(self) -> tuple[OutboxObject, ...]:
@@ -54,8 +52,8 @@ class OutboxUploads:
         return tuple(found for _, own in sorted(self._uploaded.items()) for found in own)
 
     def upload(self, task: int, checkpoint_id: CheckpointId) -> dict[str, str]:
-        """Put the objects of a task. May be called again after a RetryableError, and continues there. There are no
-        markers of them."""
+        """Put the objects of a task. After a RetryableError, call it again: it continues where it stopped. Returns
+        no markers."""
         taken = self._taken[task]
         contents = tuple(objects_of(taken, lambda n: self._paths.outbox(f"{self._epoch}-{checkpoint_id}-{task}-{n}")))
         done = self._uploaded.setdefault(task, [])
@@ -69,6 +67,5 @@ class OutboxUploads:
         return {}
 
     def close(self) -> None:
-        """Forget what is not uploaded."""
         while self._taken:
             self._taken.popitem()[1].close()

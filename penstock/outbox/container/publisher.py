@@ -1,4 +1,4 @@
-"""Publishing what commits have put into objects: chunk by chunk, from where the output says that publishing is.
+"""Publishes the objects of commits chunk by chunk, from the position that the output itself keeps.
 
 How far publishing is, the output itself keeps, in the same atomic step as the messages. So it does not matter where a
 publication ends, nor who continues it: this thread, or another container in another epoch.
@@ -26,7 +26,7 @@ from penstock.errors import (
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.outbox.objects import Chunk, ObjectContents, decode
-from penstock.outbox.task import Taken
+from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.retry import Retry, interruptible, retry
 from penstock.system.base import Progress, SystemWriter, WriterIdentity
@@ -42,7 +42,7 @@ _AGAIN = Retry(pause_s=0.2)
 
 
 class Publication:
-    """One call to publish. Its progress may be read by any thread."""
+    """One call to publish. Any thread may read its progress."""
 
     def __init__(self, request: Publish) -> None:
         self.request = request
@@ -51,11 +51,10 @@ class Publication:
         self.end: Future[None] = Future()
 
     def progress(self) -> PublishProgress:
-        """How far it is."""
         return PublishProgress(self.messages, self.waits_for)
 
     def await_end(self, timeout_s: float) -> bool:
-        """Whether it is complete, after at most this long. Raises what it failed with."""
+        """True if it completes within `timeout_s`. Raises the error that it failed with."""
         try:
             self.end.result(timeout_s)
         except TimeoutError:
@@ -67,7 +66,7 @@ class Publication:
 
 @dataclass(slots=True)
 class _Transaction:
-    """Chunks that are published together."""
+    """Chunks of one system that are published together."""
 
     chunks: list[tuple[ObjectContents, Chunk]] = field(default_factory=list)
     size_bytes: int = 0
@@ -78,7 +77,7 @@ class _Transaction:
 
 
 class Publisher:
-    """The publications of one epoch, one after the other on a separate thread: a service."""
+    """A service: the publications of one epoch, one after the other on a separate thread."""
 
     name = "publication"
 
@@ -93,12 +92,12 @@ class Publisher:
         self._doing: Publication | None = None
         self._writers: dict[str, SystemWriter] = {}
         self._known: dict[SystemStreamPartition, Progress | None] = {}
-        """How far publishing is in the partitions that this epoch has asked about; None: nothing was published."""
+        """The positions of the partitions that this epoch has asked about; None: nothing was published."""
         self._checked: set[SystemStreamPartition] = set()
-        """Those that know of no later record than the checkpoint log has."""
+        """The partitions whose position was checked not to be after the checkpoint log's last record."""
         self._lock = threading.Lock()
-        self._held: dict[str, tuple[ObjectContents, Taken]] = {}
-        """By key, the objects that this process has made and not published."""
+        self._held: dict[str, tuple[ObjectContents, OutboxSnapshot]] = {}
+        """Key → an object that this process has made and not published."""
         self._metrics = MetricsRegistry(f"container {resources.container}")
         self._messages = self._metrics.new_counter("outbox", "published-messages")
         self._bytes = self._metrics.new_counter("outbox", "published-bytes")
@@ -109,15 +108,14 @@ class Publisher:
     def start(self) -> None:
         """Nothing to do: the driver asks for each publication."""
 
-    def hold(self, taken: Taken, contents: Sequence[ObjectContents]) -> None:
-        """Keep what a commit has made here until it is published, so that it need not be read from the store."""
+    def hold(self, taken: OutboxSnapshot, contents: Sequence[ObjectContents]) -> None:
+        """Keep the objects of a commit until they are published, so that they need not be read from the store."""
         with self._lock:
             for one in contents:
                 self._held[one.key] = one, taken
             self._count_held()
 
     def publish(self, request: Publish) -> Publication:
-        """Begin to publish these objects, which are the tasks' of this container."""
         publication = Publication(request)
         self._is_used = self._is_used or bool(request.objects)
 
@@ -140,15 +138,15 @@ class Publisher:
         return publication
 
     def metrics(self) -> Snapshot:
-        """What was published, and what waits for it; nothing in a job that publishes nothing."""
+        """Empty in a job that publishes nothing."""
         return self._metrics.snapshot() if self._is_used else Snapshot()
 
     def wind_down(self, timeout_s: float) -> None:
         """Nothing to do: the driver waits for the last publication before the run ends."""
 
     def stop(self) -> None:
-        """End soon: a transaction that is under way commits, unless the system does not answer. What is not published
-        then, a later epoch publishes."""
+        """End soon: a transaction that is under way commits, unless the system does not answer. A later epoch
+        publishes the rest."""
         if self._stopping.is_set():
             return
         self._stopping.set()
@@ -160,7 +158,6 @@ class Publisher:
             taken.close()
 
     def status(self) -> str:
-        """Which record it publishes, and what it waits for."""
         doing = self._doing
         if doing is None:
             return ""
@@ -191,7 +188,7 @@ class Publisher:
         logger.debug("published %d messages of record %d", publication.messages, slot)
 
     def _unfinished(self, publication: Publication) -> Iterator[OutboxObject]:
-        """The objects of which something is not published. What is, is counted."""
+        """The objects that are not completely published. Counts the messages of the others."""
         slot, chunks = publication.request.slot, dict[SystemStreamPartition, int]()
         for named in publication.request.objects:
             for ssp, part in named.parts.items():
@@ -207,7 +204,7 @@ class Publisher:
             self._commit(publication, system, waiting.pop(system))
 
     def _commit(self, publication: Publication, system: str, transaction: _Transaction) -> None:
-        """Publish chunks of a system in one transaction, those that are not published yet."""
+        """Publish the chunks of one system that are not published yet, in one transaction."""
         slot, ssps = publication.request.slot, {chunk.ssp for _, chunk in transaction.chunks}
 
         def work() -> None:
@@ -237,7 +234,7 @@ class Publisher:
         publication.messages += sum(chunk.messages for _, chunk in transaction.chunks)
 
     def _learn(self, ssps: set[SystemStreamPartition], publication: Publication) -> None:
-        """Find out how far publishing is in all of these, with one question to each system."""
+        """Read the positions of all these partitions, with one question to each system."""
         newest = publication.request.newest
         for system in sorted({ssp.system for ssp in ssps}):
             own = {ssp for ssp in ssps if ssp.system == system}
@@ -267,7 +264,7 @@ class Publisher:
             del self._known[ssp]
 
     def _trying(self, work: Callable[[], T], publication: Publication, what: str) -> T:
-        """Do what may be done again, until it succeeds or takes too long."""
+        """Repeat `work`, which must be idempotent, until it succeeds or takes too long."""
         if self._stopping.is_set():
             raise self._left()
 
@@ -305,7 +302,7 @@ class Publisher:
         return decode(named, data)
 
     def _release(self, key: str) -> None:
-        """The object is published. What it was made of goes once all objects made of it are."""
+        """Mark the object as published. Its messages are closed after the last object made from them."""
         with self._lock:
             found = self._held.pop(key, None)
             self._count_held()

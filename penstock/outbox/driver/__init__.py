@@ -1,1 +1,1 @@
-"""The driver's part of the outbox: which objects are to be published, and which can be deleted."""
+"""The driver's part of the outbox: publishes objects after their record, then deletes them."""

@@ -1,4 +1,4 @@
-"""Deletes what was published, and what no record will ever name."""
+"""Deletes objects that were published, and objects that no record will ever name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class OutboxGarbage:
-    """The objects of a job's outbox that the last record does not leave to be published.
+    """Deletes the objects of a job's outbox that the last record does not leave to be published.
 
     Of the present epoch the driver deletes only objects that its records have named: one that none has named yet may
     be a commit's in flight. An object of an older epoch that the last record does not leave is never named again. Such
@@ -29,17 +29,17 @@ class OutboxGarbage:
         self._log = log
         self._lock = threading.Lock()
         self._named: set[str] = set()
-        """The names of objects that records of this driver have named, and that may be there."""
+        """Objects named by records of this driver and not deleted yet."""
         self._swept_epoch: int | None = None
 
     def note(self, record: CheckpointRecord) -> None:
-        """This record is in the log."""
         objects = (*record.outbox, *(each for own in record.unpublished for each in own.objects))
         with self._lock:
             self._named |= {outbox_name(each.key) for each in objects}
 
     def collect(self, record: CheckpointRecord) -> None:
-        """Delete behind this record, which is in the log. What fails is tried again with the next one."""
+        """Delete the objects that this record, the newest in the log, does not leave. Failed deletions are tried
+        again with the next record."""
         if not record.publisher:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Publishing what a record names, once it is in the log.
+"""Publishes the objects that a record names, once it is in the log.
 
 Everything up to a record is published before what the next one names: slot by slot. The containers do it, and read from
 each system how far it has come, so it may be asked for any number of times.
@@ -24,7 +24,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from penstock.outbox.unpublished import Owed, Unpublished
+from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.retry import Retry, retry
 from penstock.start.owed import Debts
 from penstock.wire.calls import PUBLISH
@@ -39,7 +39,7 @@ _KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockT
 
 
 class Publishing:
-    """Publishes what the job owes: at the start of an epoch in the run loop's thread, after a record in another."""
+    """Publishes a job's output: at the start of an epoch in the run loop's thread, after a record in its own."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Publishing:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
     def settle(self, epoch: int) -> None:
-        """Publish all that the last record of the log leaves, before the first batch of an epoch.
+        """Publish everything that the last record of the log leaves, before the first batch of an epoch.
 
         Raises:
             FencedError: another driver owns the job.
@@ -89,7 +89,7 @@ class Publishing:
             self._board.update(phase=phase)
 
     def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]:
-        """A record is in the log: publish what it leaves, in the background. Done once readers see all of it.
+        """Publish the output that the newest record leaves, in the background. Done once readers see all of it.
 
         Args:
             epoch: the epoch of the record.
@@ -106,12 +106,12 @@ class Publishing:
 
     @property
     def waits_for(self) -> str:
-        """What keeps the publication under way from going on, in words; empty if that is not known."""
+        """The reason why the publication under way waits, in words; empty if it is not known."""
         progress = self._board.publishing
         return "" if progress is None else progress.waits_for
 
     def close(self, *, wait: bool) -> None:
-        """No call follows."""
+        """End the thread. No call follows."""
         self._thread.shutdown(wait=wait, cancel_futures=not wait)
 
     def _in_background(self, epoch: int, abandoned: threading.Event, newest: int) -> None:
@@ -129,8 +129,8 @@ class Publishing:
                 raise ContainerLostError("a publication was abandoned with its epoch") from error
             raise PenstockError(_failed(self._debts.now(), error)) from error
 
-    def _publish(self, owed: Owed, epoch: int, abandoned: threading.Event, newest: int) -> None:
-        """`newest`: nothing of a later record can have been published before."""
+    def _publish(self, owed: OwedOutput, epoch: int, abandoned: threading.Event, newest: int) -> None:
+        """`newest`: the newest record that anything can have been published of."""
         began, before = self._clock.monotonic(), 0
         self._show(owed, 0, began)
         try:
@@ -152,8 +152,7 @@ class Publishing:
         finally:
             self._board.update(publishing=None if not self._debts.now().unpublished else self._board.publishing)
 
-    def _reports(self, owed: Owed, before: int, began: float) -> Callable[[int, str], None]:
-        """What shows how far it is: `before` messages are those of earlier slots."""
+    def _reports(self, owed: OwedOutput, before: int, began: float) -> Callable[[int, str], None]:
         logged = began
 
         def report(done: int, waits_for: str) -> None:
@@ -166,14 +165,14 @@ class Publishing:
 
         return report
 
-    def _show(self, owed: Owed, done: int, began: float, waits_for: str = "") -> PublishingProgress:
+    def _show(self, owed: OwedOutput, done: int, began: float, waits_for: str = "") -> PublishingProgress:
         progress = PublishingProgress(owed.messages, done, tuple(sorted(map(str, owed.streams))), began, waits_for)
         self._board.update(publishing=progress)
         return progress
 
 
 class _Watch:
-    """Adds up what containers answer, and ends the call with the epoch."""
+    """Adds up the containers' answers, and ends the call with the epoch."""
 
     def __init__(self, fleet: Fleet, abandoned: threading.Event, report: Callable[[int, str], None]) -> None:
         self._fleet = fleet
@@ -184,12 +183,11 @@ class _Watch:
 
     @property
     def messages(self) -> int:
-        """How many the containers have published, as far as they have answered."""
         with self._lock:
             return sum(answer.messages for answer in self._done.values())
 
     def answered(self, container: str, answer: PublishProgress) -> None:
-        """A container is so far. Called by several threads."""
+        """Take a container's answer. Called by several threads. Raises ContainerLostError to end the call."""
         if self._abandoned.is_set():
             raise ContainerLostError("a publication was abandoned with its epoch")
         if self._fleet.any_lost:
@@ -200,7 +198,7 @@ class _Watch:
             self._report(sum(each.messages for each in self._done.values()), waits_for)
 
 
-def _failed(owed: Owed, error: Exception) -> str:
+def _failed(owed: OwedOutput, error: Exception) -> str:
     outputs = listed([f"`{stream}`" for stream in sorted(map(str, owed.streams))])
     return (
         f"{counted(owed.messages, 'message')} of the last checkpoint cannot be published to {outputs}: {error}. "

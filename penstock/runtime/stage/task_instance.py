@@ -11,7 +11,7 @@ from penstock.batch.batch import NOTHING_DUE, Batch, Due
 from penstock.errors import ContainerLostError, Interrupted, RetryableError
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
-from penstock.outbox.task import Outbox, OutboxAttempt, Taken
+from penstock.outbox.task import Outbox, OutboxAttempt, OutboxSnapshot
 from penstock.runtime.operators.table import operator_of
 from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.attempt import Attempt
@@ -212,8 +212,8 @@ class TaskInstance:
     def outbox_bytes(self) -> int:
         return 0 if self._outbox is None else self._outbox.size_bytes
 
-    def take_outbox(self) -> Taken | None:
-        """The messages for exactly-once outputs since the last call, for the same commit; None if there are none."""
+    def take_outbox(self) -> OutboxSnapshot | None:
+        """What came for exactly-once outputs since the last call, for the same commit; None if nothing did."""
         return None if self._outbox is None else self._outbox.take()
 
     def release(self) -> None:

@@ -1,1 +1,1 @@
-"""The container's part of side inputs: they are filled, backed up, and read by attempts."""
+"""The container's part of side inputs: fills the stores, backs them up, and gives attempts views of them."""

@@ -1,4 +1,4 @@
-"""Side stores that are backed up: what a commit copies of them, and how another host begins with such a copy."""
+"""Backups of side stores: a commit copies a store, and another host begins with the copy."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class SideSource:
     """A side store of one task, as commits see it."""
 
     def __init__(self, engine: Callable[[], SideEngine]) -> None:
-        """`engine` gives the newest content."""
+        """`engine` returns the engine of the newest content."""
         self._engine = engine
         self._last: tuple[int, int] | None = None
 
     def take_change(self) -> bool:
-        """Whether it has changed since the last call."""
+        """True if the store has changed since the last call."""
         last, self._last = self._last, self._engine().version
         return last != self._last
 
     def copy_to(self, directory: Path) -> None:
-        """Make the directory with the content of one moment, positions included."""
+        """Copy the content of one moment, positions included, into a new directory."""
         self._engine().copy_to(directory)
 
 
@@ -44,8 +44,8 @@ class SideBackups:
         self._markers: Mapping[str, Mapping[str, Mapping[str, str]]] = request.markers
 
     def fill(self, part: Part) -> Callable[[Path], bool] | None:
-        """What fills an empty folder from the backup of the checkpoint, and says whether it could; None if there is no
-        backup."""
+        """A callback that fills an empty folder from the backup in the checkpoint, and returns False if it could
+        not; None if there is no backup."""
         store, task = part.spec.name, part.task
         if task is None or store not in self._resources.side_backups:
             return None

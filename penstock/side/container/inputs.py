@@ -1,4 +1,4 @@
-"""The side inputs of a container in one epoch: one thread that fills the stores, and the views that attempts read."""
+"""The side inputs of a container in one epoch: one thread fills the stores, and attempts read views of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.side.container.standbys import SideStandbys, entries_for
 from penstock.side.fill.entries import Entries
 from penstock.side.fill.failure import SideFailure
 from penstock.side.fill.filler import Filler, FillSettings
-from penstock.side.fill.group import Group, Surroundings
+from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class _Held:
-    """The views of one run of a batch, of one task."""
+class _HeldViews:
+    """One task's views in one run of a batch."""
 
     batch: int
     run: int
@@ -42,8 +42,8 @@ class _Held:
 class SideInputService:
     """Fills the stores of a container's tasks from their side inputs, and gives attempts views of them.
 
-    One lock is held while a piece of a stream is written, to all stores that it fills, and while the views of a task
-    are taken: they are of one moment.
+    One lock is held while a piece of a stream is written to all stores that it fills, and while the views of a task
+    are taken. So the views of a task are of one moment.
     """
 
     name = "side inputs"
@@ -54,12 +54,11 @@ class SideInputService:
         self._tasks = tuple(request.tasks)
         resources.side_homes.fills = SideBackups(resources, request).fill
         self.standbys = SideStandbys(resources, request.standbys, shared=not self._tasks)
-        """What it fills for tasks of other containers."""
         self._specs = resources.side_inputs if self._tasks else ()
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._held: dict[int, _HeldViews] = {}
         self._retired: list[OpenedSide] = []
-        """What was replaced, and of which views may be open."""
+        """Replaced stores, which may still have open views."""
         self._stopping = threading.Event()
         self._sources = SideSources(resources.package.systems)
         settings = FillSettings(
@@ -71,7 +70,6 @@ class SideInputService:
     # As a service.
 
     def start(self) -> None:
-        """Begin to catch up, if there is something to fill."""
         # All that the job has are kept: a container that fills none would remove those of others on the host.
         self._resources.side_homes.remove_others(self._resources.side_inputs, self._resources.package.settings.tasks)
         if self._specs:
@@ -80,10 +78,9 @@ class SideInputService:
             self._thread.start()
 
     def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: what was read is kept when it stops."""
+        """Nothing to do: `stop` keeps the progress."""
 
     def stop(self) -> None:
-        """Stop and join the thread, release all views, and close the stores."""
         self._stopping.set()
         self.filler.stop()
         self.standbys.stop()
@@ -97,7 +94,6 @@ class SideInputService:
         self._close_retired()
 
     def status(self) -> str:
-        """What it catches up, or why it failed."""
         if self._thread is None or not self._thread.is_alive():
             return ""
         return "" if self.filler.caught_up.is_set() else "catching up"
@@ -111,7 +107,7 @@ class SideInputService:
     # As the stores that attempts read.
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
-        """See `SideStores`. Raises ContainerLostError if there is nothing to read any more, or not yet."""
+        """See `SideStores`. Raises ContainerLostError if the stores are not caught up yet, or are being closed."""
         if not self._specs:
             return {}
         with self._lock:
@@ -124,13 +120,12 @@ class SideInputService:
                 raise ContainerLostError(f"the side inputs of task {task} are not caught up in this container")
             engines = self._engines(task)
             taken = {store: engine.view() for store, engine in engines.items()}
-            self._held[task] = _Held(batch.number, batch.run, taken, frozenset(engines.values()))
+            self._held[task] = _HeldViews(batch.number, batch.run, taken, frozenset(engines.values()))
         if held is not None:
             _release(held)
         return taken
 
     def release(self, task: int, batch: int) -> None:
-        """See `SideStores`."""
         with self._lock:
             held = self._held.get(task)
             if held is None or held.batch > batch:
@@ -141,22 +136,22 @@ class SideInputService:
             self._close_retired()
 
     def engine(self, store: str, task: int) -> SideEngine:
-        """The newest content of a store, as a task sees it. For reading, once it is caught up."""
+        """The newest content of a store in the view of a task. For reading, once it is caught up."""
         with self._lock:
             return self._engines(task)[store]
 
     # As what the driver asks for.
 
     def await_caught_up(self, timeout_s: float) -> bool:
-        """Wait until everything is caught up, or has failed; at most so long. Returns whether that has come to be."""
+        """Wait until everything is caught up, or has failed. Returns False if the time was too short."""
         return not self._specs or self.filler.await_caught_up(timeout_s)
 
     def catch_up(self, timeout_s: float) -> bool:
-        """Wait until everything is written that the streams hold now. Returns whether that came to be in time."""
+        """Wait until all messages that are in the streams now are written. Returns False if the time was too short."""
         return not self._specs or self.filler.catch_up(timeout_s)
 
     def progress(self) -> tuple[dict[str, int], dict[str, int]]:
-        """By store, how many messages were read since the start and how many are to be read until it is caught up."""
+        """Store → messages read since the start, and store → messages to read until it is caught up."""
         done: dict[str, int] = {}
         total: dict[str, int] = {}
         for group in self.filler.groups:
@@ -167,22 +162,23 @@ class SideInputService:
 
     @property
     def open_views(self) -> int:
-        """How many views are open. Between two batches there is none."""
+        """The number of open views: 0 between two batches."""
         with self._lock:
             return sum(len(held.views) for held in self._held.values())
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """Why stores are not filled now, though it is tried again and again. They keep what they have meanwhile."""
+        """The reasons why stores are not filled now. The container keeps trying; the stores keep their content
+        meanwhile."""
         return tuple(self.filler.troubles().values())
 
     @property
     def failure(self) -> SideFailure | None:
-        """Why the stores are not filled any more; None if they are. The run fails with it."""
+        """The reason why the stores are no longer filled, which the run fails with; None if they are."""
         return self.filler.failure
 
     def _engines(self, task: int) -> dict[str, SideEngine]:
-        """By store. Under the lock."""
+        """Store → its engine. Called under the lock."""
         return {
             part.spec.name: replica.engine
             for group in self.filler.groups
@@ -191,7 +187,6 @@ class SideInputService:
         }
 
     def _close_retired(self) -> None:
-        """Close the engines that were replaced, once no view of them is open."""
         with self._lock:
             used = {engine for held in self._held.values() for engine in held.engines}
             done = [opened for opened in self._retired if opened.engine not in used]
@@ -203,15 +198,13 @@ class SideInputService:
                 logger.warning("a side store that was replaced was not closed cleanly: %s", error)
 
     def metrics(self) -> Snapshot:
-        """What it has read, and how far behind the streams each store is."""
         return side_metrics(self.filler, self._resources.container)
 
     # Filling.
 
     def _groups(self) -> list[Group]:
-        """What is to be filled. Called by the thread."""
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
-        around = Surroundings(
+        around = GroupContext(
             sources=self._sources,
             lock=self._lock,
             stop=self._stopping,
@@ -228,6 +221,6 @@ class SideInputService:
         return entries_for(self._resources, part, engine, metrics, self._stopping)
 
 
-def _release(held: _Held) -> None:
+def _release(held: _HeldViews) -> None:
     for view in held.views.values():
         view.release()

@@ -10,14 +10,13 @@ from penstock.side.fill.group import Group
 from penstock.side.fill.parts import Part
 
 LAG = "side-inputs-lag"
-"""How many messages of its streams a store does not have yet. There is one more for each partition, whose name has the
-partition at its end."""
+"""Messages that a store does not have yet. Each partition has another gauge, whose name ends with the partition."""
 CATCHING_UP = "side-inputs-catching-up"
 FAILING = "side-inputs-failing"
 
 
 def side_metrics(filler: Filler, container: str) -> Snapshot:
-    """As of now. A store that all tasks share is the container's, any other one its task's."""
+    """The metrics of this moment. Those of a store that all tasks share are the container's, others are the task's."""
     found: dict[MetricId, Value] = {}
     troubles = filler.troubles()
     for group in filler.groups:

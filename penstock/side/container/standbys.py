@@ -1,4 +1,4 @@
-"""Side stores of tasks that other hosts run: filled beside the job, so that a take-over reads only the rest."""
+"""Side stores of tasks that run on other hosts, filled in advance, so that a take-over reads only the rest."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.container.shared.resources import EpochResources
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import Entries, entries_of
 from penstock.side.fill.filler import Filler, FillSettings
-from penstock.side.fill.group import Group, Surroundings
+from penstock.side.fill.group import Group, GroupContext
 from penstock.side.fill.homes import discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
@@ -21,24 +21,23 @@ from penstock.side.store.engine import SideEngine
 def entries_for(
     resources: EpochResources, part: Part, engine: SideEngine, metrics: MetricsRegistry, stop: threading.Event
 ) -> Entries:
-    """How the entries of a part are made in this container."""
     entries = entries_of(part, engine, resources.package.settings.config, metrics, stop)
     return OwnEntries(part, entries) if part.spread else entries
 
 
 _PAUSE_S = 60.0
-"""What lies between a failure and the next try."""
 
 
 class SideStandbys:
-    """The side stores of the tasks whose standby a container is, in the folders that a take-over opens on this host.
+    """The side stores of the tasks that a container is a standby of, in the folders that a take-over opens on this
+    host.
 
     They follow the streams by themselves. A folder that somebody on this host uses is left alone: it is kept up to
     date, and a task that comes here opens it. A failure is logged, tried again, and ends nothing.
     """
 
     def __init__(self, resources: EpochResources, tasks: Sequence[int], *, shared: bool) -> None:
-        """`tasks`: whose standby it is. `shared`: also what all tasks of a container share."""
+        """`shared`: also fill the stores that all tasks of a container share."""
         self._resources = resources
         self._tasks = tuple(tasks)
         self._shared = shared
@@ -52,7 +51,8 @@ class SideStandbys:
         self._begin_lock = threading.Lock()
 
     def begin(self) -> None:
-        """Begin, if that has not been done. All tasks of the job are caught up, and have opened their folders."""
+        """Begin, if that has not been done. Called once all tasks of the job are caught up, and have opened their
+        folders."""
         with self._begin_lock:
             if self._tasks and self._specs and self._thread is None and not self._stopping.is_set():
                 name = f"side-standbys-{self._resources.epoch}"
@@ -61,11 +61,11 @@ class SideStandbys:
 
     @property
     def is_ready(self) -> bool:
-        """Whether a task that comes here finds its stores, but for the rest of the streams."""
+        """True once the stores are nearly up to date: a task that moves here reads only the rest of the streams."""
         return not (self._tasks and self._specs) or self.filler.caught_up.is_set()
 
     def stop(self) -> None:
-        """Stop, keep what was read, and let go of the folders."""
+        """Stop, keep the progress, and release the folders."""
         with self._begin_lock:
             self._stopping.set()
             self.filler.stop()
@@ -89,7 +89,7 @@ class SideStandbys:
         homes = self._resources.side_homes
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
         parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
-        around = Surroundings(
+        around = GroupContext(
             sources=self._sources,
             lock=threading.Lock(),
             stop=self._stopping,

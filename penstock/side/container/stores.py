@@ -1,4 +1,4 @@
-"""The side stores of a container, whatever fills them, as its tasks read them."""
+"""All side stores of a container as one, for its tasks."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from penstock.state.stores.view import SideView
 
 
 class JoinedSideStores:
-    """The side stores of several services as one. Thread-safe if they are."""
+    """The side stores of several services as one. Thread-safe if the services are."""
 
     def __init__(self, services: Sequence[SideStores]) -> None:
         self._services = tuple(services)
 
     def views(self, task: int, batch: Batch) -> Mapping[str, SideView]:
-        """See `SideStores`."""
         return {store: view for service in self._services for store, view in service.views(task, batch).items()}
 
     def release(self, task: int, batch: int) -> None:
-        """See `SideStores`."""
         for service in self._services:
             service.release(task, batch)

@@ -1,1 +1,1 @@
-"""The driver's part of side inputs."""
+"""The driver's part of side inputs: waits until they are caught up, and reports their problems."""

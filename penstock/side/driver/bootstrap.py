@@ -1,10 +1,10 @@
-"""The time before the first batch of an epoch in which side inputs are caught up."""
+"""Side inputs in the driver: catching up before the first batch of an epoch, and problems while the run continues."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from penstock.api.state.side_inputs import SideInputs
@@ -19,6 +19,7 @@ from penstock.wire.protocol import Bootstrap, BootstrapState
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 5.0
+REPEAT_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class SideBootstrap:
 
 
 class _Watch:
-    """Adds up what containers answer."""
+    """Adds up the containers' answers, and ends the call when the run is to end."""
 
     def __init__(self, waits: SideBootstrap) -> None:
         self._waits = waits
@@ -64,7 +65,7 @@ class _Watch:
         self._began = self._logged = waits.clock.monotonic()
 
     def answered(self, container: str, answer: BootstrapState) -> None:
-        """A container is so far. Called by several threads. Raises ContainerLostError if the run is to end."""
+        """Take a container's answer. Called by several threads. Raises ContainerLostError if the run is to end."""
         waits = self._waits
         if waits.stop.graceful.is_set():
             waits.stop.immediate.set()
@@ -80,7 +81,6 @@ class _Watch:
 
 
 def bootstrap_progress(answers: Mapping[str, BootstrapState], seconds: float) -> BootstrapProgress:
-    """How far all containers are, after so many seconds."""
     stores = sorted({store for answer in answers.values() for store in answer.total})
     found = {
         store: (
@@ -92,3 +92,24 @@ def bootstrap_progress(answers: Mapping[str, BootstrapState], seconds: float) ->
     done, total = (sum(pair[n] for pair in found.values()) for n in (0, 1))
     left_s = seconds * (total - done) / done if done and seconds > 1 else None
     return BootstrapProgress(found, done, total, left_s)
+
+
+class SideTroubles:
+    """Logs each problem when it begins, again each minute while it lasts, and its end. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, float] = {}
+        """Text of each current problem → when it was last logged."""
+
+    def look(self, texts: Set[str], now: float) -> None:
+        """Log the current problems. `now`: monotonic seconds."""
+        if not texts and not self._logged:
+            return
+        for text in sorted(texts):
+            if now - self._logged.get(text, -REPEAT_SECONDS) >= REPEAT_SECONDS:
+                self._logged[text] = now
+                logger.error("side inputs fail; their stores keep what they have, and the job keeps trying: %s", text)
+        ended = self._logged.keys() - texts
+        self._logged = {text: at for text, at in self._logged.items() if text in texts}
+        if ended and not self._logged:
+            logger.warning("side inputs fill their stores again")

@@ -1,4 +1,4 @@
-"""What a processor of side inputs is, as text: the same for the same code in every process, another one otherwise."""
+"""A processor of side inputs as text: the same for the same code in every process, another one otherwise."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
 
 
 def code_text(processor: object) -> str:
-    """The code of a processor, with the functions and classes of its package that it names, and the plain values that
-    it has: attributes, arguments, constants. Of what other packages have, the names."""
+    """The code of a processor, the functions and classes of its package that it names, and its plain values:
+    attributes, arguments, constants. Of other packages, only names."""
     return "\n".join(_Walk(_package(processor)).lines(processor))
 
 
 class _Walk:
-    """Goes through what belongs to a processor. What was seen is only named the next time."""
+    """Walks through the objects that belong to a processor. An object that was seen before is only named."""
 
     def __init__(self, package: str, seen: Collection[int] = ()) -> None:
         self._package = package
         self._seen = set(seen)
         self._kept: list[object] = []
-        """What was seen: an object that is freed would leave its number to another one."""
+        """Keeps every seen object alive: a freed one would leave its id to another object."""
 
     def lines(self, value: Any) -> Iterator[str]:
-        """What is to be said of a value."""
         if type(value) in _PLAIN:
             yield repr(value)
         elif isinstance(value, CodeType):
@@ -105,7 +104,7 @@ class _Walk:
             yield from self.lines(each)
 
     def _is_told(self, value: object) -> bool:
-        """Whether what code names belongs to it: a value, or a function or class of its package."""
+        """True if a named object belongs to the code: a value, or a function or class of its package."""
         if isinstance(value, FunctionType | type):
             return self._is_own(value)
         return value is not None and isinstance(value, (*_PLAIN, tuple, list, set, frozenset, dict))
@@ -125,7 +124,6 @@ def _top(named: FunctionType | MethodType | type) -> str:
 
 
 def _names(code: CodeType) -> list[str]:
-    """The names that code and the code in it use, of which some are globals."""
     inner = [name for each in code.co_consts if isinstance(each, CodeType) for name in _names(each)]
     return list(dict.fromkeys([*code.co_names, *inner]))
 

@@ -1,4 +1,4 @@
-"""Making the entries of a store from messages of its side inputs."""
+"""Makes a store's entries from the messages of its side inputs."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ from penstock.system.base import RawMessage
 
 Process = Callable[[IncomingMessageEnvelope, KeyValueStore[Any, Any]], Iterable[tuple[Any, Any]]]
 _CACHED = 10_000
-"""Values that are kept for the processor's reads."""
 _ENTRY_BYTES = 150
-"""What an entry takes in memory besides the bytes of its key and value, about."""
+"""Estimated memory of an entry besides the bytes of its key and value."""
 
 
 class StoppedError(Exception):
@@ -39,8 +38,8 @@ class StoppedError(Exception):
 
 
 class MessageFailedError(Exception):
-    """A message does not decode, or the processor raised at it. `cause` is the error, `index` the message's place among
-    those that were given."""
+    """A message does not decode, or the processor raised at it. `cause` is the error, `index` the message's index
+    among those that were passed."""
 
     def __init__(self, part: Part, ssp: SystemStreamPartition, index: int, message: RawMessage, cause: BaseException):
         self.part = part
@@ -52,11 +51,9 @@ class MessageFailedError(Exception):
 
 
 class Content(Protocol):
-    """What a store holds now, beneath the entries that are being made."""
+    """The present content of a store, below the entries that are being made."""
 
-    def get(self, key: bytes) -> bytes | None:
-        """The value of a key."""
-        ...
+    def get(self, key: bytes) -> bytes | None: ...
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """The entries with start <= key < end, in order."""
@@ -68,28 +65,28 @@ class Entries(ABC):
 
     def __init__(self) -> None:
         self.size_bytes = 0
-        """What they take in memory, about; too much rather than too little."""
+        """Estimated memory of the entries: too much rather than too little."""
 
     @property
     @abstractmethod
     def changes(self) -> Changes:
-        """The entries."""
+        pass
 
     @abstractmethod
     def add(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
-        """Make the entries of messages of a partition. Raises MessageFailedError, after which `begin` must follow."""
+        """Make entries from messages of a partition. Raises MessageFailedError; then `begin` must follow."""
 
     @abstractmethod
     def begin(self, content: Content, *, written: bool) -> None:
-        """Forget the entries: they were written to the content, or are given up and the content is what it was. After
-        a rebuild it is another one."""
+        """Forget the entries: they were written to the content (`written`), or are given up. After a rebuild,
+        `content` is another object."""
 
 
 def entries_of(
     part: Part, content: Content, config: Mapping[str, str], metrics: MetricsRegistry, stop: threading.Event
 ) -> Entries:
-    """How the entries of a part are made: its processor, a new one if there is a factory; copies without one. Once
-    `stop` is set, no message is processed any more."""
+    """The maker of a part's entries: its processor, a new one if there is a factory; copies without one. Once `stop`
+    is set, it processes no more messages."""
     side = part.side
     if side.processor is None and all(_is_copied(each, part) for each in side.streams):
         return CopiedEntries(part)
@@ -111,13 +108,13 @@ def _identity(message: IncomingMessageEnvelope, store: KeyValueStore[Any, Any]) 
 
 
 _ONE_FORM = (Bytes, String, Integer, Long, OrderedInteger, OrderedLong)
-"""Serdes that write an object in one way only: the bytes that were read are those that would be written."""
+"""Serdes with one form for each object: encoding again returns the bytes that were read."""
 _COMMON = (*_ONE_FORM, Json)
-"""Serdes of which every instance reads the same."""
+"""Serdes whose instances all read the same."""
 
 
 def _is_copied(stream: SideStream, part: Part) -> bool:
-    """Whether the bytes of a message are those of its entry."""
+    """True if the bytes of a message are also those of its entry."""
     spec = part.spec
     same_key = stream.key_serde is spec.key_serde or type(stream.key_serde) is type(spec.key_serde)
     return (
@@ -132,7 +129,7 @@ def _is_same(one: Serde[Any], other: Serde[Any]) -> bool:
 
 
 class CopiedEntries(Entries):
-    """Each message is an entry as it is. It is decoded all the same, so that a message that cannot be read is found
+    """Entries that are copies of messages. Each message is decoded all the same, so that an unreadable one is found
     here, with its offset, and not where a task reads its key."""
 
     def __init__(self, part: Part) -> None:
@@ -161,7 +158,7 @@ class CopiedEntries(Entries):
     def _columns(
         self, stream: SideStream, messages: Sequence[RawMessage]
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
-        """The keys and values of all messages that have a key. Everything is decoded, a column at a time."""
+        """The keys and values of all messages that have a key. Decodes everything, one column at a time."""
         _, _, keys, values = zip(*messages, strict=True)
         if None in keys:
             pairs = [pair for pair in zip(keys, values, strict=True) if pair[0] is not None]
@@ -188,7 +185,7 @@ class CopiedEntries(Entries):
 
 
 class ProcessedEntries(Entries):
-    """A processor makes the entries. It sees the content with what it has returned before."""
+    """Entries that a processor makes. It sees the content together with the entries that it has returned before."""
 
     def __init__(self, part: Part, content: Content, process: Process, stop: threading.Event) -> None:
         super().__init__()
@@ -197,7 +194,7 @@ class ProcessedEntries(Entries):
         self._process = process
         self._content = content
         self._store = self._over(content)
-        self._shown = _Shown(self._store)
+        self._shown = _ReadOnlyStore(self._store)
 
     @property
     def changes(self) -> Changes:
@@ -210,7 +207,7 @@ class ProcessedEntries(Entries):
             return
         self._content = content
         self._store = self._over(content)
-        self._shown = _Shown(self._store)
+        self._shown = _ReadOnlyStore(self._store)
 
     def _over(self, content: Content) -> SerdeStore:
         store = SerdeStore(self._part.spec, _Engine(content), _CACHED)
@@ -252,7 +249,7 @@ class ProcessedEntries(Entries):
 
 
 def decoded(stream: SideStream, message: RawMessage) -> tuple[Any, Any]:
-    """Key and value of a message. Raises SerdeError."""
+    """The key and value of a message. Raises SerdeError."""
     _, _, key_bytes, data = message
     place = side_input_place(stream.stream)
     key = value = None
@@ -270,7 +267,7 @@ def decoded(stream: SideStream, message: RawMessage) -> tuple[Any, Any]:
 
 
 class _Origins:
-    """Where messages of one partition came from, for their envelopes."""
+    """The origins of messages of one partition, for their envelopes."""
 
     __slots__ = ("_ssp", "offsets", "timestamps")
 
@@ -280,12 +277,11 @@ class _Origins:
         self.timestamps = [message[1] for message in messages]
 
     def ssp(self, row: int) -> SystemStreamPartition:
-        """The partition."""
         return self._ssp
 
 
 class _Engine(Engine):
-    """Content as the engine of a store that is only read."""
+    """Content as the engine of a read-only store."""
 
     def __init__(self, content: Content) -> None:
         self.get = content.get  # type: ignore[method-assign]
@@ -304,11 +300,11 @@ class _Engine(Engine):
         raise AssertionError("it is only read")
 
     def close(self) -> None:
-        """Nothing is open."""
+        pass
 
 
-class _Shown(StoreLayer):
-    """The store as a processor gets it."""
+class _ReadOnlyStore(StoreLayer):
+    """The read-only store that a processor gets."""
 
     def __init__(self, inner: TaskStore) -> None:
         super().__init__(inner)

@@ -1,4 +1,4 @@
-"""How the filling of a store fails, as the driver gets to know it."""
+"""The failure of a fill, in the form that the driver gets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from penstock.side.fill.entries import MessageFailedError
 
 @dataclass(frozen=True, slots=True)
 class SideFailure:
-    """Why side inputs do not fill a store."""
+    """The reason why side inputs no longer fill a store."""
 
     text: str
     kind: str = "PenstockError"
     failed: FailedMessage | None = None
-    """The message at which the application failed; None if it did not."""
+    """The message at which the application's code failed; None if it did not fail."""
 
     def error(self) -> PenstockError:
-        """What the run ends with."""
+        """The error that the run ends with."""
         if self.failed is not None:
             return UserCodeError(self.failed)
         kind = KINDS.get(self.kind, PenstockError)
@@ -36,7 +36,6 @@ class SideFailure:
 
 
 def side_failure(error: BaseException) -> SideFailure:
-    """The failure that an error is."""
     if isinstance(error, MessageFailedError):
         offset, _, key, _ = error.message
         failed = OperatorFailedError("", error.cause).describe(error.ssp, offset, key)

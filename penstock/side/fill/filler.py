@@ -1,4 +1,4 @@
-"""The one thread of a container that fills its side stores: it catches them up, and then follows their streams."""
+"""The one thread of a container that fills its side stores: it catches them up, then follows their streams."""
 
 from __future__ import annotations
 
@@ -14,35 +14,34 @@ from penstock.errors import ContainerLostError, Interrupted, NotFoundError, Pens
 from penstock.retry import may_pass
 from penstock.side.fill.entries import MessageFailedError, StoppedError
 from penstock.side.fill.failure import SideFailure, side_failure
-from penstock.side.fill.group import Followed, Group
+from penstock.side.fill.group import FollowResult, Group
 from penstock.side.fill.sources import GoneError
 from penstock.state.engines.engine import EngineFailedError
 
 logger = logging.getLogger(__name__)
 PAUSE_SECONDS = 0.15
-"""Between two looks at the streams, if there is not more than one of them brings: what comes meanwhile is written
+"""The pause between two looks at the streams, unless there is more to read. Messages that come meanwhile are written
 together."""
 TOUCH_SECONDS = 600.0
-"""How often it is noted that a store is up to date, if nothing comes."""
+"""The interval at which a silent store is noted as up to date."""
 PATIENCE_SECONDS = 60.0
-"""How long a failure that may pass is tried again before it counts."""
+"""Failures that may pass are tried again for this long before they count."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class FillSettings:
-    """How stores are filled."""
+    """The settings of a fill."""
 
     timeout_ms: int
-    """How long catching up may take."""
     on_error: OnSideError
     flush_ms: int
-    """How often what was written is made to outlive the process; below 1: at the end only."""
+    """The interval at which written entries are made to survive the process; below 1: only at the end."""
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """A group that fails again and again."""
+    """The failures of one group since it last succeeded."""
 
     since: float
     next_try: float
@@ -62,7 +61,8 @@ class Filler:
         monotonic: Callable[[], float] = time.monotonic,
         name: str = "side inputs",
     ) -> None:
-        """`groups` makes them; called in the thread, because it looks at the streams. `name`: for the log."""
+        """`groups` makes the groups. It is called in the thread, because it looks at the streams. `name` is for the
+        log."""
         self._name = name
         self._make = groups
         self._settings = settings
@@ -72,28 +72,25 @@ class Filler:
         self.caught_up = threading.Event()
         """Set once attempts may read."""
         self.failure: SideFailure | None = None
-        """Why it has ended; the run fails with it."""
+        """The reason why the thread has ended; the run fails with it."""
         self.began = monotonic()
         self.bootstrap_s: float | None = None
-        """How long catching up took."""
         self._troubles: dict[Group, _Trouble] = {}
         self._flushed = self._touched = monotonic()
         self.failures: Counter[Group] = Counter()
-        """How often following failed, by group."""
         self._wake = threading.Event()
         self._changed = threading.Condition()
         self._quiet_from = self._quiet = 0
-        """The number of the look that began last, and of the last one that found nothing new."""
+        """The numbers of the latest pass, and of the latest pass that found nothing new."""
         self._waiting = 0
-        """How many wait until everything is written."""
         self._ended = False
 
     def troubles(self) -> dict[Group, str]:
-        """What fails and is tried again, by group; the stores keep what they have meanwhile."""
+        """Group → a failure that is being tried again. Its stores keep their content meanwhile."""
         return {group: trouble.what.text for group, trouble in list(self._troubles.items())}
 
     def run(self) -> None:
-        """Until it is stopped, or fails."""
+        """Catch up and follow, until stopped or failed."""
         try:
             self.began = self._monotonic()  # the restore of other stores came before, and does not count
             self._bootstrap()
@@ -106,11 +103,11 @@ class Filler:
                     self._quiet_from += 1
                     number = self._quiet_from
                 found = self._pass()
-                if found is Followed.NOTHING:
+                if found is FollowResult.NOTHING:
                     with self._changed:
                         self._quiet = number
                         self._changed.notify_all()
-                if found is not Followed.A_PART and not self._waiting:
+                if found is not FollowResult.A_PART and not self._waiting:
                     self._wake.wait(PAUSE_SECONDS)
                 self._flush_if_due()
             self._touch()
@@ -130,17 +127,16 @@ class Filler:
             group.close()
 
     def stop(self) -> None:
-        """Let `run` end soon."""
         self._stop.set()
         self._wake.set()
 
     def await_caught_up(self, timeout_s: float) -> bool:
-        """Wait until everything is caught up, or `run` has ended. Returns whether that came to be in time."""
+        """Wait until everything is caught up, or `run` has ended. Returns False if the time was too short."""
         with self._changed:
             return self._changed.wait_for(lambda: self._ended or self.caught_up.is_set(), timeout_s)
 
     def catch_up(self, timeout_s: float) -> bool:
-        """Wait until everything is written that the streams hold now. Returns whether that came to be in time."""
+        """Wait until all messages that are in the streams now are written. Returns False if the time was too short."""
         with self._changed:
             wanted = self._quiet_from + 1
             self._waiting += 1
@@ -171,7 +167,7 @@ class Filler:
             logger.info("%s: all stores are caught up after %.1f s", self._name, self.bootstrap_s)
 
     def _check(self, group: Group) -> None:
-        """Raises StoppedError, or PenstockTimeoutError once catching up has taken too long."""
+        """Raise StoppedError, or PenstockTimeoutError once catching up has taken too long."""
         if self._stop.is_set():
             raise StoppedError
         timeout_ms = self._settings.timeout_ms
@@ -183,9 +179,8 @@ class Filler:
 
     # Following.
 
-    def _pass(self) -> Followed:
-        """One look at every group."""
-        found = Followed.NOTHING
+    def _pass(self) -> FollowResult:
+        found = FollowResult.NOTHING
         for group in self.groups:
             if self._stop.is_set():
                 break
@@ -194,24 +189,24 @@ class Filler:
                 found = max(found, self._try(group))
         return found
 
-    def _try(self, group: Group) -> Followed:
+    def _try(self, group: Group) -> FollowResult:
         try:
             try:
                 found = group.follow()
             except GoneError as error:
                 group.rebuild(str(error), lambda: self._check(group))
-                found = Followed.A_PART
+                found = FollowResult.A_PART
         except (StoppedError, Interrupted, EngineFailedError):
             raise
         except Exception as error:
             self._failed(group, error)
-            return Followed.NOTHING
+            return FollowResult.NOTHING
         if self._troubles.pop(group, None) is not None:
             logger.warning("side inputs fill store %s again", group.name)
         return found
 
     def _failed(self, group: Group, error: Exception) -> None:
-        """Try again later; or end, once that is what the configuration wants. Raises the error then."""
+        """Schedule another attempt. Raises the error if it counts and the configuration says so."""
         now = self._monotonic()
         self.failures[group] += 1
         trouble = self._troubles.get(group)
@@ -241,15 +236,15 @@ class Filler:
             self._flushed = now
 
     def _touch(self) -> None:
-        """Stores of streams that are silent for long do not become old."""
+        """Note that the stores are up to date, so that those of silent streams do not become too old."""
         for group in self.groups:
             if group not in self._troubles:
                 self._keep(group, group.touch)
         self._touched = self._monotonic()
 
     def _keep(self, group: Group, write: Callable[[], None]) -> None:
-        """Write what a later start continues from. What readers see does not depend on it: a disk that is full delays
-        it until the next time."""
+        """Write the progress that a later start continues from. Readers do not depend on it, so a full disk only
+        delays it."""
         try:
             write()
         except EngineFailedError:
@@ -265,5 +260,5 @@ class Filler:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether it is tried again for a while: a stream that is gone may be about to be created again."""
+    """True if the failure is tried again for a while: a missing stream may be about to be created again."""
     return may_pass(error) or isinstance(error, NotFoundError | PenstockTimeoutError)

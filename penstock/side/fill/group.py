@@ -1,7 +1,7 @@
-"""Filling stores that share partitions: caught up first, then following, and filled again where messages are gone.
+"""Fills stores that share partitions: catches them up, follows, and fills them again if messages are gone.
 
-All stores of a group are at the same offset of a partition whenever somebody takes views of them: a piece of a
-partition is written to all of them under one lock.
+All stores of a group are at the same offset of a partition whenever views of them are taken: a piece of a partition
+is written to all of them under one lock.
 """
 
 from __future__ import annotations
@@ -30,76 +30,69 @@ from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
 GATHER_BYTES = 16 << 20
-"""How much is gathered in memory before it is written as one sorted file. The CPU's caches hold much of it when it
-is sorted and written, which makes a row a fifth cheaper than 64 MB do; less makes too many files."""
+"""Bytes gathered in memory before they are written as one sorted file. Much of it fits into the CPU's caches, which
+makes a row a fifth cheaper than 64 MB do; less makes too many files."""
 READ_AT_ONCE = 4096
-"""Messages that are read at once while a store is caught up."""
+"""Messages read at once while a store is caught up."""
 WRITE_AT_ONCE = 500
-"""Messages whose entries are written at once while attempts read: RocksDB's binding lets no other Python thread run
-meanwhile."""
+"""Messages written at once while attempts read: RocksDB's binding lets no other Python thread run meanwhile."""
 FOLLOW_AT_MOST = 20_000
-"""Messages of a partition that are followed before it is another one's turn."""
+"""Messages of a partition that are followed before the next partition's turn."""
 _CHECK_EVERY = 512
 _RETRY_SECONDS = 0.5
 
 
-class Followed(IntEnum):
-    """What a look at the streams brought."""
+class FollowResult(IntEnum):
+    """The result of a pass."""
 
     NOTHING = 0
     ALL = 1
-    """All that there was has been written."""
+    """Everything new has been written."""
     A_PART = 2
-    """There is more."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was done for one part, since the group was made."""
+    """Counters of one part since its group was made."""
 
     messages: int = 0
-    """Read of its side inputs."""
     flushes: int = 0
     rebuilds: int = 0
-    """How often it was filled again from the beginning."""
 
 
 @dataclass(slots=True)
 class Ends:
-    """Where the partitions of a group begin and end, and which streams they are of, at one look."""
+    """The partitions' offsets and the streams' identities at one moment."""
 
     offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)
     complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
     identities: dict[SystemStream, str | None] = field(default_factory=dict)
 
     def upcoming(self, ssp: SystemStreamPartition) -> int:
-        """The next offset that a partition will assign."""
         return self.offsets[ssp].upcoming
 
 
 class Homes(Protocol):
-    """Where the content of parts is on this host."""
+    """The places of parts on this host."""
 
     def open(self, part: Part, ends: Ends) -> OpenedSide:
-        """What is there, if it can be continued; otherwise an empty place."""
+        """Open the part's content if it can be continued; otherwise an empty place."""
         ...
 
-    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
-        """The same place, empty."""
-        ...
+    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide: ...
 
     def beside(self, part: Part) -> OpenedSide:
-        """An empty place beside the one that is read meanwhile."""
+        """Open an empty place beside the one that is being read."""
         ...
 
     def fingerprint(self, part: Part) -> str:
-        """What makes the content of a part besides the messages."""
+        """Identifies everything but the messages that the part's content is made from."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the groups of a container share."""
+class GroupContext:
+    """The objects that the groups of a container share."""
 
     sources: SideSources
     lock: threading.Lock
@@ -108,37 +101,35 @@ class Surroundings:
     homes: Homes
     entries: Callable[[Part, SideEngine], Entries]
     retire: Callable[[OpenedSide], None]
-    """Called under the lock with what was replaced. Views of it may be open."""
+    """Called under the lock with a replaced store. Views of it may be open."""
 
 
 class Group:
-    """The stores of one group. Filled by one thread; `replicas` is read by others under the lock."""
+    """The stores of one group. Filled by one thread; others read `replicas` under the lock."""
 
-    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: Surroundings) -> None:
-        """`partitions`: how many each stream had when the parts were made."""
+    def __init__(self, parts: Sequence[Part], partitions: Mapping[SystemStream, int], around: GroupContext) -> None:
+        """`partitions`: the streams' numbers of partitions when the parts were made."""
         self.parts = tuple(parts)
         self._partitions = partitions
         self.name = ", ".join(dict.fromkeys(f"`{part.spec.name}`" for part in parts))
-        """Its stores."""
         self.counts = {part: Counts() for part in parts}
         self._around = around
         self._ssps = tuple(dict.fromkeys(ssp for part in parts for ssp in part.ssps))
         self._streams = tuple(dict.fromkeys(ssp.system_stream for ssp in self._ssps))
         self.replicas: Mapping[Part, Replica] = {}
-        """What attempts read; empty until everything is caught up."""
+        """The replicas that attempts read; empty until everything is caught up."""
         self.filling: Mapping[Part, Replica] = {}
-        """What is being caught up."""
         self.began: dict[tuple[Part, SystemStreamPartition], int] = {}
-        """Where that began."""
+        """The offsets at which catching up began."""
         self.ends = Ends()
-        """The ends that it is caught up to, or that were seen last."""
+        """The ends to catch up to, or those that were seen last."""
         self._identities: Mapping[SystemStream, str | None] = {}
-        """Which streams the content is made from that attempts read."""
+        """The identities of the streams that `replicas` were made from."""
 
     # Catching up.
 
     def aim(self, check: Callable[[], None]) -> None:
-        """Take the ends that the streams have now as those that `bootstrap` catches up to. Raises as `bootstrap`."""
+        """Take the streams' present ends as the goal of `bootstrap`. Raises as `bootstrap`."""
         self.ends = self._patiently(self.look, check)
 
     def bootstrap(self, check: Callable[[], None]) -> None:
@@ -186,8 +177,8 @@ class Group:
                 self._around.retire(replica.opened)
 
     def look(self, *, whole: bool = True) -> Ends:
-        """The ends of all partitions now; `whole`: and from where on they have everything. Raises NotFoundError if a
-        stream does not exist, IncompatibleError if it has another number of partitions than before."""
+        """The present ends of all partitions; `whole`: also the offsets from which they are complete. Raises
+        NotFoundError if a stream does not exist, IncompatibleError if its number of partitions has changed."""
         found, sources = Ends(), self._around.sources
         for stream in self._streams:
             found.identities[stream] = sources.identity(stream)
@@ -204,12 +195,11 @@ class Group:
         return found
 
     def _open(self, part: Part) -> Replica:
-        """The part over what is on this host, if that can be continued."""
         opened = self._around.homes.open(part, self.ends)
         return self._over(part, opened, new=not isinstance(opened.decision, Reuse))
 
     def _over(self, part: Part, opened: OpenedSide, *, new: bool) -> Replica:
-        """The part over an engine. A new one is empty, and begins at the oldest messages."""
+        """A replica over an engine. If `new`, the engine is empty, and begins at the oldest messages."""
         ends, positions = self.ends, opened.engine.positions
         if new:
             positions = Positions(
@@ -221,7 +211,7 @@ class Group:
         return Replica(part, opened, self._around.entries(part, opened.engine), positions, new=new)
 
     def _catch_up(self, replicas: dict[Part, Replica], check: Callable[[], None]) -> None:
-        """Read until all of them are at the ends, and make that outlive the process."""
+        """Read until all replicas are at the ends, and make them survive the process."""
         self.filling = replicas
         self.began = {(part, ssp): offset for part, each in replicas.items() for ssp, offset in each.reached.items()}
         try:
@@ -240,7 +230,8 @@ class Group:
         return all(r.reached[ssp] >= self.ends.upcoming(ssp) for r in replicas.values() for ssp in r.part.ssps)
 
     def _changed(self, replicas: dict[Part, Replica], now: Ends) -> bool:
-        """Whether a stream was created again meanwhile: then what was read of it is of no use."""
+        """True if a stream was created again meanwhile: everything read from it is of no use then, and is read
+        again."""
         changed = [stream for stream in self._streams if now.identities[stream] != self.ends.identities[stream]]
         for stream in changed:
             self._take_ends(now, [ssp for ssp in self._ssps if ssp.system_stream == stream])
@@ -250,7 +241,6 @@ class Group:
         return bool(changed)
 
     def _fill(self, replicas: dict[Part, Replica], part: Part, check: Callable[[], None]) -> None:
-        """Read everything of one part."""
         for ssp in part.ssps:
             while (replica := replicas[part]).reached[ssp] < self.ends.upcoming(ssp):
                 check()
@@ -304,7 +294,6 @@ class Group:
             self.counts[part].rebuilds += 1
 
     def _patiently(self, look: Callable[[], Ends], check: Callable[[], None]) -> Ends:
-        """Look, again and again while that fails with what may pass."""
         while True:
             check()
             try:
@@ -316,7 +305,7 @@ class Group:
                 self._around.stop.wait(_RETRY_SECONDS)
 
     def progress(self) -> dict[Part, tuple[int, int]]:
-        """By part, how many messages were read since its catching up began, of how many. Any thread may ask."""
+        """Part → messages read since its catching up began, and of how many. May be called by any thread."""
         found: dict[Part, tuple[int, int]] = {}
         ends, filling, caught_up = dict(self.ends.offsets), self.filling, self.replicas
         for part in self.parts:
@@ -331,7 +320,7 @@ class Group:
         return found
 
     def missing(self) -> str:
-        """What is not caught up, in words: the first store and partition, and how far it is."""
+        """The first store and partition that is not caught up, in words, with its offsets."""
         for part, replica in self.filling.items():
             for ssp in part.ssps:
                 if (reached := replica.reached[ssp]) < (wanted := self.ends.upcoming(ssp)):
@@ -341,8 +330,8 @@ class Group:
 
     # Following.
 
-    def follow(self) -> Followed:
-        """Write what is new, of each partition so much at most as is quickly done. Returns whether there was something.
+    def follow(self) -> FollowResult:
+        """Write new messages, a limited number of each partition.
 
         Raises:
             GoneError: messages are gone that it needs, or a stream was created again: `rebuild` must follow.
@@ -356,9 +345,9 @@ class Group:
                 raise GoneError(f"the stream `{stream}` was deleted and created again")
         self.ends = now
         found = {self._follow(ssp, now.upcoming(ssp), now.identities[ssp.system_stream]) for ssp in self._ssps}
-        return max(found, default=Followed.NOTHING)
+        return max(found, default=FollowResult.NOTHING)
 
-    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> Followed:
+    def _follow(self, ssp: SystemStreamPartition, upcoming: int, identity: str | None) -> FollowResult:
         sources, stop = self._around.sources, self._around.stop
         replicas = [replica for part, replica in self.replicas.items() if ssp in part.ssps]
         start = min(replica.reached[ssp] for replica in replicas)
@@ -366,16 +355,16 @@ class Group:
             raise GoneError(f"`{ssp}` ends at {upcoming}, before what was read of it: it was deleted and created again")
         end = min(upcoming, start + FOLLOW_AT_MOST)
         if start == end:
-            return Followed.NOTHING
+            return FollowResult.NOTHING
         for messages in sources.read(ssp, start, end, WRITE_AT_ONCE):
             if stop.is_set():
-                return Followed.ALL
+                return FollowResult.ALL
             if sources.identity(ssp.system_stream) != identity:
                 raise GoneError(f"the stream `{ssp.system_stream}` was deleted and created again")
             self._write(replicas, ssp, messages, messages[-1][0] + 1)
         if any(replica.reached[ssp] < end for replica in replicas):  # the rest of the range has no messages
             self._write(replicas, ssp, [], end)
-        return Followed.ALL if end == upcoming else Followed.A_PART
+        return FollowResult.ALL if end == upcoming else FollowResult.A_PART
 
     def _write(
         self, replicas: Sequence[Replica], ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int
@@ -399,7 +388,7 @@ class Group:
             raise
 
     def flush(self) -> None:
-        """What was written outlives the process."""
+        """Make everything written survive the process."""
         for part, replica in self.replicas.items():
             self.counts[part].flushes += replica.flush()
 
@@ -409,7 +398,7 @@ class Group:
             replica.write()
 
     def lag(self) -> dict[Part, dict[SystemStreamPartition, int]]:
-        """How far behind the ends each part is that were seen last, in offsets. Any thread may ask."""
+        """Part → partition → offsets behind the ends that were seen last. May be called by any thread."""
         replicas, ends = self.filling or self.replicas, dict(self.ends.offsets)
         return {
             part: {ssp: max(0, ends[ssp].upcoming - replica.reached[ssp]) for ssp in part.ssps if ssp in ends}
@@ -417,7 +406,7 @@ class Group:
         }
 
     def close(self) -> None:
-        """Let go of everything. What was written outlives the process."""
+        """Flush and close all stores."""
         _close(self.replicas)
 
 
@@ -427,7 +416,7 @@ def _drop(replicas: Sequence[Replica]) -> None:
 
 
 def _close(replicas: Mapping[Part, Replica]) -> None:
-    """Close all engines. Errors are logged: what was not written is read again."""
+    """Close all engines. Errors are logged: entries that were not written are read again."""
     for part, replica in replicas.items():
         try:
             replica.opened.close()

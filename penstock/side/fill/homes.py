@@ -1,4 +1,4 @@
-"""Where the side stores of a container are on its host, as what fills them asks for it."""
+"""The places of a container's side stores on its host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from penstock.side.fill.code_text import code_text
 from penstock.side.fill.group import Ends
 from penstock.side.fill.parts import Part
 from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
-from penstock.side.store.reuse import Wanted
+from penstock.side.store.reuse import ReuseTarget
 
 logger = logging.getLogger(__name__)
 
@@ -31,17 +31,16 @@ class SideHomes:
     def __init__(
         self, config: JobConfig, base: Path, container: str, epoch: int, fingerprints: Mapping[str, str]
     ) -> None:
-        """`fingerprints`: of the stores, by name; see `side_fingerprints`."""
+        """`fingerprints`: by store, from `side_fingerprints`."""
         self._config = config
         self._fingerprints = fingerprints
         self._folders = SideFolders(base, epoch, container)
         self._numbers = count(1)
         self.fills: Callable[[Part], Callable[[Path], bool] | None] = lambda _: None
-        """What fills a folder from the backup of a part; none if it has no backup."""
+        """For a part: a callback that fills a folder from its backup; None if it has no backup."""
 
     def open(self, part: Part, ends: Ends) -> OpenedSide:
-        """The part with what is on this host, if that can be continued; otherwise empty."""
-        wanted = Wanted(
+        wanted = ReuseTarget(
             self.fingerprint(part),
             {ssp: ends.offsets[ssp] for ssp in part.ssps},
             {ssp: ends.complete_from[ssp] for ssp in part.ssps},
@@ -58,22 +57,20 @@ class SideHomes:
         )
 
     def is_free(self, part: Part) -> bool:
-        """Whether nobody on this host uses the folder of a task's part."""
+        """True if nobody on this host uses the folder of a task's part."""
         folder = LockedFolder.lock(self._folders.of_task(part.spec.name, part.task or 0))
         if folder is not None:
             folder.release()
         return folder is not None
 
     def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide:
-        """The same place, empty. Nobody reads it."""
         return emptied(self._config.store(part.spec.name), opened)
 
     def beside(self, part: Part) -> OpenedSide:
-        """An empty place beside the one that is read meanwhile."""
         return open_beside(self._config.store(part.spec.name), self._folders, part.task, next(self._numbers))
 
     def remove_others(self, specs: Iterable[StoreSpec], tasks: int) -> None:
-        """Remove what other programs of the job have left on this host. What cannot be removed is logged."""
+        """Remove the folders that other programs of the job have left on this host. Failures are logged."""
         kept = {
             spec.name: spec.side.broadcast
             for spec in specs
@@ -85,19 +82,19 @@ class SideHomes:
             logger.warning("folders of side stores that the job no longer has were not removed: %s", error)
 
     def fingerprint(self, part: Part) -> str:
-        """What makes the content of a part besides the messages. Where a task takes its own keys alone, these depend on
-        the number of tasks."""
+        """Identifies everything but the messages that the part's content is made from. If a task takes only its own
+        keys, that includes the number of tasks."""
         found = self._fingerprints[part.spec.name]
         return f"{found}-of-{part.tasks}" if part.spread else found
 
 
 def discard(opened: OpenedSide) -> None:
-    """Close what is not used again, and remove it."""
+    """Close a store that is not used again, and remove it."""
     replace(opened, outlives=False).close()
 
 
 def side_fingerprints(graph: ApplicationGraph) -> dict[str, str]:
-    """By store that side inputs fill: what makes its content besides the messages, which is serdes and processor."""
+    """Store → fingerprint of its serdes and processor, which make its content from the messages."""
     return {spec.name: _fingerprint(spec, spec.side) for spec in graph.stores if isinstance(spec.side, SideInputs)}
 
 

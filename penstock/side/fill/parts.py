@@ -1,4 +1,4 @@
-"""Which stores of a container are filled from which partitions. Pure."""
+"""The assignment of partitions to the stores of a container. Pure."""
 
 from __future__ import annotations
 
@@ -18,42 +18,37 @@ class Part:
     spec: StoreSpec
     side: SideInputs
     task: int | None
-    """None: every task has everything."""
+    """None: the part has everything, for every task."""
     ssps: tuple[SystemStreamPartition, ...]
     tasks: int = 0
-    """How many tasks the job has."""
     spread: tuple[tuple[SystemStream, int], ...] = ()
-    """The streams that have another number of partitions, with that number: the task takes its own keys alone."""
+    """The streams whose number of partitions is not the number of tasks, with that number: the task takes only its
+    own keys."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
         return f"store `{self.spec.name}`" + ("" if self.task is None else f" of task {self.task}")
 
     def spread_of(self, ssp: SystemStreamPartition) -> int | None:
-        """The number of partitions of a stream of which the task takes its own keys alone; None of another one."""
+        """The number of partitions of a stream that the task takes only its own keys of; None for other streams."""
         return dict(self.spread).get(ssp.system_stream)
 
     def stream_of(self, ssp: SystemStreamPartition) -> SideStream:
-        """The side input that a partition belongs to."""
         return next(each for each in self.side.streams if each.stream == ssp.system_stream)
 
 
 def streams_of(specs: Iterable[StoreSpec]) -> frozenset[SystemStream]:
-    """Every side input of these stores."""
     return frozenset(each.stream for spec in specs if isinstance(spec.side, SideInputs) for each in spec.side.streams)
 
 
 def parts_of(
     specs: Iterable[StoreSpec], tasks: Sequence[int], partitions: Mapping[SystemStream, int], of: int
 ) -> tuple[Part, ...]:
-    """What a container with these tasks fills.
+    """The parts that a container with these tasks fills. Stores without side inputs are left out.
 
     Args:
-        specs: the stores; those without side inputs are left out.
-        tasks: the tasks of the container.
-        partitions: how many partitions each side input has.
-        of: how many tasks the job has.
+        partitions: the number of partitions of each side input.
+        of: the number of the job's tasks.
     """
     found: list[Part] = []
     for spec in specs:
@@ -73,13 +68,13 @@ def parts_of(
 
 
 def partitions_for(task: int, partitions: int, tasks: int) -> range:
-    """The partitions that may hold keys of a task: its own, if there is one for each task."""
+    """The partitions that may hold keys of a task. With as many partitions as tasks, that is its own."""
     common = gcd(partitions, tasks)
     return range(task % common, partitions, common)
 
 
 def groups_of(parts: Sequence[Part]) -> tuple[tuple[Part, ...], ...]:
-    """The parts in groups: those that share a partition, directly or through others, are together. They are filled
+    """Groups of parts: parts that share a partition, directly or through others, are in one group. They are filled
     together, so that no reader ever sees them at different messages of a partition."""
     groups: list[list[Part]] = []
     for part in parts:

@@ -23,7 +23,7 @@ class Replica:
     def __init__(
         self, part: Part, opened: OpenedSide, entries: Entries, positions: Positions, *, new: bool = False
     ) -> None:
-        """`positions` are those of the content; or where it begins, if it is `new` and empty."""
+        """`positions`: those of the content; or its start, if it is `new` and empty."""
         self.part = part
         self.opened = opened
         self.engine = engine = opened.engine
@@ -31,15 +31,15 @@ class Replica:
         self._written = positions
         self._flushed: Positions | None = None if new else positions
         self.reached: dict[SystemStreamPartition, int] = dict(positions.next_offsets)
-        """The next offset of each partition, with the entries that are not written yet."""
+        """The next offset of each partition, counting the entries that are not written yet."""
         self._untouched = set(positions.next_offsets) if new else set()
-        """The partitions of which nothing was read yet, while the engine is filled from empty."""
+        """The partitions that nothing was read from yet, while the engine is filled from empty."""
         self._torn: set[SystemStreamPartition] = set()
         entries.begin(engine, written=False)
 
     def begins_with(self, ssp: SystemStreamPartition) -> bool:
-        """Whether nothing of the partition is in it, so that what is left of a compacted partition is enough. From now
-        on something is."""
+        """True if nothing of the partition was read before: then the messages that compaction has left are enough.
+        False from the next call on."""
         begins = ssp in self._untouched
         self._untouched.discard(ssp)
         if begins:
@@ -47,21 +47,21 @@ class Replica:
         return begins
 
     def is_torn(self, ssp: SystemStreamPartition) -> bool:
-        """Whether what is left of a partition was not read to its end: what was read of it is of no use then."""
+        """True if the compacted rest of a partition was not read to its end: then the messages read from it are of
+        no use."""
         return ssp in self._torn
 
     def has_whole(self, ssp: SystemStreamPartition) -> None:
-        """It was read to its end."""
         self._torn.discard(ssp)
 
     @property
     def pending_bytes(self) -> int:
-        """What the entries take in memory that are not written yet."""
+        """Estimated memory of the entries that are not written yet."""
         return self._entries.size_bytes
 
     def take(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage], reached: int) -> None:
-        """Make entries of the messages behind what it has. `reached` is the next offset after them. Raises
-        MessageFailedError, after which `drop` must follow."""
+        """Make entries from the messages that are new. `reached` is the offset after them. Raises
+        MessageFailedError; then `drop` must follow."""
         own = self.reached[ssp]
         if messages and messages[0][0] < own:
             messages = [message for message in messages if message[0] >= own]
@@ -70,7 +70,6 @@ class Replica:
         self.reached[ssp] = max(own, reached)
 
     def drop(self) -> None:
-        """Give up what is not written."""
         self._entries.begin(self.engine, written=False)
         self.reached = dict(self._written.next_offsets)
 
@@ -82,7 +81,7 @@ class Replica:
         self._have_written(positions)
 
     def load(self, *, complete: bool = False) -> None:
-        """As `write`, for very many. `complete`: it is caught up now, and the content is whole."""
+        """As `write`, for very many. `complete`: the store is caught up now, and its content whole."""
         positions = self._moved()
         if complete:
             positions = replace(positions, complete=True)
@@ -91,7 +90,7 @@ class Replica:
         self._have_written(positions)
 
     def flush(self) -> bool:
-        """What was written outlives the process. Returns whether there was something."""
+        """Make everything written survive the process. Returns False if there was nothing new."""
         if self._flushed == self._written:
             return False
         written = self._written
@@ -102,7 +101,7 @@ class Replica:
 
     @contextmanager
     def _needed(self) -> Iterator[None]:
-        """Damage of the engine's files cannot be passed over: the content has to be made again."""
+        """Treat damage as an engine that failed: it cannot be tried again, because the content has to be made again."""
         try:
             yield
         except CorruptError as error:

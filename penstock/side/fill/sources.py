@@ -1,4 +1,4 @@
-"""The streams of side inputs, as one thread of a container reads them."""
+"""Reads the streams of side inputs, for one thread of a container."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ logger = logging.getLogger(__name__)
 
 
 class GoneError(Exception):
-    """Messages that a store needs are gone: they were compacted or deleted, or the stream was created again. The store
-    has to be filled from the beginning."""
+    """Messages that a store needs are gone: they were compacted or deleted, or the stream was created again. The
+    store has to be filled from the beginning."""
 
 
 class SideSources:
-    """Readers and admins of the systems that side inputs are in, opened when they are needed. Used by one thread."""
+    """The readers and admins of the systems that hold side inputs, opened on demand. Used by one thread."""
 
     def __init__(self, systems: Mapping[str, System]) -> None:
         self._systems = systems
@@ -26,28 +26,28 @@ class SideSources:
         self._readers: dict[str, SystemReader] = {}
 
     def ends(self, stream: SystemStream) -> dict[int, PartitionOffsets]:
-        """The ends of its partitions. Raises NotFoundError if there is no such stream."""
+        """The offsets of its partitions. Raises NotFoundError if there is no such stream."""
         return self._admin(stream).offsets(stream.stream)
 
     def identity(self, stream: SystemStream) -> str | None:
-        """What distinguishes it from an earlier stream of its name; None if its system has nothing of that kind."""
+        """Distinguishes it from an earlier stream of its name; None if the system cannot."""
         return self._admin(stream).stream_identity(stream.stream)
 
     def complete_from(self, stream: SystemStream) -> dict[int, int]:
-        """From where on each partition has every message. Raises NotFoundError if there is no such stream."""
+        """The offset from which each partition has every message. Raises NotFoundError if there is no such stream."""
         return self._admin(stream).complete_from(stream.stream)
 
     def compacts(self, stream: SystemStream) -> bool:
-        """Whether its partitions may have gaps: then the messages that compaction has kept are read."""
+        """True if its partitions may have gaps: then the messages that compaction has left are read."""
         return self._systems[stream.system].compacts_on_request
 
     def read(
         self, ssp: SystemStreamPartition, start: int, end: int, most: int, *, what_is_left: bool = False
     ) -> Iterator[list[RawMessage]]:
-        """The messages of a range, at most so many at once. `what_is_left`: of a compacted partition, what is left.
+        """The messages of a range, at most `most` at once; `what_is_left`: those that compaction has left.
 
         Raises:
-            GoneError: one of the messages is gone; or the partition was compacted while what is left was read.
+            GoneError: one of the messages is gone; or the partition was compacted while it was read.
             RetryableError: the system failed.
         """
         reader = self._readers.get(ssp.system)
@@ -69,7 +69,6 @@ class SideSources:
             raise
 
     def close(self) -> None:
-        """Close all of them. Errors are logged."""
         for name in list(self._readers):
             self._drop(name)
         admins, self._admins = self._admins, {}
@@ -86,7 +85,6 @@ class SideSources:
         return found
 
     def _drop(self, system: str) -> None:
-        """A reader is not used again after an error."""
         reader = self._readers.pop(system, None)
         try:
             if reader is not None:

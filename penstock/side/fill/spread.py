@@ -1,8 +1,8 @@
-"""Which messages of a side input a task takes, where the stream has another number of partitions than there are tasks.
+"""Takes a task's own keys from a side input whose number of partitions is not the number of tasks.
 
 Keys belong to tasks by their hash modulo the number of tasks. A message whose key has the hash h is in partition h
-modulo the number of partitions, so a task needs the partitions that leave the same remainder as the task when they are
-divided by the greatest common divisor of both numbers; of what they hold it takes the keys that belong to it.
+modulo the number of partitions, so a task needs the partitions that leave the same remainder as the task when they
+are divided by the greatest common divisor of both numbers. From them it takes the keys that belong to it.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from penstock.system.partitioner import partitions_of
 
 
 class OwnEntries(Entries):
-    """Entries of the messages that belong to a task."""
+    """Entries of the messages that belong to a task; `inner` makes them."""
 
     def __init__(self, part: Part, inner: Entries) -> None:
-        """`inner` makes the entries."""
         super().__init__()
         self._part = part
         self._inner = inner

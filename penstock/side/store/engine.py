@@ -1,4 +1,4 @@
-"""The content of a side store on a host: the entries, and the positions they are made from."""
+"""The content of a side store on a host: its entries, and the positions that they are made from."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import errno
 import os
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 from penstock.errors import CorruptError, RetryableError, SerdeError
-from penstock.side.store.changed import ChangedKeys
 from penstock.side.store.positions import Positions, decode_positions, encode_positions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
@@ -21,27 +21,57 @@ from penstock.state.engines.snapshot import Snapshot
 from penstock.state.stores.view import SideView
 
 RESERVED = b"\xff" * 16
-"""Keys that begin with this are not the user's."""
+"""Keys with this prefix are not the user's."""
 POSITIONS_KEY = RESERVED + b"positions"
-"""Where the positions are kept."""
+MOST_KEYS = 50_000
 _contents = count(1)
-"""Numbers the engines of this process: what a view of one shows says nothing about another."""
+"""Numbers the engines of this process: the version of one's view says nothing about another's."""
+
+
+class ChangedKeys:
+    """The keys of the latest writes, so that a cache drops only those. Not thread-safe."""
+
+    def __init__(self, most_keys: int = MOST_KEYS) -> None:
+        self.version = 0
+        self._most = most_keys
+        self._writes: deque[Collection[bytes]] = deque()
+        """The keys of the latest writes, the newest at the right."""
+        self._keys = 0
+
+    def add(self, keys: Collection[bytes]) -> None:
+        self.version += 1
+        self._writes.append(keys)
+        self._keys += len(keys)
+        while self._keys > self._most:
+            self._keys -= len(self._writes.popleft())
+
+    def forget(self) -> None:
+        """Count a write of many keys, and forget all keys."""
+        self.version += 1
+        self._writes.clear()
+        self._keys = 0
+
+    def since(self, version: int) -> Iterable[bytes] | None:
+        """The keys written after a version; None if they are no longer known."""
+        missing = self.version - version
+        if missing > len(self._writes):
+            return None
+        return list(chain.from_iterable(list(self._writes)[len(self._writes) - missing :]))
 
 
 class SideEngine:
-    """A store that one thread writes, and that others read through views.
+    """A store that one thread writes and others read through views.
 
-    Entries and positions are written in one step. What is written is still there after this process has died once it
-    was flushed; after a crash without that, the content is what some earlier moment had, entries and positions alike,
-    because RocksDB's memory tables become files as a whole and in order.
+    Entries and positions are written in one step. Flushed content survives the process. After a crash without a
+    flush, entries and positions are both those of some earlier moment, because RocksDB's memory tables become files
+    as a whole and in order.
     """
 
     def __init__(self, engine: RocksDbEngine | MemoryEngine, place: str, damaged: Callable[[], None] | None = None):
-        """Over an engine, which it closes.
+        """Wrap an engine, which `close` closes.
 
         Args:
-            engine: where the content is.
-            place: what errors call it, such as its folder.
+            place: its name in errors, such as its folder.
             damaged: called when its files turn out to be damaged, before that is raised. Any thread may call it.
 
         Raises:
@@ -63,24 +93,24 @@ class SideEngine:
 
     @property
     def positions(self) -> Positions:
-        """What the newest content is made from; `Positions()` if nothing was ever written."""
+        """The positions of the newest content; `Positions()` if nothing was ever written."""
         return self._positions
 
     @property
     def version(self) -> tuple[int, int]:
-        """That of a view that would be taken now."""
+        """The version that a view taken now would have."""
         return self._number, self._changed.version
 
     def write(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
-        """Write entries and positions, all or none as readers and a crash see it.
+        """Write entries and positions. Readers and a crash see all or none of them.
 
         Args:
             entries: new values by key; None deletes. If there are none, only the positions are written.
-            positions: what the content is made from with them.
+            positions: those of the content with the entries.
 
         Raises:
             SerdeError: a key is reserved.
-            PenstockError: the engine cannot write, and what can be done about it; CorruptError if it is damaged.
+            PenstockError: the engine cannot write; says what to do. CorruptError if it is damaged.
         """
         if entries:
             check_key(max(entries))
@@ -88,8 +118,8 @@ class SideEngine:
         self._write(self._engine.apply, entries, positions, tuple(entries))
 
     def load(self, entries: Mapping[bytes, bytes | None], positions: Positions) -> None:
-        """As `write`, for many entries at once: as one sorted file. Caches of what was read before are dropped as a
-        whole. Files are not merged before the positions are complete, or something is written otherwise."""
+        """As `write`, for many entries at once, in one sorted file. Caches of earlier reads are dropped as a whole.
+        Files are not merged until the positions are complete, or `write` is called."""
         if entries:
             check_key(max(entries))
         self._compact(positions.complete)
@@ -135,7 +165,7 @@ class SideEngine:
             yield from snapshot.scan(start, _bounded(end))
 
     def view(self) -> SideView:
-        """The content as it is now, whatever is written later. Release it: it keeps files, or replaced values."""
+        """The present content, whatever is written later. Release the view: it keeps files, or replaced values."""
         with self._lock:
             snapshot = self._engine.snapshot()
             self._open.add(snapshot)
@@ -151,18 +181,18 @@ class SideEngine:
             return self._changed.since(older[1])
 
     def flush(self) -> None:
-        """Make what was written outlive this process."""
+        """Make everything written survive this process."""
         with self._writing():
             self._engine.flush()
 
     def copy_to(self, directory: Path) -> None:
-        """Make a folder, which must not exist, with the content as it is at one moment. Files are linked where the
-        engine has some. Any thread may do that."""
+        """Copy the content of one moment into a new folder, by links where the engine has files. May be called by
+        any thread."""
         with self._writing():
             self._engine.copy_to(directory)
 
     def statistics(self) -> dict[str, int]:
-        """What the engine says of itself; `keys` is about how many entries there are. Any thread may ask."""
+        """The engine's statistics; `keys` is an estimate of the number of entries. May be called by any thread."""
         found = self._engine.statistics()
         return {**found, "keys": max(0, found["keys"] - 1)} if found else found
 
@@ -170,7 +200,7 @@ class SideEngine:
         """Release all views, flush, and let go of the files. Idempotent.
 
         Args:
-            flush: whether what was written is to outlive this process.
+            flush: True if the content is to survive this process.
         """
         if self._closed:
             return
@@ -185,7 +215,7 @@ class SideEngine:
             self._engine.close()
 
     def failed(self, error: Exception) -> Exception:
-        """What to raise for an error of the engine. If its files are damaged, that is noted first."""
+        """The error to raise for an error of the engine. Damage of its files is reported to `damaged` first."""
         if type(error) is Exception:  # how the binding raises what RocksDB says
             if self._closed:
                 return RetryableError(f"the side store in `{self._place}` was closed")
@@ -205,7 +235,7 @@ class SideEngine:
 
 
 class _View(SideView):
-    """A snapshot of the engine without what is reserved."""
+    """A snapshot of the engine without the reserved keys."""
 
     def __init__(self, content: SideEngine, snapshot: Snapshot, version: tuple[int, int]) -> None:
         self._content = content

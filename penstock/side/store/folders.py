@@ -1,4 +1,4 @@
-"""Where side stores are kept on a host, and how one is opened.
+"""The folders of side stores on a host.
 
     <base>/<store>/side-<task>                    of a task
     <base>/<store>/side-all-<number>              of a container, where every task has everything
@@ -26,7 +26,7 @@ from penstock.host.locked_folder import LockedFolder
 from penstock.os_errors import explained
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Decision, Rebuild, Wanted, decide_reuse
+from penstock.side.store.reuse import Decision, Rebuild, ReuseTarget, decide_reuse
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 _BASE_DIR = "job.logged.store.base.dir"
 _WAIT_SECONDS = 3.0
-"""How long an older process of this job may take to let go of a folder."""
+"""Time for an older process of this job to release a folder."""
 _POLL_SECONDS = 0.05
 _PRIVATE = "-private-"
 
@@ -48,20 +48,18 @@ class SideFolders:
     """The folders of a container's side stores."""
 
     base: Path
-    """The folder of the job's stores on this host."""
     epoch: int
     container: str
 
     def of_task(self, store: str, task: int) -> Path:
-        """The folder of a task's part of a store."""
         return self.base / store / f"side-{task}"
 
     def of_all(self, store: str, number: int) -> Path:
-        """A folder of a store that has everything."""
+        """A folder for the whole store, shared by all tasks of a container."""
         return self.base / store / f"side-all-{number}"
 
     def private(self, store: str, task: int | None) -> Path:
-        """A folder that nobody else opens, for this epoch."""
+        """A folder for this epoch that nobody else opens."""
         whose = "all" if task is None else str(task)
         return self.base / store / f"side-{whose}{_PRIVATE}{self.epoch}-{self.container}"
 
@@ -72,19 +70,19 @@ class OpenedSide:
 
     engine: SideEngine
     decision: Decision
-    """Whether it has content to continue from; otherwise it is empty."""
+    """`Reuse` if it has content to continue from; otherwise it is empty."""
     folder: LockedFolder | None
-    """Where it is kept; None in memory."""
+    """None in memory."""
     outlives: bool
-    """Whether the folder is used again after this."""
+    """True if the folder is used again after this."""
 
     def give_up(self) -> None:
-        """Let no later start continue it, however this process ends. It can be read as before."""
+        """Let no later start continue it, however this process ends. It stays readable."""
         if self.folder is not None:
             self.folder.mark_damaged()
 
     def close(self) -> None:
-        """Flush and close the engine, then let go of the folder. Idempotent."""
+        """Flush and close the engine, then release the folder, or remove it. Idempotent."""
         try:
             self.engine.close(flush=self.outlives)
         finally:
@@ -96,7 +94,7 @@ def open_side_engine(
     settings: StoreSettings,
     folders: SideFolders,
     task: int | None,
-    wanted: Wanted,
+    wanted: ReuseTarget,
     *,
     now_ms: int,
     max_age_ms: int,
@@ -106,17 +104,14 @@ def open_side_engine(
     """Open a side store on this host, with its content if that can be continued, otherwise empty.
 
     Args:
-        settings: of the store.
-        folders: of the container.
-        task: whose part it is; None if it has everything.
-        wanted: what it is to be made from.
-        now_ms: the time, in epoch milliseconds.
-        max_age_ms: how long ago its content may have been up to date.
-        wait_s: how long to wait for a process that is ending to let go of a task's folder, in seconds.
-        fill: fills an empty folder with the files of a backup, and says whether it could; None if there is no backup.
+        task: the task of the part; None if it has everything.
+        max_age_ms: content that was up to date longer ago is not continued.
+        wait_s: time for a process that is ending to release a task's folder.
+        fill: fills an empty folder with the files of a backup, and returns False if it could not; None if there is no
+            backup.
 
     Raises:
-        PenstockError: the folder cannot be written, and what to do about it.
+        PenstockError: the folder cannot be written; says what to do.
     """
     if settings.factory == "memory":
         nothing = Rebuild("it is kept in memory", expected=True)
@@ -144,11 +139,7 @@ def open_side_engine(
 
 
 def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
-    """The same place without its content, which nobody reads.
-
-    Raises:
-        PenstockError: the folder cannot be written, and what to do about it.
-    """
+    """Empty a place that nobody reads. Raises PenstockError if the folder cannot be written; says what to do."""
     opened.engine.close(flush=False)
     nothing = Rebuild("it begins again", expected=True)
     if opened.folder is None:
@@ -160,17 +151,13 @@ def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
 
 
 def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None, number: int) -> OpenedSide:
-    """An empty side store beside the one that is in use, for content that replaces it. It is removed when it is closed:
-    the next start fills the store from the beginning.
+    """Open an empty side store beside the one that is in use, for content that replaces it. `close` removes it: the
+    next start fills the store from the beginning. Raises PenstockError if the folder cannot be written; says what to
+    do.
 
     Args:
-        settings: of the store.
-        folders: of the container.
-        task: whose part it is; None if it has everything.
-        number: which one it is of those that this container makes.
-
-    Raises:
-        PenstockError: the folder cannot be written, and what to do about it.
+        task: the task of the part; None if it has everything.
+        number: tells the stores that this container opens so apart.
     """
     nothing = Rebuild("it replaces another one", expected=True)
     if settings.factory == "memory":
@@ -185,12 +172,11 @@ def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None,
 
 
 def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) -> None:
-    """Remove the folders of side stores that the job no longer has, or has otherwise, if nobody uses them.
+    """Remove the folders of side stores that the job no longer has, or has in another form, if nobody uses them.
 
     Args:
-        folders: of any container of the job on this host.
-        stores: the side stores that are kept in folders, and whether each task has everything of it.
-        tasks: how many tasks the job has.
+        stores: store kept in folders → True if each task has everything of it.
+        tasks: the number of the job's tasks.
     """
     for lock in folders.base.glob("*/side-*.lock"):
         path = lock.with_suffix("")
@@ -213,7 +199,7 @@ class _InUseError(Exception):
 
 
 def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -> LockedFolder | None:
-    """The folder that is used again and again, locked; None if somebody has it."""
+    """Lock the folder that is used again and again; None if somebody has it."""
     if task is None:
         return next(filter(None, (LockedFolder.lock(folders.of_all(store, number)) for number in count())))
     path, deadline = folders.of_task(store, task), time.monotonic() + wait_s
@@ -259,7 +245,6 @@ def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: 
 def _open_content(
     settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
-    """What is in the folder, if it can be continued. It is logged if not."""
     why = Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
     if not folder.damaged:
         try:

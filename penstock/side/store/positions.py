@@ -1,7 +1,7 @@
-"""What the content of a side store is made from: up to which offset of each partition, and of which streams.
+"""The origin of a side store's content: how far each partition was read, and from which streams.
 
-It is kept beside the entries, under one reserved key behind all others, as JSON with the number of its format. It is
-written together with the entries, in one step, therefore it never disagrees with them.
+It is JSON with a format number, under one reserved key after all others. It is written in one step with the entries,
+so it never disagrees with them.
 """
 
 from __future__ import annotations
@@ -20,32 +20,25 @@ _FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """How far each partition has been read into the content."""
+    """The offsets that a side store's content was read up to."""
 
     next_offsets: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
-    """The next offset to read, of every partition that fills the store, including those that never had a message."""
+    """Includes the partitions that never had a message."""
     identities: Mapping[SystemStream, str | None] = field(default_factory=dict)
-    """What distinguishes a stream from an earlier one of its name (`SystemAdmin.stream_identity`)."""
+    """Distinguishes a stream from an earlier one of its name (`SystemAdmin.stream_identity`)."""
     fingerprint: str = ""
-    """What else made the content: streams, serdes, processor. Another one means other content."""
+    """The fingerprint of everything else that made the content: streams, serdes, processor."""
     complete: bool = False
-    """Whether the content was caught up once."""
+    """True if the content was caught up once."""
     updated_ms: int = 0
-    """When it was known to be up to date, in epoch milliseconds."""
+    """The latest time at which it was known to be up to date, in epoch milliseconds."""
 
     def moved(self, next_offsets: Mapping[SystemStreamPartition, int], updated_ms: int) -> Positions:
-        """After more was read.
-
-        Args:
-            next_offsets: those that moved; the others stay.
-            updated_ms: when, in epoch milliseconds.
-        """
+        """The positions after more was read. Partitions that are not in `next_offsets` stay."""
         return replace(self, next_offsets={**self.next_offsets, **next_offsets}, updated_ms=updated_ms)
 
 
-class _Written(Struct):
-    """The fields as they are written."""
-
+class _WrittenPositions(Struct):
     format: Count
     next: dict[str, Count]
     identities: dict[str, str | None]
@@ -55,7 +48,6 @@ class _Written(Struct):
 
 
 def encode_positions(positions: Positions) -> bytes:
-    """As bytes."""
     return orjson.dumps(
         {
             "format": _FORMAT,
@@ -69,18 +61,14 @@ def encode_positions(positions: Positions) -> bytes:
 
 
 def decode_positions(data: bytes, place: str) -> Positions:
-    """What `encode_positions` wrote.
-
-    Args:
-        data: the bytes.
-        place: where they were found, for the error.
+    """Decode positions.
 
     Raises:
         CorruptError: they are damaged.
         IncompatibleError: a newer Penstock wrote them.
     """
     what = f"the positions of the side store in `{place}` are damaged"
-    written = decode_format(_Written, data, what, f"the side store in `{place}`", _FORMAT)
+    written = decode_format(_WrittenPositions, data, what, f"the side store in `{place}`", _FORMAT)
     with decoding(what):
         return Positions(
             {SystemStreamPartition.parse(ssp): offset for ssp, offset in written.next.items()},

@@ -1,4 +1,4 @@
-"""Whether the content of a side store that is on a host can be continued."""
+"""Decides if the content of a side store on a host can be continued."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from penstock.system.contract.messages import PartitionOffsets
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a side store is to be made from, and how the streams are now."""
+class ReuseTarget:
+    """The sources of a side store in the present run, and the present state of its streams."""
 
     fingerprint: str
-    """What makes the content besides the streams: serdes and processor."""
+    """The fingerprint of serdes and processor."""
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
-    """The ends of every partition that fills the store."""
     complete_from: Mapping[SystemStreamPartition, int]
-    """From where on each partition has everything (`SystemAdmin.complete_from`)."""
+    """The offset from which each partition has everything (`SystemAdmin.complete_from`)."""
     identities: Mapping[SystemStream, str | None]
-    """What distinguishes each stream from others of its name (`SystemAdmin.stream_identity`)."""
+    """Distinguishes each stream from others of its name (`SystemAdmin.stream_identity`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,23 +34,20 @@ class Rebuild:
     """The content is made again from the beginning of the streams."""
 
     reason: str
-    """Why, as a clause: `it was ...`."""
+    """A clause: `it was ...`."""
     expected: bool = False
-    """Whether nothing is lost by it: there was no content."""
+    """True if nothing is lost by it: there was no content."""
 
 
 Decision: TypeAlias = Reuse | Rebuild
 
 
-def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_ms: int) -> Decision:
-    """Whether content that has these positions is what would be made from the beginning of the streams, but for what
-    follows its positions.
+def decide_reuse(found: Positions | None, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> Decision:
+    """Reuse the content if reading on from its positions makes the same as reading the streams from the beginning.
 
     Args:
         found: the positions of the content; None if there is none.
-        wanted: what the store is to be made from.
-        now_ms: the time, in epoch milliseconds.
-        max_age_ms: how long ago the content may have been up to date.
+        max_age_ms: content that was up to date longer ago is not continued.
     """
     if found is None or not found.next_offsets:
         return Rebuild("nothing was kept yet", expected=True)
@@ -64,13 +60,13 @@ def decide_reuse(found: Positions | None, wanted: Wanted, now_ms: int, max_age_m
     return Reuse() if reason is None else Rebuild(reason)
 
 
-def _other_making(found: Positions, wanted: Wanted) -> str | None:
+def _other_making(found: Positions, wanted: ReuseTarget) -> str | None:
     if found.fingerprint == wanted.fingerprint:
         return None
     return "it was made by another processor or with other serdes"
 
 
-def _other_streams(found: Positions, wanted: Wanted) -> str | None:
+def _other_streams(found: Positions, wanted: ReuseTarget) -> str | None:
     if gone := sorted(set(found.next_offsets) - set(wanted.ends)):
         return f"it was made from `{gone[0]}` as well, which is no longer a side input"
     if new := sorted(set(wanted.ends) - set(found.next_offsets)):
@@ -87,7 +83,7 @@ def _too_old(found: Positions, now_ms: int, max_age_ms: int) -> str | None:
     return f"it was brought up to date {age_ms // 1000} s ago, which is more than side.inputs.max.age.ms={max_age_ms}"
 
 
-def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: Wanted) -> str | None:
+def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: ReuseTarget) -> str | None:
     following, upcoming, complete_from = found.next_offsets[ssp], wanted.ends[ssp].upcoming, wanted.complete_from[ssp]
     if following > upcoming:
         return f"it was read up to offset {following} of `{ssp}`, which now ends at {upcoming}"

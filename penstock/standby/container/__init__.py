@@ -1,1 +1,1 @@
-"""The container's part of standbys."""
+"""The container's part of standbys: a service that keeps the copies up to date."""

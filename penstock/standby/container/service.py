@@ -1,4 +1,4 @@
-"""The standbys of a container: stores of other containers' tasks, brought from checkpoint to checkpoint."""
+"""The standbys of a container: copies of other containers' stores that follow the checkpoints."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import RetryableError
 from penstock.standby.copies import StandbyPlace, remove_of_the_dead
-from penstock.standby.copy import Wanted
+from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.restore import restore_order
 from penstock.wire.protocol import Follow, StandbyState
@@ -51,7 +51,7 @@ class Standbys:
         self._warned: dict[StandbyPlace, float] = {}
 
     def start(self) -> None:
-        """Remove what processes have left here that died, also if there are no standbys any more."""
+        """Remove the copies of dead processes, even if there are no standbys any more."""
         remove_of_the_dead(self._resources.folders.base)
 
     def follow(self, request: Follow) -> None:
@@ -67,7 +67,7 @@ class Standbys:
                 self._thread.start()
 
     def states(self) -> list[StandbyState]:
-        """How far they are. Called by any thread."""
+        """The state of each standby. May be called by any thread."""
         follow, doing, failures = self._follow, self._doing, dict(self._failures)
         if follow is None:
             return []
@@ -96,7 +96,7 @@ class Standbys:
         """Nothing to do: the process ends with its copies."""
 
     def stop(self) -> None:
-        """Stop and join. A copy that was on its way stays of use."""
+        """Stop and join. A copy whose step was cut short can still be used."""
         with self._changed:
             self._stopping.set()
             self._changed.notify_all()
@@ -104,7 +104,6 @@ class Standbys:
             self._thread.join()
 
     def status(self) -> str:
-        """What it does."""
         doing = self._doing
         return "" if doing is None else f"{doing[0]}: {doing[1]}"
 
@@ -132,13 +131,12 @@ class Standbys:
         return self._follow is not done or any(f.again_at <= time.monotonic() for f in self._failures.values())
 
     def _pause(self) -> float | None:
-        """Until the next failure is tried again; None if there is none."""
         if not self._failures:
             return None
         return max(0.0, min(failure.again_at for failure in self._failures.values()) - time.monotonic())
 
     def _bring_all(self, follow: Follow) -> None:
-        """Every store to the checkpoint; left when a newer one is there."""
+        """Bring every store to the checkpoint. Returns early when a newer checkpoint arrives."""
         checkpoint_id = CheckpointId.parse(follow.checkpoint_id)
         wanted = {
             place: backends
@@ -155,9 +153,9 @@ class Standbys:
                 continue
             factories = self._resources.package.config.store(place.store).restore_factories
             order = restore_order(place.store, factories, backends)
-            self._bring(place, Wanted.of(checkpoint_id, place.store, order, backends))
+            self._bring(place, StandbyTarget.of(checkpoint_id, place.store, order, backends))
 
-    def _bring(self, place: StandbyPlace, wanted: Wanted) -> None:
+    def _bring(self, place: StandbyPlace, wanted: StandbyTarget) -> None:
         held = self._copies.checkpoint_of(place)
         metrics = self._resources.standby_metrics.of_task(place.task)
         folders = self._resources.folders
@@ -188,7 +186,7 @@ class Standbys:
         return self._resources.standby_context(backend, place.task, place.store)
 
     def _failed(self, place: StandbyPlace, error: BaseException) -> None:
-        """Note it, and say so, but not each time. The run needs no standby to go on."""
+        """Schedule another attempt, and log at most one failure a minute. The run needs no standby to go on."""
         now, before = time.monotonic(), self._failures.get(place)
         pause_s = _FIRST_PAUSE_S if before is None else min(2 * before.pause_s, _LONGEST_PAUSE_S)
         self._failures = {**self._failures, place: _Failure(str(error), now + pause_s, pause_s)}
@@ -199,5 +197,4 @@ class Standbys:
 
 
 def _places(task: int, backends: Mapping[str, Mapping[str, str]], stores: Collection[str]) -> list[StandbyPlace]:
-    """The stores of a task that the checkpoint has."""
     return [StandbyPlace(task, store) for store in stores if any(store in own for own in backends.values())]

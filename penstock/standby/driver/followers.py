@@ -1,4 +1,4 @@
-"""Standbys as the driver sees them."""
+"""The driver's view of standbys, and its requests to them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 def ready_standbys(states: Mapping[str, Sequence[StandbyState]]) -> dict[int, set[str]]:
-    """By task, the containers that have a copy of all of its stores."""
+    """Task → the containers that have a copy of all of its stores."""
     ready: dict[int, set[str]] = defaultdict(set)
     for container, own in states.items():
         for state in own:
@@ -26,7 +26,6 @@ def ready_standbys(states: Mapping[str, Sequence[StandbyState]]) -> dict[int, se
 
 
 def standby_facts(states: Mapping[str, Sequence[StandbyState]]) -> tuple[StandbyFacts, ...]:
-    """All of them, by task, to be shown."""
     found = [
         StandbyFacts(state.task, container, state.checkpoint_id, state.behind_ms, state.doing)
         for container, own in states.items()
@@ -36,7 +35,7 @@ def standby_facts(states: Mapping[str, Sequence[StandbyState]]) -> tuple[Standby
 
 
 def moved_to(before: Assignment, after: Assignment, in_the_end: Assignment) -> list[str]:
-    """The containers that tasks would move to, in words; none before all that are to move can.
+    """The containers that tasks would move to, in words; empty until all tasks that are to move can.
 
     Args:
         after: the assignment with the standbys that are ready.
@@ -49,8 +48,8 @@ def moved_to(before: Assignment, after: Assignment, in_the_end: Assignment) -> l
 
 
 def follow(fleet: Fleet, epoch: int, checkpoint_id: str, markers: Markers) -> None:
-    """Have the standbys follow a checkpoint that is in the log. They answer at once, and go on in the background; if
-    the call fails, the next checkpoint tells them."""
+    """Ask the standbys to follow a checkpoint that is in the log. They answer at once, and go on in the background.
+    If the call fails, the next checkpoint tells them."""
     try:
         fleet.ask(FOLLOW, epoch, Follow(checkpoint_id, markers))
     except Exception as error:

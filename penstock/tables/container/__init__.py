@@ -1,1 +1,1 @@
-"""The container's part of pushed tables: versions are loaded, and read by attempts."""
+"""The container's part of pushed tables: loads versions, and gives attempts views of them."""

@@ -44,7 +44,6 @@ class TableFolder:
 
     @property
     def database(self) -> Path:
-        """Where the engine's files are."""
         return self.path / DATABASE
 
     def close(self) -> None:
@@ -58,11 +57,10 @@ class TableFolders:
     """The folders of one table. Thread-safe. All methods but `clean` raise OSError if the disk refuses."""
 
     def __init__(self, base: Path) -> None:
-        """`base` is the table's folder on this host."""
         self.base = base
 
     def take(self, version: int, unit: str, checksum: str) -> TableFolder | None:
-        """A version that was loaded before; None if there is none.
+        """Use a version that was loaded before; None if there is none.
 
         Args:
             unit: the task, or `all`.
@@ -77,7 +75,7 @@ class TableFolders:
         return None
 
     def make(self) -> TableFolder:
-        """A new folder, which nobody else looks at."""
+        """Make a folder that nobody else looks at."""
         self.base.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES):
             path = self.base / f"making-{uuid.uuid4().hex}"
@@ -88,8 +86,8 @@ class TableFolders:
         raise RetryableError(f"the folders in `{self.base}` vanish while they are made")
 
     def publish(self, made: TableFolder, version: int, unit: str, checksum: str) -> TableFolder:
-        """A folder that was made is complete: from now on `take` finds it. Returns it under its new name, or the one
-        that another process has published meanwhile."""
+        """Publish a complete folder: from now on `take` finds it. Returns it under its new name, or the one that
+        another process has published meanwhile."""
         (made.path / _COMPLETE).write_bytes(orjson.dumps({"format": 1, "checksum": checksum}))
         target = self._loaded(version, unit)
         for _ in range(_TRIES):
@@ -111,19 +109,19 @@ class TableFolders:
         raise RetryableError(f"another program keeps replacing `{target}`: find it and stop it")
 
     def drop(self, folder: TableFolder) -> None:
-        """Stop using a folder, which nobody takes any more: it is damaged, or was not completed. Never raises."""
+        """Stop using a folder, and remove it: it is damaged, or was not completed. Never raises."""
         self.set_aside(folder)
         folder.close()
         self._remove(folder.path)
 
     def set_aside(self, folder: TableFolder) -> None:
-        """Its files are damaged: nobody takes it any more, while this process may go on reading it. Never raises."""
+        """Hide a damaged folder from others. This process may go on reading it. Never raises."""
         with suppress(OSError):
             folder.path = self._move_away(folder.path) or folder.path
 
     @contextmanager
     def loading(self, unit: str, cancelled: threading.Event) -> Iterator[None]:
-        """While one process of the host loads something for this unit, the others wait, and find it afterwards.
+        """Let one process of the host at a time load a unit. The others wait, and find the folder afterwards.
 
         Raises RetryableError once it is cancelled.
         """
@@ -138,8 +136,8 @@ class TableFolders:
             os.close(lock)
 
     def clean(self, keep: Collection[int], newest: int) -> None:
-        """Remove what nobody uses: versions that are neither to be kept nor among the newest ones, and what processes
-        left that have died. Never raises: what cannot be removed now goes another time."""
+        """Remove unused folders: versions that are neither in `keep` nor among the newest, and the leftovers of dead
+        processes. Never raises: the next call tries again."""
         try:
             found = sorted(self.base.iterdir())
         except OSError:
@@ -154,12 +152,12 @@ class TableFolders:
         return self.base / f"table-{version}-{unit}"
 
     def _use(self, path: Path) -> TableFolder | None:
-        """The folder with a shared lock; None if it is not there or is being removed."""
+        """The folder with a shared lock; None if it is missing or being removed."""
         lock = _lock_on(path, fcntl.LOCK_SH)
         return None if lock is None else TableFolder(path, lock)
 
     def _move_away(self, path: Path) -> Path | None:
-        """Rename it, so that nobody takes it any more, whoever reads it."""
+        """Rename a folder, even while others read it, so that nobody takes it any more."""
         dropped = self.base / f"dropped-{uuid.uuid4().hex}"
         try:
             path.rename(dropped)
@@ -197,7 +195,7 @@ def _checksum_in(path: Path) -> str | None:
 
 
 def _lock_on(path: Path, kind: int) -> int | None:
-    """A lock on the folder that is there under this path; None if there is none, or others hold locks against it."""
+    """Lock the folder that is under this path now; None if there is none, or others' locks forbid it."""
     try:
         lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Loading one version of a pushed table into a container, in the background."""
+"""Loads one version of a pushed table into a container, in the background."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DOWNLOAD = Retry(pause_s=0.2, tries=4)
 
 @dataclass(frozen=True, slots=True)
 class LoadingPlace:
-    """What the loads of one table share."""
+    """The resources that the loads of one table share."""
 
     settings: StoreSettings
     folders: TableFolders
@@ -44,7 +44,7 @@ class LoadingPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class _LoadedUnit:
     folder: TableFolder
     engine: Engine
 
@@ -69,18 +69,16 @@ class TableLoad:
         self._place = place
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._opened: dict[str, _Opened] = {}
+        self._opened: dict[str, _LoadedUnit] = {}
         self._done_bytes = 0
         self._total_bytes = sum(file.size_bytes for unit in units for file in self._files(unit))
         self._failure: str | None = None
 
     def begin(self) -> None:
-        """Load every unit on the pool."""
         for unit in self.units:
             self._submit(partial(self._load, unit))
 
     def progress(self) -> TableProgress:
-        """How far it is."""
         with self._lock:
             loaded = self._failure is None and len(self._opened) == len(self.units)
             return TableProgress(
@@ -93,12 +91,11 @@ class TableLoad:
             )
 
     def engine(self, unit: str) -> Engine | None:
-        """What was loaded for a unit; None if that has not happened."""
         opened = self._opened.get(unit)
         return None if opened is None else opened.engine
 
     def damaged(self, unit: str) -> None:
-        """The unit's files cannot be read. The next process that opens them loads them again."""
+        """Note that the unit's files cannot be read. The next process that opens them loads them again."""
         with self._lock:
             opened = None if self._stopped.is_set() else self._opened.get(unit)
         if opened is not None:
@@ -106,7 +103,7 @@ class TableLoad:
             self._place.folders.set_aside(opened.folder)
 
     def close(self) -> None:
-        """Stop loading, and close what was loaded, in the background. Idempotent."""
+        """Stop loading, and close the engines, in the background. Idempotent."""
         with self._lock:
             self._stopped.set()
             opened, self._opened = self._opened, {}
@@ -117,7 +114,7 @@ class TableLoad:
         return f"version {self.manifest.version} of table `{self.manifest.table}`"
 
     def _submit(self, work: Callable[[], None]) -> None:
-        """On the pool; here, once that is closed."""
+        """Run on the pool; or here, once the pool is closed."""
         try:
             self._place.units.submit(work)
         except RuntimeError:
@@ -151,7 +148,7 @@ class TableLoad:
         if self._stopped.is_set():
             raise RetryableError(f"the loading of {self} was cancelled")
 
-    def _open(self, unit: str) -> _Opened:
+    def _open(self, unit: str) -> _LoadedUnit:
         self._check()
         with explained(f"{self} cannot be loaded into `{self._place.folders.base}`", "job.logged.store.base.dir"):
             opened = self._reopen(unit)
@@ -160,8 +157,7 @@ class TableLoad:
                     opened = self._reopen(unit) or self._fetch(unit)
         return opened
 
-    def _reopen(self, unit: str) -> _Opened | None:
-        """From a folder that was loaded before, perhaps by another process."""
+    def _reopen(self, unit: str) -> _LoadedUnit | None:
         folder = self._place.folders.take(self.manifest.version, unit, self._checksum)
         if folder is None:
             return None
@@ -177,8 +173,7 @@ class TableLoad:
         self._add(sum(file.size_bytes for file in self._files(unit)))
         return opened
 
-    def _fetch(self, unit: str) -> _Opened:
-        """Download, check and ingest its files, and make that known under the folder's name."""
+    def _fetch(self, unit: str) -> _LoadedUnit:
         folders, settings = self._place.folders, self._place.settings
         folder = folders.make()
         try:
@@ -198,9 +193,9 @@ class TableLoad:
             folders.drop(folder)
             raise
 
-    def _opened_in(self, folder: TableFolder, unit: str) -> _Opened:
+    def _opened_in(self, folder: TableFolder, unit: str) -> _LoadedUnit:
         rows = sum(file.rows for file in self._files(unit))
-        return _Opened(folder, open_table(self._place.settings, folder.database, rows, self._check))
+        return _LoadedUnit(folder, open_table(self._place.settings, folder.database, rows, self._check))
 
     def _download(self, file: TableFile, path: Path) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The pushed tables of a container in one epoch: which versions it has loaded, and views of them."""
+"""The pushed tables of a container in one epoch: its loaded versions, and views of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from penstock.wire.protocol import LoadTable, TableProgress
 _UNITS = 4
 _TRANSFERS = 4
 _KEPT_ON_HOST = 2
-"""So many of the newest versions stay on the host, for a rollback and for the next start."""
+"""The number of newest versions that stay on the host, for a rollback and for the next start."""
 
 
 class PushedTables:
     """A service, and `SideStores` for pushed tables. Thread-safe.
 
-    Of each table it has the version that the running batch reads, and the one that the driver asked for last.
+    It has two versions of each table: the one that the running batch reads, and the one that the driver asked for last.
     """
 
     name = "pushed tables"
@@ -48,19 +48,19 @@ class PushedTables:
         self._places = {table: self._place(table) for table in self._broadcast}
         self._loads: dict[str, dict[int, TableLoad]] = {table: {} for table in self._broadcast}
         self._asked: dict[str, int] = {}
-        """By table, the version that the driver asked for last."""
+        """Table → the version that the driver asked for last."""
         self._in_use: dict[str, int | None] = {}
-        """By table, the version that the next batches read, as far as that is known."""
+        """Table → the version that the next batches read, as far as it is known."""
         self._batch = NO_BATCH
         self._stopped = False
 
     def start(self) -> None:
-        """Remove what processes have left here that died."""
+        """Remove the leftovers of dead processes."""
         if self._places:
             self._units.submit(self._clean)
 
     def load(self, request: LoadTable) -> None:
-        """Load a version, or do nothing if that has begun and not failed. Answers at once."""
+        """Load a version, unless that has begun and not failed. Returns at once."""
         manifest = TableManifest.decode(request.manifest, f"the manifest of table {request.table}")
         table, version = request.table, manifest.version
         with self._lock:
@@ -74,12 +74,12 @@ class PushedTables:
             self._drop_unused(table)
 
     def progress(self) -> list[TableProgress]:
-        """How far the version of each table is that was asked for last."""
+        """The progress of the versions that were asked for last."""
         with self._lock:
             return [self._loads[table][version].progress() for table, version in self._asked.items()]
 
     def start_run(self, batch: Batch) -> None:
-        """A run of a batch begins, after all attempts of earlier ones: versions that it does not read are closed."""
+        """Begin a run of a batch, after all attempts of earlier ones: close the versions that it does not read."""
         with self._lock:
             changed = batch.tables != self._batch.tables
             self._batch = batch
@@ -95,21 +95,19 @@ class PushedTables:
         return {table: self._view(table, batch.tables.get(table), task) for table in self._loads}
 
     def newest(self, table: str, task: int) -> SideView:
-        """The version that was asked for last, as a task sees it. For reading, once it is loaded."""
+        """A task's view of the version that was asked for last. For reading, once it is loaded."""
         return self._view(table, self._asked.get(table), task)
 
     def release(self, task: int, batch: int) -> None:
-        """Nothing to release: what a batch does not read is closed when it begins."""
+        """Nothing to release: the next batch closes versions that it does not read."""
 
     def metrics(self) -> Snapshot:
-        """What was downloaded."""
         return self._metrics.snapshot()
 
     def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: a version that is not loaded yet is loaded by the next start."""
+        """Nothing to do: the next start loads a version that is not loaded yet."""
 
     def stop(self) -> None:
-        """Give up what is loading, and close everything."""
         with self._lock:
             self._stopped = True
             for loads in self._loads.values():
@@ -121,7 +119,6 @@ class PushedTables:
         self._transfers.shutdown()
 
     def status(self) -> str:
-        """What is loading."""
         found = [each for each in self.progress() if each.state == "loading"]
         return ", ".join(f"loads version {each.version} of table `{each.table}`" for each in found)
 
@@ -156,7 +153,8 @@ class PushedTables:
         return TableView(engine, table, version, lambda: load.damaged(unit))
 
     def _drop_unused(self, table: str) -> None:
-        """Under the lock: close what neither the running batch nor the next ones read, nor the driver has asked for."""
+        """Close the versions that neither the running batch nor the next ones read, and that the driver has not
+        asked for. Called under the lock."""
         loads = self._loads[table]
         for version in loads.keys() - {self._batch.tables.get(table), self._in_use.get(table), self._asked.get(table)}:
             loads.pop(version).close()

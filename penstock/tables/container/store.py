@@ -15,7 +15,7 @@ from penstock.state.records import Changes
 from penstock.state.stores.view import SideView
 
 _PIECE = 20_000
-"""So many entries are freed before other threads have their turn."""
+"""The number of entries freed before other threads have their turn."""
 
 
 def new_database(settings: StoreSettings, directory: Path) -> RocksDbEngine:
@@ -24,8 +24,7 @@ def new_database(settings: StoreSettings, directory: Path) -> RocksDbEngine:
 
 
 def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Callable[[], None]) -> Engine:
-    """The engine of a loaded version, which is only read: RocksDB over its files, or a map in memory, as the store is
-    configured.
+    """The read-only engine of a loaded version: RocksDB over its files, or a map in memory, as configured.
 
     Args:
         rows: how many entries it must have.
@@ -58,7 +57,8 @@ def _rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool) -> Ro
 
 
 class MemoryTable(Engine):
-    """Entries in memory that never change: sorted lists, because no other thread runs while a large map grows."""
+    """Entries in memory that never change. They are in sorted lists, because no other thread runs while a large map
+    grows."""
 
     def __init__(self, entries: Iterable[tuple[bytes, bytes]], go_on: Callable[[], None] = lambda: None) -> None:
         """`entries` in the order of their keys; `go_on` is called now and then, and may raise."""
@@ -91,7 +91,7 @@ class MemoryTable(Engine):
         return {"keys": len(self._keys)}
 
     def close(self) -> None:
-        """Free it bit by bit: no other thread runs while Python frees a long list."""
+        """Free the entries piece by piece: no other thread runs while Python frees a long list."""
         keys, self._keys = self._keys, []
         values, self._values = self._values, []
         while keys:
@@ -100,7 +100,7 @@ class MemoryTable(Engine):
 
 
 class TableView(SideView):
-    """A version of a table, as one run of a batch sees it."""
+    """One version of a table, for one run of a batch."""
 
     def __init__(self, engine: Engine, table: str, version: int, on_damage: Callable[[], None]) -> None:
         """`on_damage` is called when the engine fails."""

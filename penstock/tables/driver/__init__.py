@@ -1,1 +1,1 @@
-"""The driver's part of pushed tables: builds of versions, and which version a batch reads."""
+"""The driver's part of pushed tables: builds versions, and chooses the version that a batch reads."""

@@ -1,4 +1,4 @@
-"""One pushed table of a run: from its source to a published version."""
+"""One pushed table of a run, from its source to a published version."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.notes import Refusal, TableNote
 from penstock.tables.versions.registry import TableRegistry, build_name
-from penstock.tables.versions.sources import Place, SourceVersion, TableRefusedError, find_place, read_version
+from penstock.tables.versions.sources import SourceVersion, TableRefusedError, VersionPlace, find_place, read_version
 from penstock.wire.ports import PublishedVersion
 
 logger = logging.getLogger(__name__)
 _TRIES = 3
-"""How often a version is built before a failure that may pass counts as its fault."""
+"""Builds of a version before a failure that may pass counts as the version's fault."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class TableBuild:
     spec: StoreSpec
     tasks: int
     epoch: int
-    """That of the run's first claim, which is higher than those of all runs before."""
+    """The epoch of the run's first claim, which is higher than those of all runs before."""
     registry: TableRegistry
     refusal: TableNote[Refusal]
     builder: TableBuilder
@@ -41,26 +41,25 @@ class TableBuild:
     needed: Callable[[str], Collection[int]]
     """The versions of a table that containers read or load."""
     check_owner: Callable[[], None]
-    """Looks into the log; raises FencedError if another driver has the job."""
+    """Reads the log; raises FencedError if another driver has the job."""
     report: Callable[[str, PublishedVersion], None]
-    """Called whenever it is known what batches should read."""
+    """Called with the version that batches should read, whenever it is decided."""
     clock: Clock
-    _built_from: Place | None = None
-    """Where the newest version of the table came from: as long as nothing newer is there, there is nothing to do."""
+    _built_from: VersionPlace | None = None
+    """The place of the newest version: nothing is to be done until the source has a newer one."""
     _refused: str = ""
     """The version of the source that was refused."""
     _note: str = ""
     _failed: dict[str, int] = field(default_factory=dict)
-    """How often the build of a version failed with what may pass; of one version at a time."""
+    """Version of the source → builds that failed with an error that may pass. Has at most one entry."""
     _collects: bool = True
 
     @property
     def name(self) -> str:
-        """The name of the table."""
         return self.spec.name
 
     def look(self) -> None:
-        """Say which version to use; build the source's newest one, if that is another.
+        """Report the version to use, then build the source's newest version, if it is another.
 
         Raises:
             RetryableError: a store failed; the next look tries again.
@@ -87,11 +86,8 @@ class TableBuild:
         return choice
 
     def _new_source(self, choice: Choice) -> SourceVersion | None:
-        """The version to build; None if there is nothing new.
-
-        Raises:
-            TableRefusedError: what is there is no version.
-        """
+        """The version to build; None if there is nothing new. Raises TableRefusedError if the source is not a
+        complete version."""
         side = pushed_table(self.spec)
         place = find_place(self.builder, side)
         if place is None:
@@ -114,17 +110,14 @@ class TableBuild:
         return None if source.version == self._refused else source
 
     def _newest(self) -> TableManifest | None:
-        """The newest version that this job could use, whatever is pinned."""
+        """The newest version that this job could use, whether pinned or not."""
         wanted = fingerprint_of(self.spec, self.tasks)
         fitting = [each for each in self.registry.versions().manifests if each.fingerprint == wanted]
         return fitting[-1] if fitting else None
 
     def _build(self, source: SourceVersion, *, alone: bool) -> TableManifest | None:
-        """Build and publish; None if another version is the newest one meanwhile.
-
-        Raises:
-            TableRefusedError: the version is refused before it is built, or was built and is no good.
-        """
+        """Build and publish. Returns None if the version was refused, the source has changed meanwhile, or the next
+        look tries again."""
         build, began = build_name(self.epoch, secrets.token_hex(4)), self.clock.monotonic()
         logger.info("table `%s`: %s of `%s` is being built", self.name, source.version, source.url)
         published = None
@@ -157,7 +150,7 @@ class TableBuild:
         return published
 
     def _changed(self, source: SourceVersion) -> bool:
-        """Whether the newest version is not the one that was read: its files changed, or a later one came."""
+        """True if the source has changed since it was read, or a later version came."""
         if source.delta_version is not None:  # its versions never change
             return False
         side = pushed_table(self.spec)
@@ -193,7 +186,6 @@ class TableBuild:
         return published
 
     def _count_failure(self, source: SourceVersion, error: RetryableError) -> None:
-        """What may pass is tried again, a few times."""
         tries = self._failed.get(source.version, 0) + 1
         self._failed = {source.version: tries}
         if tries == _TRIES:
@@ -202,7 +194,7 @@ class TableBuild:
             logger.warning("table `%s`: %s was not built, and is tried again: %s", self.name, source.version, error)
 
     def _refuse(self, key: str, reason: str, choice: Choice) -> None:
-        """Say it once, loudly. Nothing changes for batches."""
+        """Log and show a refusal, once. The version that batches read stays."""
         version = "" if key == reason else f"{key} of "
         text = (
             f"{version}`{pushed_table(self.spec).path}` is refused: {reason}. It is not tried again until the source "
@@ -216,7 +208,6 @@ class TableBuild:
             self.refusal.write(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
 
     def _say(self, text: str, choice: Choice, *, error: bool = False) -> None:
-        """Log a note, once, and show it."""
         if text != self._note:
             used = (
                 "it has no version yet, and the first batch waits for one"
@@ -228,7 +219,7 @@ class TableBuild:
         self._choose()
 
     def _retain(self) -> None:
-        """Delete versions that nobody needs. What fails is done after the next build."""
+        """Delete versions that nobody needs. The next build tries again after a failure."""
         try:
             self.registry.retain(self.retained, self.needed(self.name), self.check_owner)
         except FencedError:

@@ -23,7 +23,7 @@ NOT_LOOKED = PublishedVersion(None, note="its source is looked at for the first 
 
 
 class TableBuilds:
-    """Says which version of each table batches should read, as of the last look, and keeps versions coming.
+    """Knows the version of each table that batches should read, as of the last look, and builds new versions.
 
     `published` may be called by any thread, and never waits. Looks are made by one thread: the one that `start` makes,
     or the caller's.
@@ -37,14 +37,7 @@ class TableBuilds:
         needed: Callable[[str], Collection[int]] = lambda _: (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """
-        Args:
-            job: the job.
-            log: says whether another driver has the job.
-            builder: reads sources, and builds files.
-            needed: by table, the versions that containers read or load. Called by the thread that looks.
-            clock: measures and waits.
-        """
+        """`needed`: table → the versions that containers read or load. Called by the thread that looks."""
         self.needed = needed
         self._builder = builder
         self._clock = clock
@@ -73,7 +66,6 @@ class TableBuilds:
         self._thread = threading.Thread(target=self._run, name="penstock-tables", daemon=True)
 
     def published(self, table: str) -> PublishedVersion:
-        """See `PublishedTables`."""
         with self._lock:
             return self._published.get(table, NOT_LOOKED)
 
@@ -84,8 +76,8 @@ class TableBuilds:
             self._thread.start()
 
     def close(self) -> None:
-        """Look no more, and break off the build that is under way. Idempotent. What a build left is collected by the
-        next run."""
+        """Stop looking, and cancel the build that is under way. Idempotent. The next run collects the remains of a
+        build."""
         self._closing.set()
         deadline = self._clock.monotonic() + _JOIN_SECONDS
         while self._thread.is_alive() and self._clock.monotonic() < deadline:
@@ -123,7 +115,6 @@ class TableBuilds:
             self._clock.wait(self._closing, self._poll_s)
 
     def _failed(self, table: str, text: str) -> None:
-        """Log it once, and show it if there is nothing better to show."""
         if self._closing.is_set():
             return
         if self._failures.get(table) != text:

@@ -1,4 +1,4 @@
-"""The pushed tables of a run: which version each batch reads, and the loading of others beside the batches."""
+"""The pushed tables of a run: the version that each batch reads, and the loading of others beside the batches."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.progress import ProgressBoard, TableStatus
 from penstock.errors import ContainerLostError, PenstockTimeoutError
-from penstock.tables.driver.swap import LoadState, SwapFacts, decide_swap
 from penstock.tables.versions.manifest import TableManifest
 from penstock.wire.calls import LOAD_TABLE, TABLES
 from penstock.wire.ports import Fleet, PublishedTables, PublishedVersion
@@ -24,17 +24,70 @@ _WAIT_SECONDS = 0.02
 _LOG_SECONDS = 10.0
 _RETRY_SECONDS, _LONGEST_RETRY_SECONDS = 2.0, 60.0
 _NS = 1_000_000_000
+LoadState: TypeAlias = Literal["loading", "loaded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SwapFacts:
+    """One table at a batch boundary. Versions are numbers."""
+
+    wanted: int | None
+    """The version that the table should have; None: none can be used."""
+    pinned: bool = False
+    current: int | None = None
+    """The version that batches read, which every container has loaded in this epoch; None before the first one."""
+    asked: int | None = None
+    """The version that containers were asked for last in this epoch."""
+    state: LoadState = "loading"
+    """The state of `asked`: loaded once every container has it, failed if one has failed."""
+    may_retry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """The decision at the boundary."""
+
+    use: int | None
+    load: int | None = None
+
+
+def decide_swap(facts: SwapFacts) -> Swap:
+    """Decide which version the next batch reads, and which one to load for later batches.
+
+    A version that is loading when a newer one comes is used first: otherwise a table that is pushed again and again
+    would never change. If somebody chose a version, no other one is waited for. Only a chosen version makes a table
+    go back: it keeps a version in use that is not published any more.
+    """
+    current, asked, wanted = facts.current, facts.asked, facts.wanted
+    if wanted is None or (current is not None and wanted < current and not facts.pinned):
+        return Swap(current)
+    if asked is None or not _is_meant(facts):
+        return Swap(current, None if asked == wanted else wanted)
+    if facts.state == "loaded":
+        return Swap(asked, wanted if asked == current and asked != wanted else None)
+    if facts.state == "failed" and (facts.may_retry or asked != wanted):
+        return Swap(current, wanted)
+    return Swap(current)
+
+
+def _is_meant(facts: SwapFacts) -> bool:
+    asked, wanted = facts.asked, facts.wanted
+    if asked == wanted:
+        return True
+    if facts.pinned or asked is None or wanted is None:
+        return False
+    return (facts.current or 0) <= asked < wanted
 
 
 @dataclass(slots=True)
 class _Table:
-    """What the driver knows of one table."""
+    """The driver's knowledge of one table."""
 
     name: str
     current: TableManifest | None = None
-    """What batches read, also those of the epoch before."""
+    """The version that batches read. Survives the end of an epoch."""
     is_loaded: bool = False
-    """Whether every container has loaded it in this epoch."""
+    """True if every container has loaded `current` in this epoch."""
     asked: TableManifest | None = None
     state: LoadState = "loading"
     asked_at: float = 0.0
@@ -46,13 +99,12 @@ class _Table:
     note: str = ""
 
     def begin_epoch(self) -> None:
-        """No container has loaded anything."""
         self.is_loaded, self.asked, self.state = False, None, "loading"
         self.failure, self.failures = "", 0
 
     def wanted(self, published: PublishedVersion) -> tuple[TableManifest | None, bool]:
-        """The version to have next, and whether no other one is waited for. An epoch begins with the version that was
-        in use before it, unless that cannot be loaded any more."""
+        """The version to have next, and True if no other one is waited for. An epoch begins with the version that
+        was in use before it, unless that cannot be loaded any more."""
         if self.current is not None and not self.is_loaded and not self.failures:
             return self.current, True
         return published.manifest or self.current, published.pinned
@@ -80,7 +132,8 @@ class _Table:
 
 
 class Tables:
-    """Used by the run loop's thread, but for `needed`. A job without pushed tables has one that does nothing."""
+    """Chooses the versions of tables at batch boundaries. Used by the run loop's thread, but for `needed`. Does
+    nothing in a job without pushed tables."""
 
     def __init__(
         self,
@@ -91,7 +144,7 @@ class Tables:
         bootstrap_timeout_ms: int,
         stop: StopRequest,
     ) -> None:
-        """`bootstrap_timeout_ms` is how long an epoch waits for the first version of a table."""
+        """`bootstrap_timeout_ms`: the time that an epoch waits for the first version of a table."""
         self._tables = {name: _Table(name) for name in tables}
         self._published = published
         self._fleet = fleet
@@ -102,15 +155,15 @@ class Tables:
         self._looked_at = 0.0
         self._needed: Mapping[str, frozenset[int]] = {}
         self.versions: Mapping[str, int] = {}
-        """By table, the version that the next batch reads."""
+        """Table → the version that the next batch reads."""
 
     def needed(self, table: str) -> frozenset[int]:
-        """The versions that containers read or load. Any thread may ask."""
+        """The versions that containers read or load. May be called by any thread."""
         return self._needed.get(table, frozenset())
 
     def enter(self, epoch: int) -> None:
-        """An epoch was opened: wait until every table has a version that all containers have loaded. A run that is
-        asked to end meanwhile ends at once: nothing has been processed since its checkpoint.
+        """Begin an epoch: wait until every table has a version that all containers have loaded. A run that is asked
+        to end meanwhile ends at once: nothing has been processed since its checkpoint.
 
         Raises:
             ContainerLostError: a container was lost meanwhile, or the run is to end.
@@ -125,15 +178,13 @@ class Tables:
             self._await(lambda table: table.is_loaded)
 
     def look(self) -> None:
-        """At a batch boundary: take note of what has been loaded, and ask for what is to be. Never waits for a load.
-
-        Raises ContainerLostError if a container does not answer.
-        """
+        """At a batch boundary: note the versions that are loaded, and ask for the next ones. Never waits for a load.
+        Raises ContainerLostError if a container does not answer."""
         if self._tables:
             self._look(_LOOK_SECONDS)
 
     def settle(self) -> None:
-        """Wait until every table has the version that it is to have. Raises as `enter`."""
+        """Wait until every table has the version that it should have. Raises as `enter`."""
         if self._tables:
             self._await(lambda table: table.is_loaded and table.current == self._wanted(table))
 
@@ -232,7 +283,6 @@ class Tables:
         self._fleet.ask(LOAD_TABLE, self._epoch, LoadTable(table.name, in_use, manifest.encode()))
 
     def _note(self, answers: Sequence[list[TableProgress]], now: float) -> None:
-        """What the containers say of the versions that they were asked for."""
         for table in self._tables.values():
             if table.asked is None or not table.is_loading:
                 continue
@@ -274,7 +324,6 @@ def _needed(table: _Table) -> frozenset[int]:
 
 
 def _reason(table: _Table) -> str:
-    """Why it has no version that is loaded."""
     if table.failure:
         return table.failure
     if table.asked is None:
@@ -286,8 +335,7 @@ class NothingPublished:
     """The versions of a job that has no pushed tables."""
 
     def start(self) -> None:
-        """See `PublishedTables`."""
+        pass
 
     def published(self, table: str) -> PublishedVersion:
-        """See `PublishedTables`."""
         return PublishedVersion(None)

@@ -1,1 +1,1 @@
-"""Versions of pushed tables: how one is built, published, found and chosen."""
+"""Versions of pushed tables: built, published, found and chosen."""

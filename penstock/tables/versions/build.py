@@ -1,4 +1,4 @@
-"""What builds a version of a table: the request, the port, and the checks of what was built."""
+"""The port that builds a version of a table, its request, and the checks of the result."""
 
 from __future__ import annotations
 
@@ -21,16 +21,14 @@ class BuildRequest:
 
     spec: StoreSpec
     tasks: int
-    """How many tasks the job has."""
     source: SourceVersion
     build: str
     """The folder for the files."""
     alone: bool
-    """Whether no batch runs meanwhile, so that the build may take everything."""
+    """True if no batch runs meanwhile, so that the build may take everything."""
 
     @property
     def side(self) -> PushedTable:
-        """How the table is pushed."""
         return pushed_table(self.spec)
 
 
@@ -38,7 +36,7 @@ class TableBuilder(SourceFolders, Protocol):
     """Builds the files of versions. All methods but `cancel` are called by one thread."""
 
     def build(self, request: BuildRequest) -> tuple[TableFile, ...]:
-        """Read the source, and put sorted files. Nothing is published.
+        """Read the source, and put sorted files. Publishes nothing.
 
         Raises:
             TableRefusedError: the rows are not a table.
@@ -48,7 +46,7 @@ class TableBuilder(SourceFolders, Protocol):
         ...
 
     def cancel(self) -> None:
-        """Break off the build that is under way, and any that begins later. Called by any thread; never raises."""
+        """Cancel the build that is under way, and any that begins later. May be called by any thread; never raises."""
         ...
 
 
@@ -66,14 +64,10 @@ def check_columns(request: BuildRequest, needed: Iterable[str], found: Iterable[
 
 
 def files_of(written: Iterable[Mapping[str, Any]], key_columns: tuple[str, ...]) -> tuple[TableFile, ...]:
-    """The files that the writers put, in the order of their keys.
-
-    Args:
-        written: rows of `WRITTEN`.
-        key_columns: for the message.
+    """Collect the files that the writers put, in the order of their keys. `written`: rows of `WRITTEN`.
 
     Raises:
-        TableRefusedError: a writer met what is no entry; all kinds of problems are named.
+        TableRefusedError: a row was no entry. Names all kinds of problems.
     """
     rows = list(written)
     null_keys = sum(row["null_keys"] or 0 for row in rows)
@@ -91,7 +85,7 @@ def files_of(written: Iterable[Mapping[str, Any]], key_columns: tuple[str, ...])
 
 
 def check_rows(source: SourceVersion, rows: int) -> None:
-    """Raise TableRefusedError if there are not as many rows as the source's manifest says."""
+    """Raise TableRefusedError unless the number of rows is that of the source's manifest."""
     if source.rows is not None and source.rows != rows:
         raise TableRefusedError(
             f"its manifest says {source.rows:,} rows, and its files have {rows:,}. Push the version again"

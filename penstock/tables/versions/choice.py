@@ -1,4 +1,4 @@
-"""Which version of a table a job uses. Pure."""
+"""Chooses the version of a table that a job uses. Pure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,28 @@ from penstock.tables.versions.manifest import TableFingerprint, TableManifest
 
 @dataclass(frozen=True, slots=True)
 class TableVersions:
-    """What is published of a table."""
+    """The published versions of a table."""
 
     manifests: tuple[TableManifest, ...] = ()
     """The versions, ascending. Fences are not among them."""
     unreadable: Mapping[int, str] = field(default_factory=dict)
-    """Why a version cannot be read, by its number."""
+    """Number of a version → the reason why it cannot be read."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The numbers of the versions, ascending."""
         return tuple(each.version for each in self.manifests)
 
     def of(self, version: int) -> TableManifest | None:
-        """The version with this number."""
         return next((each for each in self.manifests if each.version == version), None)
 
     @property
     def newest(self) -> TableManifest | None:
-        """The version with the highest number."""
         return self.manifests[-1] if self.manifests else None
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The version to use, and what the log and `status` should say about it."""
+    """The version to use, with a warning for the log and `status`."""
 
     version: TableManifest | None
     """None: none of the versions serves this job."""
@@ -42,14 +39,12 @@ class Choice:
 
 
 def choose(versions: TableVersions, pinned: int | None, wanted: TableFingerprint) -> Choice:
-    """The version to use: the pinned one, otherwise the newest one that was built for a job like this.
-
-    A pinned version that cannot be used leaves the choice to the newest one, with a warning.
+    """Choose the pinned version, otherwise the newest one that was built for a job like this. A pinned version that
+    cannot be used leaves the choice to the newest one, with a warning.
 
     Args:
-        versions: what is published.
-        pinned: the number that `penstock table use` set; None: the newest one is wanted.
-        wanted: what the job needs.
+        pinned: the number that `penstock table use` set; None: the newest version is to be used.
+        wanted: the fingerprint that the job needs.
     """
     fitting = [each for each in versions.manifests if each.fingerprint == wanted]
     newest = fitting[-1] if fitting else None
@@ -68,14 +63,8 @@ def choose(versions: TableVersions, pinned: int | None, wanted: TableFingerprint
 
 
 def expired(numbers: Sequence[int], newest: int, needed: Collection[int]) -> tuple[int, ...]:
-    """The versions that may go, oldest first: not among the newest, and not needed. The last one always stays: the
-    next version is numbered after it.
-
-    Args:
-        numbers: all versions, ascending.
-        newest: how many are kept.
-        needed: those in use, and the pinned one.
-    """
+    """The versions that may go, oldest first: neither among the `newest` last ones, nor needed. The last one always
+    stays: the next version is numbered after it."""
     return tuple(number for number in numbers[: -max(1, newest)] if number not in needed)
 
 

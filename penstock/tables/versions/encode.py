@@ -1,4 +1,4 @@
-"""From rows to entries: the task, the key and the value of each row, as bytes. Runs in Spark's Python workers."""
+"""Makes entries from rows: the task, key and value of each row, as bytes. Runs in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -19,32 +19,30 @@ from penstock.tables.versions.fingerprint import columns, pushed_table
 
 ENTRIES = pa.schema([("task", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
 PROBLEM = -1
-"""The task of what is no entry: a reason to refuse the version, as JSON in the place of the key."""
+"""The task of a row that is no entry, but a reason to refuse the version, as JSON in place of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a version is refused."""
+    """A reason to refuse a version."""
 
     text: str = ""
     null_keys: int = 0
-    """How many rows had no key."""
 
     def row(self) -> pa.RecordBatch:
-        """It among the entries."""
         key = orjson.dumps([self.text, self.null_keys])
         return pa.RecordBatch.from_pydict({"task": [PROBLEM], "key": [key], "value": [b""]}, schema=ENTRIES)
 
     @classmethod
     def read(cls, key: bytes) -> Problem:
-        """What `row` wrote. Raises CorruptError if it is something else."""
+        """Decode the key that `row` wrote. Raises CorruptError."""
         text, null_keys = decode(tuple[str, int], key, "the reason to refuse a version is damaged")
         return cls(text, null_keys)
 
 
 @dataclass(frozen=True, slots=True)
 class RowEncoder:
-    """Makes entries of rows. Pickled for Spark's workers."""
+    """Makes entries from rows. Pickled for Spark's workers."""
 
     table: str
     key_columns: tuple[str, ...]
@@ -58,7 +56,6 @@ class RowEncoder:
 
     @classmethod
     def of(cls, spec: StoreSpec, tasks: int) -> RowEncoder:
-        """That of a table in a job with so many tasks."""
         side = pushed_table(spec)
         return cls(
             spec.name,
@@ -72,12 +69,11 @@ class RowEncoder:
         )
 
     def needed(self) -> tuple[str, ...]:
-        """The columns without which there are no entries."""
         return tuple(dict.fromkeys((*self.key_columns, *(self.value_columns or ()))))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The entries of batches of rows; then what is wrong with them. Behind a row that cannot be an entry, nothing
-        is read."""
+        """The entries of batches of rows; then the problems. After a row that cannot be an entry, nothing more is
+        read."""
         null_keys = 0
         try:
             for batch in batches:
@@ -100,7 +96,6 @@ class RowEncoder:
         return [None if None in key else key for key in zip(*parts, strict=True)]
 
     def _rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """The value of each row, as an object."""
         chosen = batch if self.value_columns is None else batch.select(list(self.value_columns))
         if self.single_value:
             return chosen.column(0).to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
@@ -131,7 +126,8 @@ class RowEncoder:
         to_bytes: Callable[[Any], bytes],
         bad: Callable[[Any, Any, Exception], _RowError],
     ) -> list[bytes]:
-        """The bytes of all objects, at the speed of the serde; only where one fails is looked for which."""
+        """The bytes of all objects. Only after a failure it looks for the bad object, so that encoding is as fast as
+        the serde."""
         try:
             return [to_bytes(each) for each in objects]
         except Exception:

@@ -1,4 +1,4 @@
-"""Sorted files of a table: from sorted entries to SST objects of bounded size. Runs in Spark's Python workers."""
+"""Writes the sorted files of a table: SST objects of bounded size. Runs in Spark's Python workers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.tables.versions.encode import PROBLEM, Problem
 from penstock.tables.versions.manifest import TableFile
 
 FILE_BYTES = 32 << 20
-"""About how large a file becomes before the next one begins. A file is put as a whole, from memory."""
+"""The approximate size at which a file ends. A file is put as a whole, from memory."""
 WRITTEN = pa.schema(
     [
         ("name", pa.string()),
@@ -32,7 +32,7 @@ WRITTEN = pa.schema(
         ("null_keys", pa.int64()),
     ]
 )
-"""What the writing of files answers: a row for each file, and for each problem."""
+"""The result of writing: a row for each file, and for each problem."""
 _RESERVED = b"\xff" * 16
 _LOOK_EVERY = 256
 
@@ -42,16 +42,15 @@ class FileWriter:
     """Writes entries that come sorted by task and key. Not shared by threads."""
 
     put: Callable[[str, bytes], None]
-    """Stores a file under a name."""
     key_serde: Serde[Any]
     columns: tuple[str, ...]
-    """Of the key, for messages."""
+    """The names of the key's columns, for messages."""
     file_bytes: int = FILE_BYTES
     _token: str = field(default_factory=lambda: secrets.token_hex(4))
     _count: int = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Store the files; one batch of `WRITTEN` with what became of the entries."""
+        """Store the files. Yields one batch of `WRITTEN`."""
         written: list[dict[str, Any]] = []
         with tempfile.TemporaryDirectory(prefix="penstock-table-") as folder:
             current = _File(Path(folder))
@@ -107,7 +106,7 @@ class FileWriter:
 
 @dataclass(slots=True)
 class _File:
-    """The file that is written."""
+    """The file that is being written."""
 
     folder: Path
     task: int = PROBLEM
@@ -144,7 +143,7 @@ class _File:
 
 
 class _BadEntryError(Exception):
-    """The version is refused."""
+    """An entry for which the version is refused."""
 
 
 def _entries(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes, bytes]]:

@@ -1,4 +1,4 @@
-"""What a version of a table must have been built for to serve a job."""
+"""The fingerprint that a version of a table must have to serve a job."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from penstock.tables.versions.manifest import TableFingerprint
 
 
 def pushed_table(spec: StoreSpec) -> PushedTable:
-    """How the store is filled, which must be by a pushed table."""
+    """The declaration of a pushed table. Raises ConfigError if the store is none."""
     if not isinstance(spec.side, PushedTable):
         raise ConfigError(f"store `{spec.name}` is no pushed table")
     return spec.side
 
 
 def fingerprint_of(spec: StoreSpec, tasks: int) -> TableFingerprint:
-    """The fingerprint of the versions that a job uses.
-
-    Args:
-        spec: the store of the table.
-        tasks: how many tasks the job has.
-    """
     side = pushed_table(spec)
     return TableFingerprint(
         spec.key_serde.name,
@@ -41,5 +35,4 @@ def _reader(side: PushedTable) -> str:
 
 
 def columns(names: str | tuple[str, ...]) -> tuple[str, ...]:
-    """One column or several, as several."""
     return (names,) if isinstance(names, str) else tuple(names)

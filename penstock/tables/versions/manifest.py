@@ -1,4 +1,4 @@
-"""A version of a pushed table, as the object that publishes it: JSON with a format number and a checksum.
+"""The manifest of a pushed table's version, whose object publishes it: JSON with a format number and a checksum.
 
     {"format": 1, "checksum": "<sha256 of the content>", "content": {...}}
 
@@ -25,8 +25,8 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class TableFingerprint:
-    """What the entries of a version depend on, beside the rows they are made from. A version serves only a job with
-    the same."""
+    """Everything but the rows that the entries of a version depend on. A version serves only a job with the same
+    fingerprint."""
 
     key_serde: str
     value_serde: str
@@ -34,14 +34,14 @@ class TableFingerprint:
     value_columns: tuple[str, ...] | None
     """None: all columns."""
     single_value: bool
-    """Whether a value is that of the one column, not a dict of columns."""
+    """True if a value is that of the only column, not a dict of columns."""
     tasks: Positive
     broadcast: bool
     reader: str = "parquet"
     """The format, and the schema and options that Spark reads it with."""
 
     def difference(self, wanted: TableFingerprint) -> str:
-        """In which words it differs from another one; empty if it does not."""
+        """The differences from another fingerprint, in words; empty if there are none."""
         names = (field.name for field in fields(self))
         return ", ".join(
             f"{name.replace('_', ' ')} {_shown(getattr(self, name))} and not {_shown(getattr(wanted, name))}"
@@ -57,7 +57,7 @@ class TableFile:
     name: str
     """Its name below the folder of the build."""
     task: Count
-    """Whose keys it has; 0 in a broadcast table."""
+    """The task that its keys belong to; 0 in a broadcast table."""
     sha256: str
     size_bytes: Positive
     rows: Positive
@@ -76,28 +76,27 @@ class TableManifest:
     table: str
     version: Count
     epoch: Count
-    """That of the driver that built it. It never falls from one version to the next."""
+    """The epoch of the driver that built it. It never falls from one version to the next."""
     build: str
-    """The folder of its files. No two builds have the same."""
+    """The folder of its files. Every build has another one."""
     source: str
-    """Where the rows are from: the URL of the folder that was read."""
+    """The URL of the folder that the rows were read from."""
     source_version: str
-    """Which version of the source: equal ones have equal rows."""
+    """The version of the source: equal ones have equal rows."""
     rows: Count
     built_ms: Count
-    """When the build ended, in epoch milliseconds."""
+    """The end of the build, in epoch milliseconds."""
     fingerprint: TableFingerprint | None
     """None: a fence."""
     files: tuple[TableFile, ...] = ()
 
     @property
     def is_fence(self) -> bool:
-        """Whether it only fences older drivers."""
+        """True if it only fences older drivers."""
         return self.fingerprint is None
 
     @property
     def size_bytes(self) -> int:
-        """The size of its files."""
         return sum(file.size_bytes for file in self.files)
 
     def of_task(self, task: int) -> tuple[TableFile, ...]:
@@ -114,11 +113,7 @@ class TableManifest:
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> TableManifest:
-        """Read a manifest.
-
-        Args:
-            data: the object.
-            key: its key, for the error.
+        """Decode a manifest. `key`: the object's key, for the error.
 
         Raises:
             CorruptError: it is damaged.
@@ -126,7 +121,7 @@ class TableManifest:
         """
         what = f"`{key}` is damaged, it is not the manifest of a table"
         with decoding(what):
-            written = decode_format(_Written, data, what, f"manifest `{key}`", FORMAT)
+            written = decode_format(_WrittenManifest, data, what, f"manifest `{key}`", FORMAT)
             if _checksum(written.content) != written.checksum:
                 raise CorruptError(f"{what}: its checksum does not match")
             for file in written.content.get("files", ()):
@@ -134,7 +129,7 @@ class TableManifest:
             return convert(cls, written.content)
 
 
-class _Written(Struct):
+class _WrittenManifest(Struct):
     """The fields of the object."""
 
     format: Positive

@@ -1,9 +1,9 @@
 """The versions of one table in the object store.
 
 A build puts its files below a folder that no other build has; then its manifest is put under the next number, if that
-is free. Until then nobody sees any of it. A driver that takes a table over publishes a fence before it deletes what
-drivers before it left unfinished: one of these, should it still be alive, finds the fence under the number that it
-wants, and publishes nothing.
+is free. Until then nobody sees any of it. A driver that takes a table over publishes a fence before it deletes the
+unfinished builds of earlier drivers: one of these, should it still be alive, finds the fence under the number that
+it wants, and publishes nothing.
 """
 
 from __future__ import annotations
@@ -28,12 +28,6 @@ class TableRegistry:
     at a time in each. Every method raises RetryableError if the store fails."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths, table: str) -> None:
-        """
-        Args:
-            objects: the object store of the job root.
-            paths: the keys of the job's objects.
-            table: the name of the table.
-        """
         self._objects = objects
         self._paths = paths
         self._pin = pin_of(objects, paths, table)
@@ -41,7 +35,7 @@ class TableRegistry:
         self.table = table
 
     def versions(self) -> TableVersions:
-        """All versions. What cannot be read is in `unreadable`."""
+        """All versions, including the numbers of those that cannot be read."""
         records, unreadable = self._records()
         return TableVersions(tuple(each for each in records if not each.is_fence), unreadable)
 
@@ -62,19 +56,13 @@ class TableRegistry:
         return found
 
     def newest(self) -> TableManifest | None:
-        """The version with the highest number, whatever it was built for."""
         return self.versions().newest
 
     def choose(self, wanted: TableFingerprint) -> Choice:
-        """The version to use: the pinned one, otherwise the newest one.
-
-        Args:
-            wanted: what the job needs; a version that was built for another is not used.
-        """
+        """The version to use: the pinned one, otherwise the newest one that has the `wanted` fingerprint."""
         return choose(self.versions(), self.pinned(), wanted)
 
     def file_key(self, manifest: TableManifest, file: TableFile) -> str:
-        """The key of a file of a version."""
         return self._paths.table_file(self.table, manifest.build, file.name)
 
     def pieces(self, manifest: TableManifest, file: TableFile) -> Iterator[bytes | memoryview]:
@@ -86,14 +74,8 @@ class TableRegistry:
         retry(lambda: self._objects.put_if_absent(self._paths.table_file(self.table, build, name), data), _WRITE)
 
     def publish(self, manifest: TableManifest) -> TableManifest:
-        """Publish a version whose files are all stored, under the next number. Durable when it returns, and visible to
-        everybody at once. Idempotent: a build is published once.
-
-        Args:
-            manifest: the version; its number is ignored.
-
-        Returns:
-            The version with its number.
+        """Publish a version whose files are all stored, under the next number, and return it with that number. It is
+        durable then, and visible to everybody at once. Idempotent: a build is published once.
 
         Raises:
             FencedError: a later driver has the table.
@@ -126,7 +108,7 @@ class TableRegistry:
         """Use this version from now on, or the newest one if it is None. Durable when it returns.
 
         Raises:
-            NotFoundError: there is no such version, or files of it are gone; names the versions there are.
+            NotFoundError: there is no such version, or files of it are gone; names the existing versions.
         """
         if version is None:
             self._pin.remove()
@@ -146,16 +128,13 @@ class TableRegistry:
         return None if found is None else found.version
 
     def retain(self, newest: int, in_use: Iterable[int], check_owner: Callable[[], None]) -> tuple[int, ...]:
-        """Delete old versions. Kept are the newest ones, those in use, and the pinned one. All that a later driver
-        finds when it takes the job over is kept, too: it may use an old version.
+        """Delete old versions, and return them. The newest ones, those in use and the pinned one are kept. So is
+        everything that a later driver finds when it takes the job over: it may use an old version.
 
         Args:
             newest: `tables.versions.retained`.
             in_use: versions that a container reads or loads, or that a batch may still name.
             check_owner: raises FencedError if another driver has the job.
-
-        Returns:
-            Those deleted.
 
         Raises:
             FencedError: another driver has the job.
@@ -172,10 +151,10 @@ class TableRegistry:
         return tuple(gone)
 
     def garbage(self, epoch: int, under_way: Collection[str] = ()) -> tuple[str, ...]:
-        """The keys of files that no version names, of no build that is under way, and of no later epoch.
+        """The keys of files that no version names, that belong to no build under way, and to no later epoch than this
+        driver's.
 
         Args:
-            epoch: that of the driver that has the table.
             under_way: the builds that this driver may still publish.
         """
         records, unreadable = self._records()
@@ -192,14 +171,10 @@ class TableRegistry:
         )
 
     def collect(self, epoch: int, under_way: Collection[str] = ()) -> int:
-        """Delete the files that builds left which came to nothing, of this driver and those before it.
+        """Delete the files of failed builds of this driver and those before it. Returns the number of files.
 
         Args:
-            epoch: that of the driver that has the table.
             under_way: the builds that this driver may still publish.
-
-        Returns:
-            How many files were deleted.
 
         Raises:
             FencedError: a later driver has the table.
@@ -213,7 +188,7 @@ class TableRegistry:
         return len(found)
 
     def _fence(self, epoch: int) -> None:
-        """See to it that no driver of an earlier epoch publishes any more."""
+        """Make sure that no driver of an earlier epoch publishes any more."""
         records, _ = self._records()
         if not records or records[-1].epoch < epoch:
             self.publish(TableManifest(self.table, 0, epoch, fence_name(epoch), "", "", 0, 0, None))
@@ -223,7 +198,7 @@ class TableRegistry:
     def _delete(self, records: tuple[TableManifest, ...], number: int, check_owner: Callable[[], None]) -> bool:
         """Delete one version: its manifest first, which makes it invisible. False if it was pinned meanwhile.
 
-        If the job is still this driver's behind that, no later driver has seen the version, and its files may go at any
+        If the job is still this driver's after that, no later driver has seen the version, and its files may go at any
         time.
         """
         check_owner()
@@ -245,7 +220,8 @@ class TableRegistry:
         return True
 
     def _records(self) -> tuple[tuple[TableManifest, ...], dict[int, str]]:
-        """Everything below the folder of versions, fences too, ascending; why the others cannot be read."""
+        """All records below the folder of versions, ascending, fences included; and the reasons why others cannot be
+        read."""
         listed = (
             self._paths.table_version_of(key) for key in self._objects.list(self._paths.table_versions(self.table))
         )
@@ -262,7 +238,6 @@ class TableRegistry:
         return tuple(records), unreadable
 
     def _load(self, version: int) -> TableManifest:
-        """A record, which never changes."""
         found = self._read.get(version)
         if found is None:
             key = self._paths.table_version(self.table, version)
@@ -273,7 +248,7 @@ class TableRegistry:
         return found
 
     def _withdraw(self, own: TableManifest | None) -> None:
-        """Delete a version of this build whose files are gone: its number became free behind a fence, long after the
+        """Delete a version of this build whose files are gone: its number became free after a fence, long after the
         files were collected."""
         if own is not None and self._missing(own) is not None:
             self._objects.delete_durably(self._paths.table_version(self.table, own.version))
@@ -287,7 +262,7 @@ class TableRegistry:
             )
 
     def _missing(self, manifest: TableManifest) -> TableFile | None:
-        """A file that is not there as it was stored."""
+        """A file that is missing or has another size."""
         sizes = self._objects.sizes(self._paths.table_build(self.table, manifest.build))
         return next(
             (each for each in manifest.files if sizes.get(self.file_key(manifest, each)) != each.size_bytes), None
@@ -304,11 +279,11 @@ def build_name(epoch: int, token: str) -> str:
 
 
 def fence_name(epoch: int) -> str:
-    """What stands in a fence where a version has its build."""
+    """The name of a fence, in place of a build's."""
     return f"{epoch}-fence"
 
 
 def build_epoch(build: str) -> int:
-    """The epoch in the name of a build; 0 for what is none."""
+    """The epoch in the name of a build; 0 if it has none."""
     digits = build.partition("-")[0]
     return int(digits) if digits.isdecimal() and len(digits) < 20 else 0

@@ -1,8 +1,8 @@
-"""Which version of its source a table should be built from: decisions over listings of folders.
+"""Decides which version of its source a table is built from, by listings of folders.
 
 A folder holds versions in one of these forms, and the first that applies counts:
 
-* `_manifest.json` in the folder itself: names the files of the version, below the folder, and how many rows they have.
+* `_manifest.json` in the folder itself: names the files of the version, below the folder, and the number of their rows.
   Whoever pushes puts the files first, under new names, and then replaces the manifest in one step.
 * `_SUCCESS` in the folder itself: everything in the folder is one version, as Spark writes it.
 * folders in it that have a `_manifest.json` or `_SUCCESS`: each is a version. The one with the youngest marker counts.
@@ -42,24 +42,24 @@ class SourceFile:
     """A file of a source."""
 
     path: str
-    """Below the folder that was listed."""
+    """Relative to the folder that was listed."""
     size_bytes: int
     modified_ms: int
 
 
 class SourceFolders(Protocol):
-    """Lists and reads what pushed tables are made from, by the URLs that Spark reads.
+    """Lists and reads the sources of pushed tables, by the URLs that Spark reads.
 
     Every method raises RetryableError for what may pass, and ConfigError for what needs a person.
     """
 
     def markers(self, url: str) -> list[SourceFile]:
-        """The files `_manifest.json` and `_SUCCESS` in the folder and in the folders directly below it. Nothing, if
+        """The files `_manifest.json` and `_SUCCESS` in the folder and in the folders directly below it. Empty if
         there is no such folder."""
         ...
 
     def files(self, url: str) -> list[SourceFile]:
-        """All files below a folder, at any depth. Nothing, if there is no such folder."""
+        """All files below a folder, at any depth. Empty if there is no such folder."""
         ...
 
     def read(self, url: str) -> bytes:
@@ -68,16 +68,15 @@ class SourceFolders(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where the newest complete version is, by its marker."""
+class VersionPlace:
+    """The place of a complete version, with its marker."""
 
     folder: str
-    """Below the table's folder; empty: the table's folder itself."""
+    """Relative to the table's folder; empty: the table's folder itself."""
     marker: SourceFile
 
     @property
     def has_manifest(self) -> bool:
-        """Whether the marker names the files."""
         return _name(self.marker) == MANIFEST
 
 
@@ -92,16 +91,16 @@ class SourceVersion:
     files: tuple[str, ...] = ()
     """The URLs of its files; none of a Delta table."""
     rows: int | None = None
-    """How many rows there must be; None: the source does not say."""
+    """The number of rows that it must have; None: the source does not say."""
     delta_version: int | None = None
 
 
-def choose_place(markers: Iterable[SourceFile]) -> Place | None:
+def choose_place(markers: Iterable[SourceFile]) -> VersionPlace | None:
     """The newest complete version; None: there is none. Pure."""
     found = {marker.path: marker for marker in markers}
     for own in (MANIFEST, SUCCESS):
         if own in found:
-            return Place("", found[own])
+            return VersionPlace("", found[own])
     # A folder that has both is described by its manifest.
     by_folder: dict[str, SourceFile] = {}
     for marker in sorted(found.values(), key=lambda each: _name(each) == MANIFEST):
@@ -109,19 +108,19 @@ def choose_place(markers: Iterable[SourceFile]) -> Place | None:
     if not by_folder:
         return None
     folder = max(by_folder, key=lambda each: (by_folder[each].modified_ms, each))
-    return Place(folder, by_folder[folder])
+    return VersionPlace(folder, by_folder[folder])
 
 
-def find_place(folders: SourceFolders, side: PushedTable) -> Place | None:
+def find_place(folders: SourceFolders, side: PushedTable) -> VersionPlace | None:
     """The newest complete version of a table's folder, or of its Delta log; None: there is none yet."""
     if side.format != "delta":
         return choose_place(folders.markers(side.path))
     commits = [file for file in folders.files(join(side.path, DELTA_LOG)) if _DELTA_COMMIT.fullmatch(file.path)]
-    return Place("", max(commits, key=lambda each: each.path)) if commits else None
+    return VersionPlace("", max(commits, key=lambda each: each.path)) if commits else None
 
 
-def read_version(folders: SourceFolders, side: PushedTable, place: Place) -> SourceVersion:
-    """The version at a place.
+def read_version(folders: SourceFolders, side: PushedTable, place: VersionPlace) -> SourceVersion:
+    """Read the version at a place.
 
     Raises:
         TableRefusedError: its manifest is no manifest, or files that it names are missing.
@@ -143,7 +142,6 @@ def read_version(folders: SourceFolders, side: PushedTable, place: Place) -> Sou
 
 
 def join(url: str, path: str) -> str:
-    """The URL of something below a folder."""
     return f"{url.rstrip('/')}/{path}"
 
 
@@ -153,7 +151,7 @@ class _NamedFile(Struct):
 
 
 class _SourceManifest(Struct):
-    """What somebody who pushes writes: `{"files": ["a.parquet", ...], "rows": 1000}`. A file may also be given as
+    """The manifest that a pusher writes: `{"files": ["a.parquet", ...], "rows": 1000}`. A file may also be given as
     `{"name": "a.parquet", "rows": 500}`."""
 
     files: list[str | _NamedFile]
@@ -193,8 +191,11 @@ def _refuse_missing(url: str, named: Sequence[str], present: dict[str, SourceFil
         )
 
 
-def _version(url: str, place: Place, files: Sequence[SourceFile], rows: int | None, manifest: bytes) -> SourceVersion:
-    """Files that are overwritten under their names make another version: sizes and times are in it."""
+def _version(
+    url: str, place: VersionPlace, files: Sequence[SourceFile], rows: int | None, manifest: bytes
+) -> SourceVersion:
+    """Identify a version by the names, sizes and times of its files: files that are overwritten under their names
+    make another version."""
     seen = hashlib.sha256(manifest)
     for file in sorted(files, key=lambda each: each.path):
         seen.update(f"{file.path}\0{file.size_bytes}\0{file.modified_ms}\0".encode())
@@ -205,7 +206,8 @@ def _version(url: str, place: Place, files: Sequence[SourceFile], rows: int | No
 
 
 def _is_data(file: SourceFile) -> bool:
-    """Spark ignores files and folders whose names begin with `_` or `.`; a folder of a partition has a `=`."""
+    """True unless Spark ignores the file: names of files and folders that begin with `_` or `.`, except for
+    partitions, which have a `=`."""
     return not any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in file.path.split("/"))
 
 

@@ -16,7 +16,7 @@ from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.closing import Closing
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.planned import End, Next, Planned
+from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.graph.specs import ApplicationGraph
 from penstock.testing.clock import SettableClock
 
@@ -73,7 +73,7 @@ class RunnerFeed:
         moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))
         latest = {ssp: end.upcoming for ssp, end in ends.items()}
         if portions or self._event_time.is_due(boundary, moment) or self._is_behind(boundary):
-            return Planned(BatchRanges.group(portions, self._sources), latest, moment)
+            return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if self.ending and not boundary.closed:
             return self._closing.close(boundary, "end-of-stream", moment, latest)
         self._event_time.tell(boundary, moment)

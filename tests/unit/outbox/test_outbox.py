@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.outbox.objects import objects_of
-from penstock.outbox.task import Outbox, Taken
+from penstock.outbox.task import Outbox, OutboxSnapshot
 from penstock.runtime.messages.packet import Kind, Packet
 from penstock.runtime.messages.sources import DiscardedAttemptError
 from penstock.runtime.reports import Report
@@ -31,7 +31,7 @@ def file_sizes(folder: Path) -> list[int]:
     return found
 
 
-def content(taken: Taken | None) -> dict[int, list[RawRecord]]:
+def content(taken: OutboxSnapshot | None) -> dict[int, list[RawRecord]]:
     """By partition, the messages in the order in which they are published."""
     found: dict[int, list[RawRecord]] = {}
     if taken is not None:

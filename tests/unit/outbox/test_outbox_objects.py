@@ -13,13 +13,13 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox import objects as outbox_objects
 from penstock.outbox.objects import CHUNK_BYTES, CHUNK_MESSAGES, ObjectContents, decode, encode, objects_of
-from penstock.outbox.task import Outbox, Taken
+from penstock.outbox.task import Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.system.base import RawRecord
 from tests.support.outboxes import bring, record
 
 
-def taken_of(*packets: tuple[int, list[RawRecord]]) -> Taken:
+def taken_of(*packets: tuple[int, list[RawRecord]]) -> OutboxSnapshot:
     outbox = Outbox(0)
     for batch, packet in enumerate(packets, 1):
         bring(outbox, batch, packet)
@@ -28,7 +28,7 @@ def taken_of(*packets: tuple[int, list[RawRecord]]) -> Taken:
     return taken
 
 
-def written(taken: Taken) -> list[tuple[OutboxObject, bytes]]:
+def written(taken: OutboxSnapshot) -> list[tuple[OutboxObject, bytes]]:
     return [encode(one, 3) for one in objects_of(taken, "a-1/outbox/7-5-0-3-{}".format)]
 
 

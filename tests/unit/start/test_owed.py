@@ -8,7 +8,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.job.paths import JobPaths
-from penstock.outbox.unpublished import OutboxObject, Owed, Part, Unpublished
+from penstock.outbox.unpublished import OutboxObject, OwedOutput, Part, Unpublished
 from penstock.start.owed import own_debt, warn_of_copy
 
 PATHS = JobPaths("visits", "1")
@@ -21,7 +21,7 @@ def left(slot: int, *parts: SystemStreamPartition) -> Unpublished:
     return Unpublished(slot, (OutboxObject(key, 0, 10, "hash", dict.fromkeys(parts, Part(1, 2))),))
 
 
-OWED = Owed((left(1, SENT), left(2, ROWS, SENT), left(3, ROWS)), ("kafka",), "visits-1-abc")
+OWED = OwedOutput((left(1, SENT), left(2, ROWS, SENT), left(3, ROWS)), ("kafka",), "visits-1-abc")
 
 
 def test_the_job_itself_owes_everything(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.errors import RetryableError
 from penstock.objects.open import open_store
-from penstock.standby.copy import StandbyCopy, Wanted
+from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
 from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
@@ -33,7 +33,7 @@ def test_a_step_that_was_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         closing(harness.backup(1)) as task,
     ):
         markers = [task.commit(first={b"k": b"%d" % number})["first"] for number in range(3)]
-        first, second, third = (Wanted(harness.next_id(), {NAME: marker}) for marker in markers)
+        first, second, third = (StandbyTarget(harness.next_id(), {NAME: marker}) for marker in markers)
         copy = StandbyCopy.made("first", first, contexts, tmp_path / "copy", harness.open_engine, progress)
         assert copy.advance(first, contexts, progress)
         with monkeypatch.context() as patch:

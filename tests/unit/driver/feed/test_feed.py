@@ -13,7 +13,7 @@ from penstock.batch.positions import TaskSsp
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import OffsetFeed
-from penstock.driver.feed.planned import End, Idle, Planned
+from penstock.driver.feed.planned import End, Idle, PlannedBatch
 from penstock.errors import RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.testing import SettableClock
@@ -37,7 +37,7 @@ def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
 
 def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
     planned = feed_to(25).next(Boundary({AT: 3}))
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlannedBatch)
     assert planned.ranges.portions == {AT: Portion(OffsetRange(SSP, 3, 25), 10)}
     assert planned.latest == {SSP: 25}
 
@@ -50,7 +50,7 @@ def test_idle_when_there_is_nothing_new_and_the_end_when_there_is_an_end() -> No
 def test_nothing_behind_the_end_is_read() -> None:
     feed = feed_to(25, until=5)
     planned = feed.next(Boundary({AT: 3}))
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlannedBatch)
     assert planned.ranges.portions == {AT: Portion(OffsetRange(SSP, 3, 5), 2)}
     assert feed.remaining(Boundary({AT: 3})) == 2
     assert feed_to(25).remaining(Boundary({AT: 3})) is None
@@ -59,7 +59,7 @@ def test_nothing_behind_the_end_is_read() -> None:
 def test_an_older_boundary_is_read_again() -> None:
     feed = feed_to(25)
     first = feed.next(Boundary({AT: 3}))
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlannedBatch)
     after = Boundary({AT: 3}, 4, 100).after(Batch(5, 1, 120), first.ranges, {AT: PortionRead(17, 10)}, {})
     assert after == Boundary({AT: 17}, 5, 120, next_due={})
     assert feed.next(Boundary({AT: 3})) == first
@@ -78,6 +78,6 @@ def test_batch_time_never_falls_and_no_run_has_the_number_of_another() -> None:
 )
 def test_what_cannot_have_been_read_moves_no_boundary(read: dict[TaskSsp, PortionRead]) -> None:
     first = feed_to(25).next(Boundary({AT: 3}))
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlannedBatch)
     with pytest.raises(RetryableError, match="were reported"):
         Boundary({AT: 3}).after(Batch(1, 1, 0), first.ranges, read, {})

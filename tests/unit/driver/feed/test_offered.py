@@ -16,7 +16,7 @@ from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, merged_times, next_batch
-from penstock.driver.feed.planned import End, Planned
+from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import WindowSpec
 from penstock.start.owed import Debts
@@ -41,7 +41,7 @@ def test_a_batch_is_planned_once_it_is_offered_and_only_behind_the_one_before() 
     assert isinstance(offered.next(boundary), End), "batch 7 is missing"
     offered.offer(7)
     planned = offered.next(boundary)
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlannedBatch)
     assert {key: (each.offsets.start, each.offsets.end) for key, each in planned.ranges.portions.items()} == {
         at(0): (7, 8),
         at(1): (7, 8),
@@ -69,14 +69,14 @@ def test_a_drain_runs_the_offered_batch_and_then_one_without_rows() -> None:
     offered, before, behind = feed(), Boundary({at(0): 7, at(1): 7}), Boundary({at(0): 8, at(1): 8})
     offered.offer(7, Offered("plan"))
     first = offered.drain(before)
-    assert isinstance(first, Planned)
+    assert isinstance(first, PlannedBatch)
     assert (first.control, first.offered, len(first.ranges.portions)) == ("none", Offered("plan"), 2)
     last = offered.drain(behind)
-    assert isinstance(last, Planned)
+    assert isinstance(last, PlannedBatch)
     assert (last.control, last.offered, len(last.ranges.portions)) == ("drain", None, 0)
     assert isinstance(offered.drain(replace(behind, closing="drained")), End)
     again = offered.drain(before)
-    assert isinstance(again, Planned), "a lost container leads back"
+    assert isinstance(again, PlannedBatch), "a lost container leads back"
     assert again.control == "none"
 
 
@@ -124,7 +124,7 @@ def test_the_watermark_moves_in_the_first_batch_of_a_start() -> None:
     boundary = Boundary({at(0): 3, at(1): 3}, batch=3, batch_time_ms=1, event_times={at(1): 9_000})
     offered.offer(3)
     planned = offered.next(boundary)
-    assert isinstance(planned, Planned)
+    assert isinstance(planned, PlannedBatch)
     assert set(planned.moment.watermarks.firing.values()) == {8_000}
 
 
@@ -141,7 +141,7 @@ def test_the_watermark_of_spark_counts_in_place_of_that_of_rows() -> None:
     def planned(late: int, firing: int, before: Boundary) -> Watermarks:
         offered.offer(3, watermark=GivenWatermark(late, firing))
         found = offered.next(before)
-        assert isinstance(found, Planned)
+        assert isinstance(found, PlannedBatch)
         return found.moment.watermarks
 
     first = planned(200, 500, boundary)
@@ -179,7 +179,7 @@ class Quiet:
         number = next_batch(self.boundary)
         self.feed.offer(number)
         planned = self.feed.next(self.boundary)
-        assert isinstance(planned, Planned)
+        assert isinstance(planned, PlannedBatch)
         read = {
             place: PortionRead(number + 1, *(1, 9, rows[name]) if place.task == 0 and name in rows else ())
             for place in self.boundary.positions
@@ -249,8 +249,8 @@ def test_operators_wait_behind_what_is_due_and_only_there() -> None:
     boundary = Boundary({at(0): 3}, batch=3, batch_time_ms=1, event_times={at(0): 9_000}, watermarks=last)
     offered.offer(3)
     waiting, free = (offered.next(each) for each in (replace(boundary, next_due={first: (7_000, None)}), boundary))
-    assert isinstance(waiting, Planned)
-    assert isinstance(free, Planned)
+    assert isinstance(waiting, PlannedBatch)
+    assert isinstance(free, PlannedBatch)
     firing = waiting.moment.watermarks.firing
     assert (firing[first], firing[second]) == (8_000, 6_999)
     assert waiting.moment.watermarks.held == {first: 6_999}

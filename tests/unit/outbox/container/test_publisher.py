@@ -27,7 +27,7 @@ from penstock.objects.open import forget_memory_store, open_store
 from penstock.outbox.container import publisher as publisher_module
 from penstock.outbox.container.publisher import Publisher
 from penstock.outbox.objects import ObjectContents, encode, objects_of
-from penstock.outbox.task import Kept, Outbox, Taken
+from penstock.outbox.task import KeptPacket, Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.retry import Retry
 from penstock.runtime.messages.spool import Spool
@@ -78,7 +78,7 @@ class World:
 
     def make(
         self, messages: int, task: int = 0, size: int = 10
-    ) -> tuple[Taken, list[ObjectContents], list[OutboxObject]]:
+    ) -> tuple[OutboxSnapshot, list[ObjectContents], list[OutboxObject]]:
         """What a commit has made of so many messages, a packet each."""
         outbox = Outbox(task)
         for batch in range(1, messages + 1):
@@ -370,9 +370,9 @@ def test_a_system_with_little_in_each_of_many_objects(world: World, monkeypatch:
         parts = {}
         for name, records in sent.items():
             data = payload(records)
-            parts[SystemStreamPartition(name, "out", task)] = [Kept(1, len(data), data)]
+            parts[SystemStreamPartition(name, "out", task)] = [KeptPacket(1, len(data), data)]
             expected[name, task] = records
-        contents = objects_of(Taken(task, parts, Spool()), f"a-1/outbox/1-1-{task}-{{}}".format)
+        contents = objects_of(OutboxSnapshot(task, parts, Spool()), f"a-1/outbox/1-1-{task}-{{}}".format)
         for description, data in (encode(each, task) for each in contents):
             world.objects.put_if_absent(description.key, data)
             named.append(description)

@@ -15,7 +15,7 @@ import pytest
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
-from penstock.side.fill.group import READ_AT_ONCE, Followed
+from penstock.side.fill.group import READ_AT_ONCE, FollowResult
 from penstock.side.fill.sources import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
@@ -89,7 +89,7 @@ def test_a_bad_message_may_be_passed_over_loudly(world: SideWorld, caplog: pytes
     assert asked(world, driver, "N1") == [["Airbus", 7]]
     errors = [record for record in caplog.records if record.levelno >= logging.ERROR]
     assert any("side.inputs.on.error=continue" in record.getMessage() for record in errors)
-    of_the_driver = [record for record in errors if record.name == "penstock.side.driver.troubles"]
+    of_the_driver = [record for record in errors if record.name == "penstock.side.driver.bootstrap"]
     assert len(of_the_driver) == 1
     assert "m.planes" in of_the_driver[0].getMessage()
     assert [group.name for group in service(driver).filler.troubles()] == ["`planes`"]
@@ -208,7 +208,7 @@ def test_what_was_compacted_behind_a_reader_is_not_missed(world: SideWorld) -> N
     group = service(driver).filler.groups[0]
     follow, held, goes = group.follow, threading.Event(), threading.Event()
 
-    def later() -> Followed:
+    def later() -> FollowResult:
         held.set()
         assert goes.wait(20)
         return follow()

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from penstock.side.driver.troubles import REPEAT_SECONDS, SideTroubles
+from penstock.side.driver.bootstrap import REPEAT_SECONDS, SideTroubles
 
 
 def test_a_trouble_is_logged_when_it_begins_each_minute_and_when_it_ends(caplog: pytest.LogCaptureFixture) -> None:

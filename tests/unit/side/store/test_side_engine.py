@@ -13,8 +13,7 @@ import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import CorruptError, IncompatibleError, SerdeError
-from penstock.side.store.changed import ChangedKeys
-from penstock.side.store.engine import POSITIONS_KEY, RESERVED, SideEngine
+from penstock.side.store.engine import POSITIONS_KEY, RESERVED, ChangedKeys, SideEngine
 from penstock.side.store.positions import Positions, decode_positions, encode_positions
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.memory import MemoryEngine

@@ -20,13 +20,13 @@ from penstock.errors import PenstockError
 from penstock.host.locked_folder import LockedFolder
 from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_side_engine, remove_others
 from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Rebuild, Reuse, Wanted
+from penstock.side.store.reuse import Rebuild, Reuse, ReuseTarget
 from penstock.state.engines.engine import EngineFailedError
 from penstock.system.contract.messages import PartitionOffsets
 
 SSP = SystemStreamPartition("local", "planes", 3)
 NOW_MS = 10_000_000
-WANTED = Wanted("made so", {SSP: PartitionOffsets(0, 100_000)}, {SSP: 0}, {SSP.system_stream: "uid"})
+WANTED = ReuseTarget("made so", {SSP: PartitionOffsets(0, 100_000)}, {SSP: 0}, {SSP.system_stream: "uid"})
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ class Opener:
         self.settings, self.folders = settings, folders
         self.opened: list[OpenedSide] = []
 
-    def __call__(self, task: int | None = 3, wanted: Wanted = WANTED) -> OpenedSide:
+    def __call__(self, task: int | None = 3, wanted: ReuseTarget = WANTED) -> OpenedSide:
         opened = open_side_engine(
             self.settings, self.folders, task, wanted, now_ms=NOW_MS, max_age_ms=60_000, wait_s=0.1
         )

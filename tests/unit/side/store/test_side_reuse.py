@@ -8,13 +8,13 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.side.store.positions import Positions
-from penstock.side.store.reuse import Decision, Rebuild, Reuse, Wanted, decide_reuse
+from penstock.side.store.reuse import Decision, Rebuild, Reuse, ReuseTarget, decide_reuse
 from penstock.system.contract.messages import PartitionOffsets
 
 A, B = SystemStreamPartition("local", "a", 1), SystemStreamPartition("local", "b", 0)
 NOW_MS, DAY_MS = 1_000_000_000, 86_400_000
 FOUND = Positions({A: 10, B: 0}, {A.system_stream: "uid a", B.system_stream: None}, "serdes", True, NOW_MS - 1000)
-WANTED = Wanted(
+WANTED = ReuseTarget(
     "serdes",
     {A: PartitionOffsets(4, 12), B: PartitionOffsets(0, 0)},
     {A: 10, B: 0},
@@ -22,7 +22,7 @@ WANTED = Wanted(
 )
 
 
-def decide(found: Positions | None, wanted: Wanted = WANTED) -> Decision:
+def decide(found: Positions | None, wanted: ReuseTarget = WANTED) -> Decision:
     return decide_reuse(found, wanted, NOW_MS, DAY_MS)
 
 
@@ -61,7 +61,7 @@ def test_no_content_is_expected(found: Positions | None) -> None:
         (replace(FOUND, next_offsets={A: 9, B: 0}), WANTED, "offset 9 of `local.a.1`, and what followed up to 10"),
     ],
 )
-def test_other_content_is_made_again(found: Positions, wanted: Wanted, reason: str) -> None:
+def test_other_content_is_made_again(found: Positions, wanted: ReuseTarget, reason: str) -> None:
     decision = decide(found, wanted)
     assert isinstance(decision, Rebuild)
     assert reason in decision.reason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.tables.driver.swap import Swap, SwapFacts, decide_swap
+from penstock.tables.driver.run import Swap, SwapFacts, decide_swap
 
 
 @pytest.mark.parametrize(
