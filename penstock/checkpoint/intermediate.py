@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.documents import Count, Positive, Time
 from penstock.errors import RetryableError
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
+Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
 
 MOST_ENTRIES = 100
@@ -20,11 +21,11 @@ MOST_ENTRIES = 100
 class Written:
     """What an ended batch wrote to a stream; or several that followed each other."""
 
-    batch: int
+    batch: Count
     """The last of them."""
-    watermark: int
+    watermark: Time
     """The output watermark of the operator that writes, after that batch."""
-    ranges: Mapping[int, Ranges] = field(default_factory=dict)
+    ranges: Mapping[Count, Ranges] = field(default_factory=dict)
     """By partition, only where something was written."""
 
     def joined(self, later: Written) -> Written:
@@ -49,11 +50,11 @@ class Written:
 class Intermediate:
     """One stream between two batches. Only what ended batches wrote is ever read, in later batches."""
 
-    generation: int = 1
+    generation: Positive = 1
     """It grows whenever what was not read is dropped."""
-    watermark: int = NO_WATERMARK
+    watermark: Time = NO_WATERMARK
     """The reader's: that of the last `Written` that all tasks have read to the end."""
-    positions: Mapping[int, int] = field(default_factory=dict)
+    positions: Mapping[Count, Count] = field(default_factory=dict)
     """By partition, the offset behind what was read last."""
     unread: tuple[Written, ...] = ()
     """Oldest first. Each entry has only the ranges that are still to be read, at least one. Watermarks ascend; only the

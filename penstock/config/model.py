@@ -398,15 +398,9 @@ class JobConfig:
         return self.origins.get(key, "default")
 
     def changelog_partitions(self, stores: Iterable[str], task: int) -> dict[SystemStreamPartition, str]:
-        """Which partition of which changelog stream is which store's, of a task. A store's default stream of earlier
-        versions is among them, because checkpoints may name it."""
-        found: dict[SystemStreamPartition, str] = {}
-        for store in stores:
-            streams = [self.store(store).changelog]
-            if self.resolved.find(table.STORE_CHANGELOG, store) is None:
-                streams.append(SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store}-changelog"))
-            found |= {SystemStreamPartition(each.system, each.stream, task): store for each in streams}
-        return found
+        """Changelog partition → store, for one task."""
+        streams = {store: self.store(store).changelog for store in stores}
+        return {SystemStreamPartition(each.system, each.stream, task): store for store, each in streams.items()}
 
     def _default_changelog(self, store: str) -> SystemStream:
         """One name for each job and store. A job's id has no dashes, and all runs of dashes in the store's part are
