@@ -151,7 +151,7 @@ FORMATS: dict[str, Format] = {
     "snapshot": Format(snapshot_index(), lambda d: Snapshot.decode(d, "k"), Snapshot, snapshot_file),
     "blob index": Format(orjson.loads(INDEX.serialize()), lambda d: SnapshotIndex.deserialize(d, "k"), SnapshotIndex),
     "changelog-files marker": Format(
-        orjson.loads(golden("changelog-files-marker-format2.json")), used_marker, ChangelogMarker
+        orjson.loads(golden("changelog-files-marker-format1.json")), used_marker, ChangelogMarker
     ),
     "blob marker": Format(
         {"format": 1, "index": "1-5-6.index", "sha256": SHA}, lambda d: BlobMarker.deserialize(d.decode()), BlobMarker

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.changelog_marker import BACKEND, UNKNOWN_STREAM, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.versions.table import FORMATS, format_of
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.checkpoint.versions.v2 import VERSION as V2
@@ -45,7 +45,7 @@ def _with_streams(record: CheckpointRecord, task: int, markers: Markers) -> Mark
     found = {}
     for store, text in markers.get(BACKEND, {}).items():
         marker = ChangelogStreamMarker.deserialize(text)
-        stream = record.identities.get(marker.ssp.system_stream, UNKNOWN_STREAM)
+        stream = record.identities.get(marker.ssp.system_stream)
         found[store] = replace(marker, stream_identity=known.get(marker.ssp, stream)).serialize()
     return {**markers, BACKEND: found} if found else markers
 

@@ -13,8 +13,7 @@ from penstock.documents import Count, decode_format
 from penstock.errors import CorruptError
 
 NAME = "changelog-files"
-_FORMAT = 2
-"""1 has no snapshots; a marker without any is still written in it."""
+_FORMAT = 1
 KEPT = 2
 """How many snapshots a marker names: the newest one, and one to fall back to."""
 
@@ -96,8 +95,7 @@ class ChangelogMarker:
 
     def serialize(self) -> str:
         """The marker as it is written in a checkpoint."""
-        written = _FORMAT if self.snapshots else 1
-        fields = {"format": written, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
+        fields = {"format": _FORMAT, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
         return orjson.dumps(fields | ({"snapshots": self.snapshots} if self.snapshots else {})).decode()
 
     @classmethod
