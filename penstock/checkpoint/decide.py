@@ -19,7 +19,7 @@ TAIL = 16
 probing even from a listing that misses the last few records."""
 
 
-class Occupied(Enum):
+class SlotOutcome(Enum):
     """What it means that the slot a writer wanted holds a record."""
 
     LOST_REPLY = "the record is the writer's own: its write had succeeded"
@@ -27,15 +27,15 @@ class Occupied(Enum):
     FENCED = "somebody else's; a checkpoint's writer no longer owns the log"
 
 
-def occupied(wanted: Record, found: Record) -> Occupied:
+def occupied(wanted: Record, found: Record) -> SlotOutcome:
     """What to do about `found` in the slot `wanted` was to go to.
 
     Only the very same record is a lost reply: a writer's token is random, and an owner that finds a different record
     of its own has lost track of what it wrote, which is the end of its epoch too.
     """
     if wanted == found:
-        return Occupied.LOST_REPLY
-    return Occupied.TRY_NEXT if isinstance(wanted, Claim) else Occupied.FENCED
+        return SlotOutcome.LOST_REPLY
+    return SlotOutcome.TRY_NEXT if isinstance(wanted, Claim) else SlotOutcome.FENCED
 
 
 def fenced_by(found: Record) -> str:

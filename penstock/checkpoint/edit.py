@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
+from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.checkpoint.versions.markers import changelog_identities, markers_of
 from penstock.checkpoint.versions.table import build_versions, versions_of
 from penstock.checkpoint.versions.value import Markers
@@ -213,7 +213,7 @@ def successor(
     return record
 
 
-def _offered(base: CheckpointRecord, content: Content, view: LogView) -> Offered | None:
+def _offered(base: CheckpointRecord, content: Content, view: LogView) -> OfferedBatch | None:
     """The last batch that the state has seen, if the job runs inside a query. It is not known if offsets were set by
     hand. Only the last checkpoint has its output."""
     if base.offered is None:

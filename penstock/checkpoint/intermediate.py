@@ -18,7 +18,7 @@ MOST_ENTRIES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenRanges:
     """What an ended batch wrote to a stream; or several that followed each other."""
 
     batch: Count
@@ -28,14 +28,14 @@ class Written:
     ranges: Mapping[Count, Ranges] = field(default_factory=dict)
     """By partition, only where something was written."""
 
-    def joined(self, later: Written) -> Written:
+    def joined(self, later: WrittenRanges) -> WrittenRanges:
         """This, and what a later batch wrote. Its watermark counts once both have been read: that is never early."""
         ranges = dict(self.ranges)
         for partition, behind in later.ranges.items():
             ranges[partition] = join((*ranges.get(partition, ()), *behind))
-        return Written(later.batch, max(self.watermark, later.watermark), ranges)
+        return WrittenRanges(later.batch, max(self.watermark, later.watermark), ranges)
 
-    def behind(self, read: Mapping[int, int]) -> Written:
+    def behind(self, read: Mapping[int, int]) -> WrittenRanges:
         """The same without the ranges before these offsets, up to which each partition has been read."""
         left = {
             partition: tuple((max(start, read[partition]), end) for start, end in ranges if end > read[partition])
@@ -53,10 +53,10 @@ class Intermediate:
     generation: Positive = 1
     """It grows whenever what was not read is dropped."""
     watermark: Time = NO_WATERMARK
-    """The reader's: that of the last `Written` that all tasks have read to the end."""
+    """The reader's: that of the last `WrittenRanges` that all tasks have read to the end."""
     positions: Mapping[Count, Count] = field(default_factory=dict)
     """By partition, the offset behind what was read last."""
-    unread: tuple[Written, ...] = ()
+    unread: tuple[WrittenRanges, ...] = ()
     """Oldest first. Each entry has only the ranges that are still to be read, at least one. Watermarks ascend; only the
     last may equal the one before it."""
 
@@ -73,7 +73,7 @@ class Intermediate:
                         found[partition] = found[partition][0], end
         return found
 
-    def after(self, read: Mapping[int, int], written: Written | None) -> Intermediate:
+    def after(self, read: Mapping[int, int], written: WrittenRanges | None) -> Intermediate:
         """The stream after one more batch.
 
         Args:
@@ -135,7 +135,7 @@ class Intermediate:
         watermark, unread = _settled(known(self.watermark), entries)
         return replace(self, watermark=watermark, unread=unread)
 
-    def _check_is_new(self, written: Written) -> None:
+    def _check_is_new(self, written: WrittenRanges) -> None:
         known = self.ends()
         for partition, ranges in written.ranges.items():
             if ranges[0][0] < known.get(partition, 0):
@@ -157,7 +157,7 @@ def join(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def _settled(watermark: int, entries: Iterable[Written]) -> tuple[int, tuple[Written, ...]]:
+def _settled(watermark: int, entries: Iterable[WrittenRanges]) -> tuple[int, tuple[WrittenRanges, ...]]:
     """The reader's watermark, and the entries of which something is left, at most `MOST_ENTRIES`.
 
     Two kinds of entries join exactly, and only beyond the bound is a watermark delayed:
@@ -165,7 +165,7 @@ def _settled(watermark: int, entries: Iterable[Written]) -> tuple[int, tuple[Wri
     - one of which nothing is left waits only for those before it, so its watermark is theirs;
     - one that raises no watermark is joined by the next.
     """
-    unread: list[Written] = []
+    unread: list[WrittenRanges] = []
     for each in entries:
         last = unread[-1].watermark if unread else watermark
         before = unread[-2].watermark if len(unread) > 1 else watermark

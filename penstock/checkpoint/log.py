@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from penstock.checkpoint import decide
-from penstock.checkpoint.decide import Occupied
+from penstock.checkpoint.decide import SlotOutcome
 from penstock.checkpoint.log_reader import LogReader
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record, encode_record
@@ -115,7 +115,7 @@ class CheckpointLog:
                 claim = Claim(view.next_epoch(), run_id, secrets.token_hex(16))
                 self._writers.add(claim.writer)
                 found = self._create(view.end, claim)
-                if found is not None and decide.occupied(claim, found) is not Occupied.LOST_REPLY:
+                if found is not None and decide.occupied(claim, found) is not SlotOutcome.LOST_REPLY:
                     continue
                 self._reader.known[view.end] = claim
                 if self._counts(claim, view.end):
@@ -144,7 +144,7 @@ class CheckpointLog:
             self._refuse_revival(record)
             self._unclear = record
             found = self._create(slot, record)
-            if found is not None and decide.occupied(record, found) is not Occupied.LOST_REPLY:
+            if found is not None and decide.occupied(record, found) is not SlotOutcome.LOST_REPLY:
                 self._fenced = (
                     f"checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, was not written: slot "
                     f"`{self._paths.checkpoint(slot)}` is {decide.fenced_by(found)}, which owns the job now. This run "

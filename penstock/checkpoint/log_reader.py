@@ -19,7 +19,7 @@ _THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Damaged:
+class _Damage:
     problem: str
 
 
@@ -78,28 +78,28 @@ class LogReader:
         if failure is not None:
             raise failure
 
-    def _outcomes(self, slots: list[int]) -> Iterable[Record | _Damaged | PenstockError | None]:
+    def _outcomes(self, slots: list[int]) -> Iterable[Record | _Damage | PenstockError | None]:
         if len(slots) < 2:
             return [self._attempt(slot) for slot in slots]
         with ThreadPoolExecutor(min(_THREADS, len(slots)), thread_name_prefix="checkpoint-log") as pool:
             return list(pool.map(self._attempt, slots))
 
-    def _attempt(self, slot: int) -> Record | _Damaged | PenstockError | None:
+    def _attempt(self, slot: int) -> Record | _Damage | PenstockError | None:
         try:
             return self._look(slot)
         except PenstockError as error:
             return error
 
-    def _look(self, slot: int) -> Record | _Damaged | None:
+    def _look(self, slot: int) -> Record | _Damage | None:
         try:
             return self.get(slot)
         except NotFoundError:
             return None
         except CorruptError as error:
-            return _Damaged(str(error))
+            return _Damage(str(error))
 
-    def _note(self, slot: int, found: Record | _Damaged) -> None:
-        if isinstance(found, _Damaged):
+    def _note(self, slot: int, found: Record | _Damage) -> None:
+        if isinstance(found, _Damage):
             self._damaged[slot] = found.problem
         else:
             self.known[slot] = found

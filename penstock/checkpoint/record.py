@@ -42,7 +42,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Offered:
+class OfferedBatch:
     """The last batch that a streaming query has handed over to the job inside it."""
 
     plan: str = ""
@@ -113,7 +113,7 @@ class CheckpointRecord:
     publisher: str = ""
     lost: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
-    offered: Offered | None = None
+    offered: OfferedBatch | None = None
 
     @property
     def closing(self) -> Closing | None:

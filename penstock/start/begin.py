@@ -11,8 +11,8 @@ from penstock.batch.positions import Positions, TaskSsp, first_positions, resume
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.origin import Origin, origin_of
-from penstock.checkpoint.record import CheckpointRecord, Offered
+from penstock.checkpoint.origin import Origin
+from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.config.model import JobConfig
 from penstock.graph.specs import OperatorSpec
 from penstock.start.identities import refuse_recreated
@@ -55,13 +55,13 @@ class StartPlan:
     """The stores of the checkpoint that the job no longer writes, because something else fills them."""
     intermediate: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     """What is to be read of the durable intermediate streams."""
-    offered: Offered | None = None
+    offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
 
     @property
     def origin(self) -> Origin:
-        """What the state of the run's first epoch begins with."""
-        return origin_of(self.restore_from, cleared=self.clears_state, emptied=self.reset.stores | self.unwritten)
+        """The state that the run's first epoch begins with."""
+        return Origin(self.restore_from, self.clears_state, self.reset.stores | self.unwritten)
 
     def resetting(self, reset: Reset, operators: Iterable[OperatorSpec]) -> StartPlan:
         """The same start, but some of the application's operators, given upstream first, begin again."""

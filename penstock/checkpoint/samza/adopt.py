@@ -32,7 +32,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedCheckpoint:
     """What the checkpoint becomes, and what a person should know about it."""
 
     content: Content
@@ -44,7 +44,7 @@ def adopt(
     target: Target,
     ends: Mapping[SystemStreamPartition, PartitionOffsets],
     left_out: Mapping[str, str],
-) -> Adopted:
+) -> AdoptedCheckpoint:
     """Samza's last processed offsets become next offsets, one more each.
 
     A partition without one was never processed: it begins at its oldest message, which skips nothing and, since no
@@ -73,7 +73,7 @@ def adopt(
     if first_read:
         named = inputs_text(dict.fromkeys(first_read))
         notes.append(f"no message of {named} was processed yet: they begin at their oldest message")
-    return Adopted(Content(positions, markers), tuple(notes))
+    return AdoptedCheckpoint(Content(positions, markers), tuple(notes))
 
 
 def _refuse_other_tasks(found: SamzaCheckpoint, target: Target) -> None:

@@ -68,7 +68,7 @@ class ChangelogStreamMarker:
             raise IncompatibleError(
                 f"marker `{text}` has version {version}; this Penstock reads versions up to {VERSION}"
             )
-        own = decode(_Written, text, what)
+        own = decode(_Fields, text, what)
         generation, identity = (
             None if each is UNSET else each for each in (own.generation_offset, own.stream_identity)
         )
@@ -86,7 +86,7 @@ class _Ssp(Struct):
     partition: Count
 
 
-class _Written(Struct, rename="kebab"):
+class _Fields(Struct, rename="kebab"):
     """The fields of a marker, the last two as Penstock writes them."""
 
     changelog_ssp: _Ssp

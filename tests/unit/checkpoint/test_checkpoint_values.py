@@ -14,11 +14,11 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.checkpoint import record as record_module
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import Intermediate, Written
+from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
 from penstock.checkpoint.record import (
     CheckpointRecord,
     Claim,
-    Offered,
+    OfferedBatch,
     decode_record,
     encode_record,
 )
@@ -86,7 +86,10 @@ WITH_TIMES = replace(
     watermarks={"input-1": -1500, "windows": END_OF_TIME},
     ended_inputs=(SSP("local", "my.dotted.stream", 10),),
 )
-UNREAD = (Written(15, -1500, {0: ((7, 9), (12, 20))}), Written(17, 1614147486000, {0: ((20, 21),), 10: ((3, 4),)}))
+UNREAD = (
+    WrittenRanges(15, -1500, {0: ((7, 9), (12, 20))}),
+    WrittenRanges(17, 1614147486000, {0: ((20, 21),), 10: ((3, 4),)}),
+)
 BETWEEN, EMPTY_STREAM = SystemStream("kafka", "trips-by-tail"), SystemStream("local", "my.dotted.stream")
 OWN = OutboxObject(
     "sums/1/outbox/3-0000001-0",
@@ -115,7 +118,7 @@ WHOLE = replace(
     publisher="sums-1-0123456789ab",
     lost={SSP("kafka", "in", 3): 17},
     identities={SystemStream("kafka", "in"): "b2f1"},
-    offered=Offered("ab" * 32, has_output=False, schema="n bigint"),
+    offered=OfferedBatch("ab" * 32, has_output=False, schema="n bigint"),
 )
 """A record without a default in any field."""
 BARE = replace(RECORD, ended=None, consumed_startpoints=())
