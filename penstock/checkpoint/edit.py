@@ -1,4 +1,4 @@
-"""A checkpoint made of another one by hand: what changes, and the record that says so. Pure."""
+"""Checkpoints made from other ones by hand. Pure."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ MAX_OFFSET = 2**63 - 1
 NextOffsets = Mapping[int, Mapping[SystemStreamPartition, int]]
 """Task -> input partition -> the next offset to read."""
 Changelogs = Callable[[int], Mapping[SystemStreamPartition, str]]
-"""Which partitions of which changelog streams are which stores' of a task."""
+"""Changelog partition → store, for one task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a run takes from a checkpoint, task by task: where it reads on, and what it restores its stores from."""
+    """The part of a checkpoint that a run takes: by task, where it reads on and what it restores its stores from."""
 
     next_offsets: NextOffsets
     markers: Mapping[int, Markers]
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
-    """What distinguishes the input streams, to which the offsets belong, from others of their names."""
+    """`SystemAdmin.stream_identity` of the input streams that the offsets belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetKey:
-    """What an offset is for: a partition in every task that reads it, or (`task`) in one."""
+    """A partition in every task that reads it, or (`task`) in one."""
 
     ssp: SystemStreamPartition
     task: int | None = None
@@ -73,7 +73,7 @@ def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> 
 
 
 def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
-    """What the record says, its markers in version 2 if it has that, for version 1 cannot hold all of them.
+    """The record's content; markers of version 2 if it has that, because version 1 cannot hold all of them.
 
     Raises:
         CorruptError: a value does not decode.
@@ -131,7 +131,6 @@ def with_identities(
 
 
 def offset_changes(old: NextOffsets, new: NextOffsets) -> tuple[OffsetChange, ...]:
-    """What differs, by task and input."""
     return tuple(
         OffsetChange(task, ssp, before, offset)
         for task, own in sorted(new.items())

@@ -18,7 +18,7 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How values of one type are written: `plain` is the type they have in JSON, which is checked when they are read.
+    """The written form of the values of one type. `plain` is their type in JSON, which is checked when they are read.
     By default a value is written as msgspec writes it."""
 
     plain: Any

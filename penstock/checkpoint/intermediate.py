@@ -1,4 +1,4 @@
-"""What ended batches wrote to a durable intermediate stream, and what of it is still to be read. Pure."""
+"""The state of a durable intermediate stream: what ended batches wrote, and what is still to be read. Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
 
 MOST_ENTRIES = 100
-"""How many entries `Intermediate.unread` has at most."""
+"""The most entries of `Intermediate.unread`."""
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenRanges:
-    """What an ended batch wrote to a stream; or several that followed each other."""
+    """The offsets that an ended batch wrote to a stream, or several consecutive batches."""
 
     batch: Count
     """The last of them."""
@@ -29,7 +29,7 @@ class WrittenRanges:
     """By partition, only where something was written."""
 
     def joined(self, later: WrittenRanges) -> WrittenRanges:
-        """This, and what a later batch wrote. Its watermark counts once both have been read: that is never early."""
+        """One entry for this and a later one. Its watermark counts once both have been read: that is never early."""
         ranges = dict(self.ranges)
         for partition, behind in later.ranges.items():
             ranges[partition] = join((*ranges.get(partition, ()), *behind))
@@ -99,11 +99,10 @@ class Intermediate:
         return Intermediate(self.generation, watermark, {**self.positions, **read}, unread)
 
     def left(self) -> int:
-        """How many offsets are still to be read."""
+        """The number of offsets that are still to be read."""
         return sum(end - start for written in self.unread for own in written.ranges.values() for start, end in own)
 
     def left_of(self, partition: int) -> int:
-        """How many offsets of a partition are still to be read."""
         return sum(end - start for written in self.unread for start, end in written.ranges.get(partition, ()))
 
     def needed(self, partition: int) -> int | None:

@@ -15,7 +15,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 
 _THREADS = 16
-"""How many records are fetched at once: a round trip to a remote store takes tens of milliseconds."""
+"""Records fetched at once: a round trip to a remote store takes tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class LogReader:
         return decode_record(self._store.get(key), key)
 
     def view(self) -> LogView:
-        """What is known already, judged. No I/O."""
+        """The view of the known records. No I/O."""
         return LogView.of(self.known, self._damaged, 1 + max(self.known.keys() | self._damaged.keys(), default=-1))
 
     def _fetch(self, slots: list[int]) -> None:

@@ -46,12 +46,12 @@ class OfferedBatch:
     """The last batch that a streaming query has handed over to the job inside it."""
 
     plan: str = ""
-    """What tells it from other batches of its number: a query whose checkpoint location was set back plans them again.
-    Empty: that is not known."""
+    """Distinguishes it from other batches of its number: a query whose checkpoint location was set back plans them
+    again. Empty: not known."""
     has_output: bool = True
-    """Whether the objects that the record names are the output of it."""
+    """True if the objects that the record names are its output."""
     schema: str = ""
-    """What tells the columns of its outputs from others; empty: that is not known."""
+    """Distinguishes the columns of its outputs from others. Empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ class CheckpointRecord:
 
     `kind_detail` is `start` for the checkpoint a run writes before its first batch (SEP-18), else `commit`.
     `batch` is the last batch that had ended, `batch_time_ms` the largest batch time so far. `next_offsets` has every
-    (task, SSP), also where nothing was read. `tasks` maps a task to its serialized values by version, `"2"` and
-    where asked for `"1"`. `stores` are the stores covered, each with a text that tells whether an application fits it
-    (`StoreLayout`); each needs a usable marker in every task's V2 value.
-    `ended` says that the run ended with this checkpoint, and how.
-    `retained` maps slots to the ids of the older checkpoints that are kept and can be restored as of this record; it
-    never has one that the checkpoint before did not keep. None: everything that one kept, and itself.
+    (task, SSP), including those that nothing was read of. `tasks` maps a task to its serialized values by version:
+    `"2"`, and `"1"` if it is configured. `stores` maps each store that is covered to its `StoreLayout`; each needs a
+    usable marker in every task's V2 value.
+    `ended` says how the run ended with this checkpoint; None: it did not.
+    `retained` maps slots to the ids of the older checkpoints that are kept and can be restored as of this record. All
+    of them were kept by the checkpoint before. None: everything that one kept, and that one.
     `event_times` has the highest event time that each task has read of each partition, in epoch milliseconds, and
     `watermarks` the firing watermark of each operator in the last batch. Both are empty if the application does not use
     event time, before the first message, and after a batch that ended the job's stream or drained it.
@@ -73,14 +73,15 @@ class CheckpointRecord:
     `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
     checkpoint before.
     `drains` are the uuids of the requests to drain that the end of the run has answered.
-    `intermediate` has what the job knows of each durable intermediate stream, and `intermediate_layout` a text that
-    tells whether an application reads what is in it: the serdes of its keys and values.
-    `outbox` are the objects with the exactly-once output up to this checkpoint that no record before it names. They are
-    published under the number of this record in the log. `unpublished` are those of earlier records that its writer
-    had not seen published, ascending by slot. `keepers` are the systems that anything was ever to be published to:
-    they keep how far that is, under the name `publisher`.
-    `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities` tells each
-    input and each exactly-once output from another stream of its name (`SystemAdmin.stream_identity`).
+    `intermediate` has the durable intermediate streams, and `intermediate_layout` the serdes of their keys and values,
+    as a text that a start compares.
+    `outbox` are the objects with the exactly-once output up to this checkpoint that no earlier record names. They are
+    published under the number of this record in the log. `unpublished` are the objects of earlier records that its
+    writer had not seen published, ascending by slot. `keepers` are the systems that were ever published to: each keeps
+    its progress, under the name `publisher`.
+    `lost` counts, by input partition, the offsets that were gone before the job had read them. `identities`
+    distinguishes each input, changelog and exactly-once output from other streams of its name
+    (`SystemAdmin.stream_identity`).
     `offered` is the last batch of the query that the job runs inside.
     """
 
@@ -117,12 +118,12 @@ class CheckpointRecord:
 
     @property
     def closing(self) -> Closing | None:
-        """How everything that waited for time came to fire; None if it did not."""
+        """The end at which everything that waited for time fired; None if nothing did."""
         return self.ended if self.ended == "end-of-stream" or self.ended == "drained" else None
 
     @property
     def is_closed(self) -> bool:
-        """Whether everything that waited for event time has fired: no event time counts after it."""
+        """True if everything that waited for event time has fired: no event time counts after it."""
         return self.closing is not None
 
 

@@ -1,4 +1,4 @@
-"""Whether a checkpoint of Samza fits a job, and what it says in the job's own terms. Pure."""
+"""Translates a checkpoint of Samza into a job's own terms, or says why it does not fit. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a job expects of a checkpoint: its tasks and their inputs, and the stores that need a marker in each."""
+    """A job's tasks and their inputs, and the stores that need a marker in each task."""
 
     inputs: Mapping[int, Collection[SystemStreamPartition]]
     stores: Collection[str]
 
     @property
     def task_count(self) -> int:
-        """The number of tasks."""
         return len(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptedCheckpoint:
-    """What the checkpoint becomes, and what a person should know about it."""
+    """The content for the job's log, and notes for the user."""
 
     content: Content
     notes: tuple[str, ...]

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from penstock.documents import decode
 
 GROUP_BY_PARTITION = "org.apache.samza.container.grouper.stream.GroupByPartitionFactory"
-"""How Samza calls the way Penstock gives partitions to tasks: partition i of every input to task i."""
+"""Samza's name for Penstock's assignment: partition i of every input to task i."""
 
 _TYPES = {1: "checkpoint", 2: "checkpoint-v2"}
 _VERSIONS = {name: version for version, name in _TYPES.items()}

@@ -107,7 +107,7 @@ class ChangelogOffset:
 
     @classmethod
     def is_one(cls, text: str) -> bool:
-        """Whether the text has the form, which no offset of an input of Penstock has."""
+        """True if the text has this form, which no offset of an input of Penstock has."""
         try:
             cls.parse(text)
         except CorruptError:

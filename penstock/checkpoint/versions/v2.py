@@ -24,7 +24,7 @@ _NO_KEY_BUCKET = ".-1"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointV2:
-    """What one task had done: the last processed offset of every input, and the marker of every store.
+    """One task's progress: the last processed offset of every input, and the marker of every store.
 
     `markers` maps the state backend factory's name to store to marker. A marker means that this backend alone can
     rebuild the store.
