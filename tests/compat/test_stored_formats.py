@@ -260,7 +260,7 @@ def test_a_local_stream_is_continued_and_still_fenced(stream: LocalSystem) -> No
 
 
 def test_a_new_local_stream_has_the_same_tables(stream: LocalSystem, tmp_path: Path) -> None:
-    """An older Penstock reads what this one writes."""
+    """The golden file is what this version writes."""
     admin = stream.admin()
     admin.create_stream("new", 1, RETENTION)
     ssp = SystemStreamPartition("local", "new", 0)
