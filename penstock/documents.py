@@ -20,6 +20,8 @@ Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 """A whole number of at most 63 bits, as the type of a field."""
 Positive: TypeAlias = Annotated[int, msgspec.Meta(ge=1, le=_LARGEST)]
 """A `Count` of at least 1."""
+Time: TypeAlias = Annotated[int, msgspec.Meta(ge=-_LARGEST - 1, le=_LARGEST)]
+"""Epoch milliseconds, also before 1970."""
 _Digits: TypeAlias = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,19}\Z")]
 _LONGEST_REASON = 1000
 _types = threading.Lock()

@@ -1,4 +1,4 @@
-"""Which checkpoint a job starts from, and in which version it is read (SEP-28). Pure."""
+"""The choice of the checkpoint that a job starts from, and of the version to read it in (SEP-28). Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from penstock.errors import IncompatibleError
 from penstock.wording import argument
 
 _LISTED = 10
-"""How many checkpoints an error names one by one."""
+"""The most checkpoints that an error names one by one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class ChosenVersion:
 def choose_version(
     checkpoints: Sequence[CheckpointRecord], read_versions: Sequence[int], max_age_ms: int
 ) -> ChosenVersion | None:
-    """Which checkpoint to start from and in which version, once for the whole job; None if there is no checkpoint.
+    """Choose checkpoint and version, once for the whole job; None if there is no checkpoint.
 
     Args:
         checkpoints: those that may be restored, oldest first.
@@ -58,7 +58,7 @@ def choose_version(
 def choose_newest(
     checkpoints: Sequence[CheckpointRecord], read_versions: Sequence[int], max_age_ms: int
 ) -> ChosenVersion | None:
-    """What a start without `from_checkpoint` begins with: `choose_version`, if that is the newest checkpoint.
+    """As `choose_version`, for a start without `from_checkpoint`: the choice must be the newest checkpoint.
 
     Args:
         checkpoints: those that may be restored, oldest first.

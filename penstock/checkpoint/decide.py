@@ -1,7 +1,7 @@
-"""What the checkpoint log decides, as pure functions over what was read.
+"""The decisions of the checkpoint log, as pure functions over its records.
 
 Slots number the log's records. Records of claims stay for ever; those of checkpoints that are no longer retained are
-deleted, so a log has holes. Which are allowed is what the last list of retained checkpoints says.
+deleted, so a log has holes. The last list of retained checkpoints says which holes are allowed.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 
 TAIL = 16
-"""How many slots before the newest checkpoint are never freed. So the end of the log has no holes, and is found by
-probing even from a listing that misses the last few records."""
+"""Slots before the newest checkpoint that are never freed. So the end of the log has no holes, and is found by probing
+even from a listing that misses the last few records."""
 
 
-class Occupied(Enum):
-    """What it means that the slot a writer wanted holds a record."""
+class SlotOutcome(Enum):
+    """The meaning of a record in the slot that a writer wanted."""
 
     LOST_REPLY = "the record is the writer's own: its write had succeeded"
     TRY_NEXT = "somebody else's; a claim goes to the next slot"
     FENCED = "somebody else's; a checkpoint's writer no longer owns the log"
 
 
-def occupied(wanted: Record, found: Record) -> Occupied:
-    """What to do about `found` in the slot `wanted` was to go to.
+def occupied(wanted: Record, found: Record) -> SlotOutcome:
+    """The meaning of `found` in the slot that was meant for `wanted`.
 
     Only the very same record is a lost reply: a writer's token is random, and an owner that finds a different record
     of its own has lost track of what it wrote, which is the end of its epoch too.
     """
     if wanted == found:
-        return Occupied.LOST_REPLY
-    return Occupied.TRY_NEXT if isinstance(wanted, Claim) else Occupied.FENCED
+        return SlotOutcome.LOST_REPLY
+    return SlotOutcome.TRY_NEXT if isinstance(wanted, Claim) else SlotOutcome.FENCED
 
 
 def fenced_by(found: Record) -> str:
@@ -54,7 +54,7 @@ def next_epoch(records: Mapping[int, Record], end: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class RetainedList:
-    """What the last checkpoint that lists them keeps: `older` by slot. Checkpoints from slot `since` on are kept too.
+    """The checkpoints that the last list keeps: `older` by slot. Checkpoints from slot `since` on are kept too.
 
     Without any list `since` is -1: nothing was ever dropped.
     """
@@ -64,7 +64,7 @@ class RetainedList:
 
 
 def retained_list(records: Mapping[int, Record]) -> RetainedList:
-    """The list that counts. Later checkpoints that say nothing keep what it keeps."""
+    """The last list. Later checkpoints without a list keep what it keeps."""
     for slot in sorted(records, reverse=True):
         record = records[slot]
         if isinstance(record, CheckpointRecord) and record.retained is not None:
@@ -73,7 +73,7 @@ def retained_list(records: Mapping[int, Record]) -> RetainedList:
 
 
 def retained(records: Mapping[int, Record]) -> dict[int, CheckpointId]:
-    """The checkpoints that are kept and are readable, by slot, the newest included."""
+    """The checkpoints that are kept and readable, by slot, including the newest."""
     kept = retained_list(records)
     return {
         slot: record.id
@@ -102,8 +102,8 @@ def abandoned(retained: Mapping[int, CheckpointRecord], parent: CheckpointId | N
 def traceable(
     kept: Mapping[int, CheckpointId], retained: Mapping[int, CheckpointRecord], abandoned: Collection[int]
 ) -> dict[int, CheckpointId]:
-    """What of `kept` stays: an abandoned checkpoint is dropped where the newest one up to its parent would be one that
-    it does not descend from. A start that goes back to it would take that one for its lineage."""
+    """The part of `kept` that stays. An abandoned checkpoint is dropped if the newest one up to its parent would be one
+    that it does not descend from: a start that goes back to it would take that one for its lineage."""
 
     def ancestor(slot: int, among: list[int]) -> int | None:
         """The newest of the ascending slots that is not above the parent."""

@@ -1,4 +1,4 @@
-"""A checkpoint made of another one by hand: what changes, and the record that says so. Pure."""
+"""Checkpoints made from other ones by hand. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
+from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.checkpoint.versions.markers import changelog_identities, markers_of
 from penstock.checkpoint.versions.table import build_versions, versions_of
 from penstock.checkpoint.versions.value import Markers
@@ -22,22 +22,22 @@ MAX_OFFSET = 2**63 - 1
 NextOffsets = Mapping[int, Mapping[SystemStreamPartition, int]]
 """Task -> input partition -> the next offset to read."""
 Changelogs = Callable[[int], Mapping[SystemStreamPartition, str]]
-"""Which partitions of which changelog streams are which stores' of a task."""
+"""Changelog partition → store, for one task."""
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a run takes from a checkpoint, task by task: where it reads on, and what it restores its stores from."""
+    """The part of a checkpoint that a run takes: by task, where it reads on and what it restores its stores from."""
 
     next_offsets: NextOffsets
     markers: Mapping[int, Markers]
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
-    """What distinguishes the input streams, to which the offsets belong, from others of their names."""
+    """`SystemAdmin.stream_identity` of the input streams that the offsets belong to."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetKey:
-    """What an offset is for: a partition in every task that reads it, or (`task`) in one."""
+    """A partition in every task that reads it, or (`task`) in one."""
 
     ssp: SystemStreamPartition
     task: int | None = None
@@ -73,7 +73,7 @@ def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> 
 
 
 def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
-    """What the record says, its markers in version 2 if it has that, for version 1 cannot hold all of them.
+    """The record's content; markers of version 2 if it has that, because version 1 cannot hold all of them.
 
     Raises:
         CorruptError: a value does not decode.
@@ -131,7 +131,6 @@ def with_identities(
 
 
 def offset_changes(old: NextOffsets, new: NextOffsets) -> tuple[OffsetChange, ...]:
-    """What differs, by task and input."""
     return tuple(
         OffsetChange(task, ssp, before, offset)
         for task, own in sorted(new.items())
@@ -213,7 +212,7 @@ def successor(
     return record
 
 
-def _offered(base: CheckpointRecord, content: Content, view: LogView) -> Offered | None:
+def _offered(base: CheckpointRecord, content: Content, view: LogView) -> OfferedBatch | None:
     """The last batch that the state has seen, if the job runs inside a query. It is not known if offsets were set by
     hand. Only the last checkpoint has its output."""
     if base.offered is None:

@@ -1,4 +1,4 @@
-"""What ended batches wrote to a durable intermediate stream, and what of it is still to be read. Pure."""
+"""The state of a durable intermediate stream: what ended batches wrote, and what is still to be read. Pure."""
 
 from __future__ import annotations
 
@@ -7,34 +7,35 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.documents import Count, Positive, Time
 from penstock.errors import RetryableError
 
-Ranges: TypeAlias = tuple[tuple[int, int], ...]
+Ranges: TypeAlias = tuple[tuple[Count, Count], ...]
 """Offsets as `[start, end)`: ascending, none empty, adjacent ones joined."""
 
 MOST_ENTRIES = 100
-"""How many entries `Intermediate.unread` has at most."""
+"""The most entries of `Intermediate.unread`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """What an ended batch wrote to a stream; or several that followed each other."""
+class WrittenRanges:
+    """The offsets that an ended batch wrote to a stream, or several consecutive batches."""
 
-    batch: int
+    batch: Count
     """The last of them."""
-    watermark: int
+    watermark: Time
     """The output watermark of the operator that writes, after that batch."""
-    ranges: Mapping[int, Ranges] = field(default_factory=dict)
+    ranges: Mapping[Count, Ranges] = field(default_factory=dict)
     """By partition, only where something was written."""
 
-    def joined(self, later: Written) -> Written:
-        """This, and what a later batch wrote. Its watermark counts once both have been read: that is never early."""
+    def joined(self, later: WrittenRanges) -> WrittenRanges:
+        """One entry for this and a later one. Its watermark counts once both have been read: that is never early."""
         ranges = dict(self.ranges)
         for partition, behind in later.ranges.items():
             ranges[partition] = join((*ranges.get(partition, ()), *behind))
-        return Written(later.batch, max(self.watermark, later.watermark), ranges)
+        return WrittenRanges(later.batch, max(self.watermark, later.watermark), ranges)
 
-    def behind(self, read: Mapping[int, int]) -> Written:
+    def behind(self, read: Mapping[int, int]) -> WrittenRanges:
         """The same without the ranges before these offsets, up to which each partition has been read."""
         left = {
             partition: tuple((max(start, read[partition]), end) for start, end in ranges if end > read[partition])
@@ -49,13 +50,13 @@ class Written:
 class Intermediate:
     """One stream between two batches. Only what ended batches wrote is ever read, in later batches."""
 
-    generation: int = 1
+    generation: Positive = 1
     """It grows whenever what was not read is dropped."""
-    watermark: int = NO_WATERMARK
-    """The reader's: that of the last `Written` that all tasks have read to the end."""
-    positions: Mapping[int, int] = field(default_factory=dict)
+    watermark: Time = NO_WATERMARK
+    """The reader's: that of the last `WrittenRanges` that all tasks have read to the end."""
+    positions: Mapping[Count, Count] = field(default_factory=dict)
     """By partition, the offset behind what was read last."""
-    unread: tuple[Written, ...] = ()
+    unread: tuple[WrittenRanges, ...] = ()
     """Oldest first. Each entry has only the ranges that are still to be read, at least one. Watermarks ascend; only the
     last may equal the one before it."""
 
@@ -72,7 +73,7 @@ class Intermediate:
                         found[partition] = found[partition][0], end
         return found
 
-    def after(self, read: Mapping[int, int], written: Written | None) -> Intermediate:
+    def after(self, read: Mapping[int, int], written: WrittenRanges | None) -> Intermediate:
         """The stream after one more batch.
 
         Args:
@@ -98,11 +99,10 @@ class Intermediate:
         return Intermediate(self.generation, watermark, {**self.positions, **read}, unread)
 
     def left(self) -> int:
-        """How many offsets are still to be read."""
+        """The number of offsets that are still to be read."""
         return sum(end - start for written in self.unread for own in written.ranges.values() for start, end in own)
 
     def left_of(self, partition: int) -> int:
-        """How many offsets of a partition are still to be read."""
         return sum(end - start for written in self.unread for start, end in written.ranges.get(partition, ()))
 
     def needed(self, partition: int) -> int | None:
@@ -134,7 +134,7 @@ class Intermediate:
         watermark, unread = _settled(known(self.watermark), entries)
         return replace(self, watermark=watermark, unread=unread)
 
-    def _check_is_new(self, written: Written) -> None:
+    def _check_is_new(self, written: WrittenRanges) -> None:
         known = self.ends()
         for partition, ranges in written.ranges.items():
             if ranges[0][0] < known.get(partition, 0):
@@ -156,7 +156,7 @@ def join(ranges: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def _settled(watermark: int, entries: Iterable[Written]) -> tuple[int, tuple[Written, ...]]:
+def _settled(watermark: int, entries: Iterable[WrittenRanges]) -> tuple[int, tuple[WrittenRanges, ...]]:
     """The reader's watermark, and the entries of which something is left, at most `MOST_ENTRIES`.
 
     Two kinds of entries join exactly, and only beyond the bound is a watermark delayed:
@@ -164,7 +164,7 @@ def _settled(watermark: int, entries: Iterable[Written]) -> tuple[int, tuple[Wri
     - one of which nothing is left waits only for those before it, so its watermark is theirs;
     - one that raises no watermark is joined by the next.
     """
-    unread: list[Written] = []
+    unread: list[WrittenRanges] = []
     for each in entries:
         last = unread[-1].watermark if unread else watermark
         before = unread[-2].watermark if len(unread) > 1 else watermark

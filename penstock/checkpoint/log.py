@@ -8,7 +8,7 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from penstock.checkpoint import decide
-from penstock.checkpoint.decide import Occupied
+from penstock.checkpoint.decide import SlotOutcome
 from penstock.checkpoint.log_reader import LogReader
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record, encode_record
@@ -17,7 +17,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 
 OnDamage: TypeAlias = Literal["raise", "report"]
-"""Whether a log that cannot be continued raises, or is reported in the view's `faults`."""
+"""A log that cannot be continued raises an error, or is reported in the view's `faults`."""
 
 _READS = 4
 
@@ -49,14 +49,14 @@ class CheckpointLog:
         self._lock = threading.RLock()
         self._claim: Claim | None = None
         self._writers: set[str] = set()
-        """The tokens of this object's claims, those whose reply was lost included."""
+        """The tokens of this object's claims, including claims whose reply was lost."""
         self._next_slot = 0
         self._unclear: CheckpointRecord | None = None
-        """An appended record of which it is not known whether it is in the log."""
+        """An appended record that may or may not be in the log."""
         self._collected: set[int] = set()
-        """Slots that `prune` was called for and that are not free yet."""
+        """Slots that `prune` was called for, and that are not free yet."""
         self._accepted: frozenset[int] = frozenset()
-        """Faulty slots that this owner was asked to continue from."""
+        """Faulty slots that this owner was told to ignore."""
         self._fenced: str | None = None
 
     def read(self, on_damage: OnDamage = "raise") -> LogView:
@@ -83,7 +83,7 @@ class CheckpointLog:
             return view
 
     def known(self) -> LogView:
-        """What this object read and wrote so far, without looking at the store."""
+        """The view of the records that this object has read and written. No I/O."""
         with self._lock:
             return self._reader.view()
 
@@ -115,7 +115,7 @@ class CheckpointLog:
                 claim = Claim(view.next_epoch(), run_id, secrets.token_hex(16))
                 self._writers.add(claim.writer)
                 found = self._create(view.end, claim)
-                if found is not None and decide.occupied(claim, found) is not Occupied.LOST_REPLY:
+                if found is not None and decide.occupied(claim, found) is not SlotOutcome.LOST_REPLY:
                     continue
                 self._reader.known[view.end] = claim
                 if self._counts(claim, view.end):
@@ -144,7 +144,7 @@ class CheckpointLog:
             self._refuse_revival(record)
             self._unclear = record
             found = self._create(slot, record)
-            if found is not None and decide.occupied(record, found) is not Occupied.LOST_REPLY:
+            if found is not None and decide.occupied(record, found) is not SlotOutcome.LOST_REPLY:
                 self._fenced = (
                     f"checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, was not written: slot "
                     f"`{self._paths.checkpoint(slot)}` is {decide.fenced_by(found)}, which owns the job now. This run "
@@ -157,13 +157,13 @@ class CheckpointLog:
 
     def uncollected(self) -> dict[int, CheckpointRecord]:
         """Slot -> checkpoint that is not retained any more and that `prune` was not yet called for: its objects may
-        still have to be collected. `known().left`, less what only waits for its slot to be freed."""
+        still have to be collected."""
         with self._lock:
             return {slot: record for slot, record in self.known().left.items() if slot not in self._collected}
 
     def prune(self, slots: Collection[int] | None = None) -> tuple[int, ...]:
-        """The objects of these checkpoints, or of all that are not retained any more, are collected: delete their
-        records, now or, where they must wait, with a later call.
+        """Delete the records of checkpoints whose objects are collected: of these slots, or of all checkpoints that are
+        not retained any more. Records that must wait are deleted by a later call.
 
         Deletes only what the last checkpoint of this object's own epoch does not retain, oldest first; never a claim,
         never what is damaged, nothing within `decide.TAIL` slots before that checkpoint. Idempotent; may be
@@ -192,7 +192,7 @@ class CheckpointLog:
         return tuple(may_go)
 
     def check_owner(self) -> None:
-        """Look in the store whether the job is still this object's: the slot behind its last record is free.
+        """Check in the store that this object still owns the job: the slot after its last record is free.
 
         Raises:
             FencedError: another driver has claimed the log.
@@ -216,7 +216,7 @@ class CheckpointLog:
         return self.read().latest_before(claim)
 
     def _counts(self, claim: Claim, slot: int) -> bool:
-        """Whether the claim was put at the end of the log, and not in a slot that was freed.
+        """True if the claim is at the end of the log, and not in a slot that was freed.
 
         Behind the end there is nothing yet, or the next claim, in a slot that is never freed: there this object
         finds that it is fenced.
@@ -225,8 +225,8 @@ class CheckpointLog:
         return slot in view.records and (view.end == slot + 1 or isinstance(view.records.get(slot + 1), Claim))
 
     def _prunable(self) -> set[int]:
-        """What the last checkpoint of the claim that is held has dropped. Before it is written nothing is deleted:
-        what an older owner dropped, this owner has not yet said."""
+        """Slots dropped by the last checkpoint of the claim that is held. Empty before that checkpoint is written: this
+        owner has not yet repeated an older owner's decisions."""
         claim, view = self._claim, self._reader.view()
         if claim is None or not view.checkpoints or view.checkpoints[-1].writer != claim.writer:
             return set()
@@ -295,7 +295,7 @@ class CheckpointLog:
             )
 
     def _refuse_revival(self, record: CheckpointRecord) -> None:
-        """What was dropped may be deleted already, and a slot in the list that is empty is a damaged log."""
+        """A dropped checkpoint may be deleted already, and an empty slot in the list makes a damaged log."""
         wrong = dict(record.retained or {}).items() - self._reader.view().retained.items()
         if wrong:
             slot, checkpoint_id = min(wrong)

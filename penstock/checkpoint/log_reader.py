@@ -15,11 +15,11 @@ from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 
 _THREADS = 16
-"""How many records are fetched at once: a round trip to a remote store takes tens of milliseconds."""
+"""Records fetched at once: a round trip to a remote store takes tens of milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Damaged:
+class _Damage:
     problem: str
 
 
@@ -65,7 +65,7 @@ class LogReader:
         return decode_record(self._store.get(key), key)
 
     def view(self) -> LogView:
-        """What is known already, judged. No I/O."""
+        """The view of the known records. No I/O."""
         return LogView.of(self.known, self._damaged, 1 + max(self.known.keys() | self._damaged.keys(), default=-1))
 
     def _fetch(self, slots: list[int]) -> None:
@@ -78,28 +78,28 @@ class LogReader:
         if failure is not None:
             raise failure
 
-    def _outcomes(self, slots: list[int]) -> Iterable[Record | _Damaged | PenstockError | None]:
+    def _outcomes(self, slots: list[int]) -> Iterable[Record | _Damage | PenstockError | None]:
         if len(slots) < 2:
             return [self._attempt(slot) for slot in slots]
         with ThreadPoolExecutor(min(_THREADS, len(slots)), thread_name_prefix="checkpoint-log") as pool:
             return list(pool.map(self._attempt, slots))
 
-    def _attempt(self, slot: int) -> Record | _Damaged | PenstockError | None:
+    def _attempt(self, slot: int) -> Record | _Damage | PenstockError | None:
         try:
             return self._look(slot)
         except PenstockError as error:
             return error
 
-    def _look(self, slot: int) -> Record | _Damaged | None:
+    def _look(self, slot: int) -> Record | _Damage | None:
         try:
             return self.get(slot)
         except NotFoundError:
             return None
         except CorruptError as error:
-            return _Damaged(str(error))
+            return _Damage(str(error))
 
-    def _note(self, slot: int, found: Record | _Damaged) -> None:
-        if isinstance(found, _Damaged):
+    def _note(self, slot: int, found: Record | _Damage) -> None:
+        if isinstance(found, _Damage):
             self._damaged[slot] = found.problem
         else:
             self.known[slot] = found

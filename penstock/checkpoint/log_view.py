@@ -17,9 +17,9 @@ from penstock.outbox.unpublished import OwedOutput, Unpublished
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """What the log says, by slot and ascending.
+    """The log by slot, ascending.
 
-    `records` are those that can be read and are in their place. `damaged` are the others, with what is wrong.
+    `records` can be read and are in their place. `damaged` are the others, with the problem.
     `void` are claims that never held (`decide.void_claims`). `faults` are the slots at which the log
     cannot be continued, with the reason: damage and holes where a record is needed. `end` is the next free slot.
     """
@@ -32,7 +32,7 @@ class LogView:
 
     @classmethod
     def of(cls, found: Mapping[int, Record], damaged: Mapping[int, str], end: int) -> LogView:
-        """The view of what the slots before `end` hold. Pure."""
+        """The view of the slots before `end`. Pure."""
         void = decide.void_claims(found)
         held = {slot: record for slot, record in sorted(found.items()) if slot not in void}
         misplaced = decide.not_linear(held, damaged)
@@ -54,12 +54,12 @@ class LogView:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """All claims that held, oldest first."""
+        """The claims that held, oldest first."""
         return tuple(record for record in self.records.values() if isinstance(record, Claim))
 
     @property
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
-        """All checkpoints that are there and can be read, oldest first, retained or not."""
+        """All readable checkpoints, oldest first, retained or not."""
         return tuple(record for record in self.records.values() if isinstance(record, CheckpointRecord))
 
     @property
@@ -84,10 +84,10 @@ class LogView:
 
     @property
     def retained(self) -> dict[int, CheckpointId]:
-        """Slot -> id of every checkpoint that is kept, the newest included. Only these may be restored.
+        """Slot -> id of every checkpoint that is kept, including the newest. Only these may be restored.
 
-        `retained_beside` takes it when the next checkpoint is made. What is damaged is not among them, so the
-        checkpoint that a run with `--from` begins with leaves it out, and the log is whole again.
+        Damaged ones are not among them. So the checkpoint that a run with `--from` begins with leaves them out, and the
+        log is whole again.
         """
         return decide.retained(self.records)
 
@@ -105,8 +105,8 @@ class LogView:
 
     @property
     def owed(self) -> OwedOutput:
-        """What the last checkpoint leaves to be published, whatever a start restores: what its writer had not seen
-        published, and then its own."""
+        """The output that the last checkpoint leaves to be published, whatever a start restores: first the output that
+        its writer had not seen published, then its own."""
         latest = self.latest
         if latest is None:
             return OwedOutput()
@@ -162,8 +162,9 @@ class LogView:
         return CheckpointId.next_after(max((*(r.id for r in self.checkpoints), *kept), default=None), now_ms, nanos)
 
     def retained_beside(self, new: CheckpointRecord, policy: RetentionPolicy) -> dict[int, CheckpointId]:
-        """What stays beside a new checkpoint (slot -> id): `retention.keep` along its lineage. A start that repeats
-        the checkpoint before it takes no other one's place and goes with the next one; a stop takes its place."""
+        """The checkpoints that stay beside a new one (slot -> id): `retention.keep` along its lineage. A start that
+        repeats the checkpoint before it takes no other one's place and goes with the next one; a stop takes its
+        place."""
         checkpoints, retained = self._checkpoints(), self.retained
         repeated = decide.repetitions({**checkpoints, self.end: new}, {*retained, self.end})
         counting = {slot: each for slot, each in retained.items() if slot not in repeated}

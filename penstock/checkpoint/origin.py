@@ -1,53 +1,26 @@
-"""What the state of an epoch begins with."""
+"""The state that an epoch begins with."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from penstock.checkpoint.record import CheckpointRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
-    """There is no checkpoint: every store begins empty."""
+class Origin:
+    """A checkpoint, and the stores that are restored from it. All others begin empty, each backend with a base."""
 
-
-@dataclass(frozen=True, slots=True)
-class Cleared:
-    """The checkpoint counts, but every store begins empty, and each backend begins with a base."""
-
-    record: CheckpointRecord
-
-
-@dataclass(frozen=True, slots=True)
-class FromRecord:
-    """Every store that the checkpoint covers is restored from it, but for those that are to begin empty."""
-
-    record: CheckpointRecord
+    record: CheckpointRecord | None = None
+    """The next checkpoint is made on top of it. None: there is no checkpoint."""
+    cleared: bool = False
+    """True if the checkpoint counts, but no store is restored."""
     emptied: frozenset[str] = frozenset()
+    """Stores of the checkpoint that begin empty."""
 
     @property
     def restored(self) -> tuple[str, ...]:
         """The stores that are restored."""
+        if self.record is None or self.cleared:
+            return ()
         return tuple(store for store in self.record.stores if store not in self.emptied)
-
-
-Origin: TypeAlias = Nothing | Cleared | FromRecord
-
-
-def origin_of(record: CheckpointRecord | None, *, cleared: bool, emptied: frozenset[str] = frozenset()) -> Origin:
-    """The origin of a start that chose this checkpoint.
-
-    Args:
-        cleared: whether the start drops the state.
-        emptied: the stores that begin empty in any case.
-    """
-    if record is None:
-        return Nothing()
-    return Cleared(record) if cleared else FromRecord(record, emptied)
-
-
-def record_of(origin: Origin) -> CheckpointRecord | None:
-    """The checkpoint that the next one is made on top of."""
-    return None if isinstance(origin, Nothing) else origin.record

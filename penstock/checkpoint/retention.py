@@ -1,4 +1,4 @@
-"""Which checkpoints are kept (`task.checkpoint.retained`), as a pure function."""
+"""The choice of checkpoints to keep (`task.checkpoint.retained`). Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def keep(
     *,
     new_counts: bool = True,
 ) -> dict[int, CheckpointId]:
-    """What of the checkpoints retained so far (slot -> id) stays beside the new one, which always stays.
+    """The retained checkpoints (slot -> id) that stay beside the new one, which always stays.
 
     The newest `policy.newest`, the new one being the first of them; of those before them the first one of every hour,
     for `policy.hours` hours back from the new one, its own hour included; and the first of every day, likewise. Hours

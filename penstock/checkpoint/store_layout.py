@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of a store: the text that tells whether an application fits it."""
+"""The layout of a store in a checkpoint: a text that a start compares with the application."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class StoreLayout:
         return cls(tuple(parts[0].split(",")), key, value, expires)
 
     def adds_fields(self, before: StoreLayout) -> bool:
-        """Whether it is the layout from before with more fields at the end of its rows. The store is read as it is:
+        """True if it is the layout from before with more fields at the end of its rows. The store is read as it is:
         rows that were written without them have None there.
 
         Example:

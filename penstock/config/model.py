@@ -379,15 +379,9 @@ class JobConfig:
         return self.origins.get(key, "default")
 
     def changelog_partitions(self, stores: Iterable[str], task: int) -> dict[SystemStreamPartition, str]:
-        """Changelog partition -> store, for one task. Includes a store's default stream of earlier versions, because
-        checkpoints may name it."""
-        found: dict[SystemStreamPartition, str] = {}
-        for store in stores:
-            streams = [self.store(store).changelog]
-            if self.resolved.find(table.STORE_CHANGELOG, store) is None:
-                streams.append(SystemStream(DEFAULT_SYSTEM, f"{self.job.name}-{self.job.id}-{store}-changelog"))
-            found |= {SystemStreamPartition(each.system, each.stream, task): store for each in streams}
-        return found
+        """Changelog partition → store, for one task."""
+        streams = {store: self.store(store).changelog for store in stores}
+        return {SystemStreamPartition(each.system, each.stream, task): store for store, each in streams.items()}
 
     def _default_changelog(self, store: str) -> SystemStream:
         """A name unique to the job and store. A job's id has no dashes, and all runs of dashes in the store's part are

@@ -15,7 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import orjson
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import Struct
 
 from penstock.documents import decode_format, decoding
 from penstock.errors import IncompatibleError, NotFoundError, RetryableError
@@ -42,30 +42,19 @@ class JobIdentity:
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> JobIdentity:
-        """Read it; a uid alone is the form of earlier versions.
-
-        Raises:
-            CorruptError: it is damaged; names the key.
-            IncompatibleError: a newer Penstock wrote it.
-        """
+        """Read it. Raises CorruptError, or IncompatibleError for a newer format; both name the key."""
         what = f"`{key}` is damaged, it is not the identity of a job"
         with decoding(what):
-            if not data.startswith(b"{"):
-                return cls(_checked(data.decode("ascii")))
             name = f"`{key}` was written by another version of Penstock: it"
             written = decode_format(_Written, data, what, name, FORMAT)
-            folder = written.root if isinstance(written.folder, UnsetType) else written.folder
-            if folder is UNSET:
-                raise ValueError("it has no field `folder`")
-            return cls(_checked(written.uid), folder)
+            return cls(_checked(written.uid), written.folder)
 
 
 class _Written(Struct):
-    """The fields of an identity. `folder` was called `root` once."""
+    """The fields of an identity."""
 
     uid: str
-    folder: str | UnsetType | None = UNSET
-    root: str | UnsetType | None = UNSET
+    folder: str | None
 
 
 def canonical_root(url: str) -> str:
@@ -153,8 +142,7 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
         before, tag = found
         if before.folder == here:
             return before, before
-        keep = moved or before.folder == canonical_root(url)
-        after = JobIdentity(before.uid if keep else secrets.token_hex(6), here)
+        after = JobIdentity(before.uid if moved else secrets.token_hex(6), here)
         if objects.put_if_match(paths.uid, after.encode(), tag):
             return before, after
     raise RetryableError(
@@ -203,7 +191,7 @@ def _read(objects: ObjectStore, paths: JobPaths) -> tuple[JobIdentity, str] | No
 
 def _refuse_copy(identity: JobIdentity, paths: JobPaths, url: str) -> None:
     here = canonical_folder(url, paths)
-    if identity.folder in {None, here, canonical_root(url)}:  # a root alone is what was written at first
+    if identity.folder in {None, here}:
         return
     command = f"penstock job adopt {paths.root} -c job.root={url}"
     raise IncompatibleError(

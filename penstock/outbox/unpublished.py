@@ -4,28 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
+
+import msgspec
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.documents import Count, Positive
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """The share of one output partition in an object."""
 
-    chunks: int
+    chunks: Positive
     """At least 1. Each is published in one atomic step."""
-    messages: int
+    messages: Count
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxObject:
     """The exactly-once output of one task in one commit, as an object of the job's store."""
 
-    key: str
-    """In the store of `job.root`. Only the last part still holds if the job's folder was renamed."""
-    task: int
-    size_bytes: int
-    sha256: str
+    key: Annotated[str, msgspec.Meta(min_length=1)]
+    """In the store of `job.root`. Its last part is the object's name in the outbox of the job's folder, which may have
+    another name by now."""
+    task: Count
+    size_bytes: Count
+    sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
     parts: Mapping[SystemStreamPartition, Part]
 
 
@@ -33,7 +38,7 @@ class OutboxObject:
 class Unpublished:
     """The objects of one record, all of which may still have to be published."""
 
-    slot: int
+    slot: Count
     """The number of the record that named them first."""
     objects: tuple[OutboxObject, ...]
 

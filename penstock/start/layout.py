@@ -137,7 +137,7 @@ def _renamed(before: str, now: str) -> str:
 
 
 def _old_numbers(store: str, before: str, now: str) -> str:
-    """The hint where only the form of number keys differs: Samza writes them in another one."""
+    """The serde to declare if only the form of number keys differs: they were declared in Samza's form."""
     old, new = before.split(" "), now.split(" ")
     if len(old) != 3 or len(new) != 3 or (old[0], old[2]) != (new[0], new[2]) or new[1] != f"ordered-{old[1]}":
         return ""

@@ -10,8 +10,8 @@ from penstock.api.ssp import SystemStream
 from penstock.batch.positions import Positions
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import Intermediate
-from penstock.checkpoint.origin import Origin, origin_of
-from penstock.checkpoint.record import CheckpointRecord, Offered
+from penstock.checkpoint.origin import Origin
+from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.graph.specs import BatchTaskSpec
 from penstock.start.facts import Resolve, StartFacts
 from penstock.start.identities import refuse_recreated
@@ -42,7 +42,7 @@ class StartPlan:
     """Stores of the checkpoint that side inputs or a pushed table fill now."""
     kept: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     """The unread part of the durable intermediate streams, by the checkpoint."""
-    offered: Offered | None = None
+    offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
 
     @property
@@ -56,8 +56,7 @@ class StartPlan:
     @property
     def origin(self) -> Origin:
         """The state that the run's first epoch begins with."""
-        emptied = self.reset.stores | self.deleted | self.filled
-        return origin_of(self.restore_from, cleared=self.clears_state, emptied=emptied)
+        return Origin(self.restore_from, self.clears_state, self.reset.stores | self.deleted | self.filled)
 
 
 def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
@@ -165,7 +164,7 @@ def decide_streams(
     )
 
 
-def last_offered(facts: StartFacts, decision: StartDecision) -> Offered | None:
+def last_offered(facts: StartFacts, decision: StartDecision) -> OfferedBatch | None:
     """The query's last batch, by the checkpoint."""
     record, view = decision.restore_from, facts.view
     offered = None if record is None else record.offered

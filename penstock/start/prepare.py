@@ -11,7 +11,7 @@ from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.log import CheckpointLog, OnDamage
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.origin import FromRecord
+from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.markers import read_task
@@ -128,10 +128,11 @@ class PreparedJob:
         for stream in sorted(published.streams):
             self.streams.admins[stream.system].published(stream.stream, self.publisher, published.slot)
 
-    def markers_of(self, origin: FromRecord) -> Markers:
-        """Task (as text) -> backend -> store -> marker of what is restored, in the checkpoint version to be
-        read."""
+    def markers_of(self, origin: Origin) -> Markers:
+        """Task (as text) -> backend -> store -> marker to restore from, in the checkpoint version to be read."""
         record = origin.record
+        if record is None or origin.cleared:
+            return {}
         chosen = choose_version([record], self.config.task.checkpoint_read_versions, 0)
         version = V2 if chosen is None else chosen.version
         return {

@@ -110,7 +110,7 @@ class History(RuleBasedStateMachine):
     def it_is_read_as_it_was_written(self) -> None:
         text = self.now.marker.serialize()
         assert ChangelogMarker.deserialize(text) == self.now.marker
-        assert text.startswith('{"format":2' if self.now.marker.snapshots else '{"format":1')
+        assert text.startswith('{"format":1')
 
     @invariant()
     def naming_again_changes_nothing(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint import intermediate
-from penstock.checkpoint.intermediate import Intermediate, Ranges, Written, join
+from penstock.checkpoint.intermediate import Intermediate, Ranges, WrittenRanges, join
 
 PARTITIONS = 3
 
@@ -96,7 +96,7 @@ def test_exactly_what_ended_batches_wrote_is_read_and_no_watermark_is_early(
         for batch, (shares, written, failed, ahead, writes) in enumerate(steps, 1):
             read = take(oracle, stream, shares)
             mark += ahead
-            new = Written(batch, mark, write(oracle, upcoming, written, failed, mark)) if writes else None
+            new = WrittenRanges(batch, mark, write(oracle, upcoming, written, failed, mark)) if writes else None
             before, stream = stream.watermark, stream.after(read, new)
             full |= len(stream.unread) == bound
             assert len(stream.unread) <= bound

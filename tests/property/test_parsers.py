@@ -151,7 +151,7 @@ FORMATS: dict[str, Format] = {
     "snapshot": Format(snapshot_index(), lambda d: Snapshot.decode(d, "k"), Snapshot, snapshot_file),
     "blob index": Format(orjson.loads(INDEX.serialize()), lambda d: SnapshotIndex.deserialize(d, "k"), SnapshotIndex),
     "changelog-files marker": Format(
-        orjson.loads(golden("changelog-files-marker-format2.json")), used_marker, ChangelogMarker
+        orjson.loads(golden("changelog-files-marker-format1.json")), used_marker, ChangelogMarker
     ),
     "blob marker": Format(
         {"format": 1, "index": "1-5-6.index", "sha256": SHA}, lambda d: BlobMarker.deserialize(d.decode()), BlobMarker
@@ -170,16 +170,10 @@ FORMATS: dict[str, Format] = {
     "V2": Format(orjson.loads(golden("checkpoint-v2.json")), CheckpointV2.decode, CheckpointV2),
     "checkpoint key": Format(orjson.loads(golden("checkpoint-key-v2.json")), CheckpointLogKey.decode, CheckpointLogKey),
     "claim": Format(
-        orjson.loads(golden("log-claim-format1.json")), lambda d: decode_record(d, "k"), Claim, with_checksum
+        orjson.loads(golden("log-claim-format9.json")), lambda d: decode_record(d, "k"), Claim, with_checksum
     ),
     "checkpoint": Format(
-        orjson.loads(golden("log-record-format2.json")),
-        lambda d: decode_record(d, "k"),
-        CheckpointRecord,
-        with_checksum,
-    ),
-    "checkpoint with event times": Format(
-        orjson.loads(golden("log-record-format3.json")),
+        orjson.loads(golden("log-record-format9.json")),
         lambda d: decode_record(d, "k"),
         CheckpointRecord,
         with_checksum,
@@ -405,18 +399,14 @@ def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path, size: int)
     entries.copy_to(tmp_path / "copy")
     (copy,) = (tmp_path / "copy").iterdir()
     written = copy.read_bytes()[:-32]
-    of_format_1, of_format_2 = (
-        size.to_bytes(8, "big") + written[16:],
-        written[:8] + size.to_bytes(8, "big") + written[16:],
-    )
+    claim = written[:8] + size.to_bytes(8, "big") + written[16:]
     tracemalloc.start()
     try:
         with pytest.raises(CorruptError, match="claims"):
             form.read(form.wrap(orjson.dumps(form.document | {"size": size})))
-        for claim in (of_format_1, of_format_2 + hashlib.sha256(of_format_2).digest()):
-            copy.write_bytes(claim)
-            with pytest.raises(CorruptError, match="claims"):
-                MemoryEngine(tmp_path / "copy")
+        copy.write_bytes(claim + hashlib.sha256(claim).digest())
+        with pytest.raises(CorruptError, match="claims"):
+            MemoryEngine(tmp_path / "copy")
         assert tracemalloc.get_traced_memory()[1] < 16 << 20
     finally:
         tracemalloc.stop()
@@ -473,10 +463,9 @@ def test_any_value_in_a_partition_of_a_stream_is_read_or_refused(
 def test_a_uid_that_cannot_be_part_of_a_name_is_refused() -> None:
     """It would become a part of names of folders and streams; and an error quotes little of a large document."""
     for uid in ("", "../../x", "a b", "a\0", "x" * 65, "x" * (1 << 20), "\u0661"):
-        for data in (orjson.dumps({"format": 1, "uid": uid, "folder": None}), uid.encode()):
-            with pytest.raises(CorruptError, match="is not the identity of a job") as caught:
-                JobIdentity.decode(data, "k")
-            assert len(str(caught.value)) < 2000
+        with pytest.raises(CorruptError, match="is not the identity of a job") as caught:
+            JobIdentity.decode(orjson.dumps({"format": 1, "uid": uid, "folder": None}), "k")
+        assert len(str(caught.value)) < 2000
 
 
 def test_a_register_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog, OnDamage
-from penstock.checkpoint.record import CheckpointRecord, Offered
+from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.checkpoint.versions.value import Markers
 from penstock.config.model import JobConfig
 from penstock.errors import IncompatibleError
@@ -43,7 +43,7 @@ class FirstState:
     batch: int
     """The last batch that the state has seen."""
     plan: str
-    """What tells it from others of its number (`Offered.plan`)."""
+    """What tells it from others of its number (`OfferedBatch.plan`)."""
     tasks: int
     stores: tuple[str, ...]
     back_up: BackUp
@@ -121,7 +121,7 @@ def _base(state: FirstState, streams: JobStreams) -> CheckpointRecord:
         stores=store_layout(state.graph),
         next_offsets=_offsets(state, streams),
         tasks={},
-        offered=Offered(state.plan, has_output=False),
+        offered=OfferedBatch(state.plan, has_output=False),
     )
 
 

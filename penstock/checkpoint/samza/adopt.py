@@ -1,4 +1,4 @@
-"""Whether a checkpoint of Samza fits a job, and what it says in the job's own terms. Pure."""
+"""Translates a checkpoint of Samza into a job's own terms, or says why it does not fit. Pure."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a job expects of a checkpoint: its tasks and their inputs, and the stores that need a marker in each."""
+    """A job's tasks and their inputs, and the stores that need a marker in each task."""
 
     inputs: Mapping[int, Collection[SystemStreamPartition]]
     stores: Collection[str]
 
     @property
     def task_count(self) -> int:
-        """The number of tasks."""
         return len(self.inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
-    """What the checkpoint becomes, and what a person should know about it."""
+class AdoptedCheckpoint:
+    """The content for the job's log, and notes for the user."""
 
     content: Content
     notes: tuple[str, ...]
@@ -44,7 +43,7 @@ def adopt(
     target: Target,
     ends: Mapping[SystemStreamPartition, PartitionOffsets],
     left_out: Mapping[str, str],
-) -> Adopted:
+) -> AdoptedCheckpoint:
     """Samza's last processed offsets become next offsets, one more each.
 
     A partition without one was never processed: it begins at its oldest message, which skips nothing and, since no
@@ -73,7 +72,7 @@ def adopt(
     if first_read:
         named = inputs_text(dict.fromkeys(first_read))
         notes.append(f"no message of {named} was processed yet: they begin at their oldest message")
-    return Adopted(Content(positions, markers), tuple(notes))
+    return AdoptedCheckpoint(Content(positions, markers), tuple(notes))
 
 
 def _refuse_other_tasks(found: SamzaCheckpoint, target: Target) -> None:

@@ -42,8 +42,8 @@ class SamzaCheckpoint:
 def read_samza(lines: Iterable[str], read_versions: Sequence[int], changelogs: Changelogs) -> SamzaCheckpoint:
     """Read lines of `{"key": ..., "value": ...}`, two texts, in the order of the topic.
 
-    Of equal keys the last one counts, and one without a value takes the others with it, as compaction has it; what
-    does not count need not be readable. The first version of `read_versions` that every task has counts, once
+    As in compaction, the last message of a key counts, and one without a value deletes the key. Messages that do not
+    count need not be readable. The first version of `read_versions` that every task has counts, once
     for all tasks; types of a later Samza, and versions that are not to be read, are noted and passed over.
 
     Raises:

@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from penstock.documents import decode
 
 GROUP_BY_PARTITION = "org.apache.samza.container.grouper.stream.GroupByPartitionFactory"
-"""How Samza calls the way Penstock gives partitions to tasks: partition i of every input to task i."""
+"""Samza's name for Penstock's assignment: partition i of every input to task i."""
 
 _TYPES = {1: "checkpoint", 2: "checkpoint-v2"}
 _VERSIONS = {name: version for version, name in _TYPES.items()}
@@ -48,14 +48,14 @@ class CheckpointLogKey:
     @classmethod
     def decode(cls, text: str | bytes) -> CheckpointLogKey:
         """Read a key; unknown fields are ignored, unknown types are kept. Raises CorruptError if this is no key."""
-        own = decode(_Written, text, f"not a key of a checkpoint topic, {text[:200]!r}")
+        own = decode(_Fields, text, f"not a key of a checkpoint topic, {text[:200]!r}")
         return cls(own.grouper, own.task_name, own.type)
 
 
 _Filled: TypeAlias = Annotated[str, Meta(min_length=1)]
 
 
-class _Written(Struct):
+class _Fields(Struct):
     """The fields of a key."""
 
     grouper: _Filled = field(name="systemstreampartition-grouper-factory")

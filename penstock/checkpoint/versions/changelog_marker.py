@@ -20,9 +20,6 @@ BACKEND = "changelog-stream"
 SAMZA_BACKEND = "org.apache.samza.storage.KafkaChangelogStateBackendFactory"
 """The same backend by Samza's name, which checkpoints carry so that Samza finds the markers."""
 
-UNKNOWN_STREAM = ""
-"""The identity in a marker that no stream can be shown to be the one of: nothing says which one it was made in."""
-
 
 @dataclass(frozen=True, slots=True)
 class ChangelogStreamMarker:
@@ -30,8 +27,8 @@ class ChangelogStreamMarker:
 
     `offset` is that of the store's last record, None while there is none. `generation_offset` is the first offset of
     the store's present generation, which Samza does not have; None means that the stream is read from its beginning.
-    `stream_identity` is that of the stream (`SystemAdmin.stream_identity`), None where Samza or an older Penstock did
-    not write it, or its system has none.
+    `stream_identity` is that of the stream (`SystemAdmin.stream_identity`), None if Samza wrote the marker or the
+    system has none.
     """
 
     ssp: SystemStreamPartition
@@ -71,7 +68,7 @@ class ChangelogStreamMarker:
             raise IncompatibleError(
                 f"marker `{text}` has version {version}; this Penstock reads versions up to {VERSION}"
             )
-        own = decode(_Written, text, what)
+        own = decode(_Fields, text, what)
         generation, identity = (
             None if each is UNSET else each for each in (own.generation_offset, own.stream_identity)
         )
@@ -89,7 +86,7 @@ class _Ssp(Struct):
     partition: Count
 
 
-class _Written(Struct, rename="kebab"):
+class _Fields(Struct, rename="kebab"):
     """The fields of a marker, the last two as Penstock writes them."""
 
     changelog_ssp: _Ssp
@@ -110,7 +107,7 @@ class ChangelogOffset:
 
     @classmethod
     def is_one(cls, text: str) -> bool:
-        """Whether the text has the form, which no offset of an input of Penstock has."""
+        """True if the text has this form, which no offset of an input of Penstock has."""
         try:
             cls.parse(text)
         except CorruptError:

@@ -1,4 +1,4 @@
-"""The markers of a task: which a checkpoint has, in one of its versions or in all of them. Pure."""
+"""The markers of a task in a checkpoint: in one of its versions, or in all. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.changelog_marker import BACKEND, UNKNOWN_STREAM, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.checkpoint.versions.table import FORMATS, format_of
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.checkpoint.versions.v2 import VERSION as V2
@@ -19,7 +19,7 @@ _NO_CHANGELOGS: StoresOfChangelogs = MappingProxyType({})
 
 
 def read_task(record: CheckpointRecord, task: int, version: int, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
-    """What a checkpoint says of a task in one of its versions; nothing for a task it does not have.
+    """A task's content in one version of a checkpoint; empty for a task that it does not have.
 
     `changelogs` maps each changelog partition of the task's stores to its store: a V1 value mixes their positions
     among the offsets of inputs, and has no other markers. It cannot say which stream they are of, if one was deleted
@@ -45,13 +45,13 @@ def _with_streams(record: CheckpointRecord, task: int, markers: Markers) -> Mark
     found = {}
     for store, text in markers.get(BACKEND, {}).items():
         marker = ChangelogStreamMarker.deserialize(text)
-        stream = record.identities.get(marker.ssp.system_stream, UNKNOWN_STREAM)
+        stream = record.identities.get(marker.ssp.system_stream)
         found[store] = replace(marker, stream_identity=known.get(marker.ssp, stream)).serialize()
     return {**markers, BACKEND: found} if found else markers
 
 
 def changelog_identities(markers: Mapping[Any, Markers]) -> dict[SystemStream, str]:
-    """What the markers of all tasks say of their streams. Records have it, because version 1 cannot."""
+    """The identities of the streams of all tasks' markers. Records have them, because version 1 cannot."""
     found = (
         ChangelogStreamMarker.deserialize(text) for own in markers.values() for text in own.get(BACKEND, {}).values()
     )

@@ -1,7 +1,4 @@
-"""The versions of a task's checkpoint (SEP-28): one table, and what is written of them.
-
-Pure functions over the values of a checkpoint record.
-"""
+"""The table of the versions of a task's checkpoint (SEP-28). Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from penstock.checkpoint.versions.value import CheckpointFormat, Markers
 from penstock.errors import ConfigError
 
 FORMATS: Mapping[int, CheckpointFormat] = {each.version: each for each in (FormatV2(), FormatV1())}
-"""Every version there is; one that says more comes first."""
+"""All versions; one that can hold more comes first."""
 
 
 def format_of(version: int) -> CheckpointFormat:

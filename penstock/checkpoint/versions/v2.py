@@ -24,7 +24,7 @@ _NO_KEY_BUCKET = ".-1"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointV2:
-    """What one task had done: the last processed offset of every input, and the marker of every store.
+    """One task's progress: the last processed offset of every input, and the marker of every store.
 
     `markers` maps the state backend factory's name to store to marker. A marker means that this backend alone can
     rebuild the store.
@@ -84,7 +84,7 @@ class CheckpointV2:
         """
         what = f"not a V2 checkpoint value, {text[:200]!r}"
         with decoding(what):
-            own = decode(_Written, text, what)
+            own = decode(_Fields, text, what)
             offsets, markers = own.input_offsets, own.state_checkpoint_markers
             for what, value in (*offsets.items(), *_flat(markers)):
                 if not isinstance(value, str):
@@ -99,7 +99,7 @@ class CheckpointV2:
             )
 
 
-class _Written(Struct, rename="kebab"):
+class _Fields(Struct, rename="kebab"):
     """The fields of a value. Errors about an offset or a marker name its key, so their types are looked at later."""
 
     checkpoint_id: str

@@ -1,4 +1,4 @@
-"""What the versions of a task's checkpoint have in common (SEP-28, `Checkpoint`)."""
+"""The common interface of the versions of a task's checkpoint (SEP-28, `Checkpoint`)."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ class Checkpoint(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TaskCheckpoint:
-    """What one task's checkpoint says, whatever its version: the last processed offset of each input (None: there is
-    none yet), its markers under Penstock's names of the backends, and its id, which version 1 does not have."""
+    """The content of one task's checkpoint in any version: the last processed offset of each input (None: there is none
+    yet), its markers under Penstock's names of the backends, and its id, which version 1 does not have."""
 
     offsets: Mapping[SystemStreamPartition, str | None]
     markers: Markers
@@ -53,7 +53,7 @@ class TaskCheckpoint:
 
 
 class CheckpointFormat(ABC):
-    """One version: how it is written, and what it can say. Pure."""
+    """The written form of one version, and its limits. Pure."""
 
     version: int
 
@@ -63,7 +63,7 @@ class CheckpointFormat(ABC):
 
     @abstractmethod
     def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
-        """What the value says. Raises CorruptError if it is none of this version."""
+        """The value's content. Raises CorruptError if it is none of this version."""
 
     @abstractmethod
     def write(self, checkpoint_id: CheckpointId, offsets: Mapping[SystemStreamPartition, str], markers: Markers) -> str:

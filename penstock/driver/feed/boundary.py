@@ -13,8 +13,8 @@ from penstock.batch.portions import PortionRead
 from penstock.batch.positions import Positions, TaskSsp, to_positions
 from penstock.batch.ranges import BatchRanges
 from penstock.batch.watermarks import Watermarks, later_event_times
-from penstock.checkpoint.intermediate import Intermediate, Ranges, Written
-from penstock.checkpoint.record import CheckpointRecord, Closing, Offered
+from penstock.checkpoint.intermediate import Intermediate, Ranges, WrittenRanges
+from penstock.checkpoint.record import CheckpointRecord, Closing, OfferedBatch
 from penstock.graph.specs import IntermediateSpec
 
 _CLOSINGS: Mapping[Control, Closing] = {"end-of-stream": "end-of-stream", "drain": "drained"}
@@ -62,7 +62,7 @@ class Boundary:
     """The control of the batches that bring operators to their end, while some of them are left."""
     lost: Lost = field(default_factory=dict)
     """Messages of each input partition that were deleted before they were read, and are missing from the state."""
-    offered: Offered | None = None
+    offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside."""
 
     @classmethod
@@ -128,8 +128,8 @@ class Boundary:
         read: Mapping[TaskSsp, PortionRead],
         next_due: Mapping[str, Due],
         ended_inputs: frozenset[SystemStreamPartition] = frozenset(),
-        written: Mapping[SystemStream, Written] | None = None,
-        offered: Offered | None = None,
+        written: Mapping[SystemStream, WrittenRanges] | None = None,
+        offered: OfferedBatch | None = None,
     ) -> Boundary:
         """The boundary after the batch. Raises RetryableError if it cannot have read this.
 
@@ -205,7 +205,7 @@ class Boundary:
 
 def written_in(
     batch: Batch, appended: Mapping[str, Mapping[int, Ranges]], readers: Iterable[IntermediateSpec]
-) -> dict[SystemStream, Written]:
+) -> dict[SystemStream, WrittenRanges]:
     """The writes of a batch to each durable intermediate stream, with the time up to which they are complete. While the
     job is being closed, event time stands still after a stream, until its readers have their own closing batch.
 
@@ -214,7 +214,7 @@ def written_in(
         readers: the operators that read these streams.
     """
     return {
-        op.stream: Written(
+        op.stream: WrittenRanges(
             batch.number,
             # What closes behind the stream still emits messages of the time that it has reached.
             NO_WATERMARK if batch.ends(op.writer) else batch.output_watermark(op.writer),
@@ -227,7 +227,7 @@ def written_in(
 def _read_and_written(
     before: Mapping[SystemStream, Intermediate],
     read: Mapping[TaskSsp, PortionRead],
-    written: Mapping[SystemStream, Written],
+    written: Mapping[SystemStream, WrittenRanges],
 ) -> dict[SystemStream, Intermediate]:
     by_stream: dict[SystemStream, dict[int, int]] = {}
     for at, part in read.items():

@@ -11,7 +11,7 @@ from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.ranges import NOTHING, BatchRanges
 from penstock.batch.watermarks import GivenWatermark
-from penstock.checkpoint.record import Offered
+from penstock.checkpoint.record import OfferedBatch
 from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
@@ -49,7 +49,7 @@ class OfferedFeed:
         self._event_time = event_time
         self._clock = clock
         self._number: int | None = None
-        self._offered = Offered()
+        self._offered = OfferedBatch()
         self._planned_ms = 0
         self._closes = False
         """True if the batch that was planned last is that of a drain."""
@@ -60,10 +60,10 @@ class OfferedFeed:
     def needs_watermark(self) -> bool:
         return bool(self._of_spark)
 
-    def offer(self, batch: int, offered: Offered | None = None, watermark: GivenWatermark | None = None) -> None:
+    def offer(self, batch: int, offered: OfferedBatch | None = None, watermark: GivenWatermark | None = None) -> None:
         """Take the query's next batch. `offered`: its entry in records. `watermark`: Spark's in the batch; None: it
         is not needed."""
-        self._number, self._offered, self._watermark = batch, offered or Offered(), watermark
+        self._number, self._offered, self._watermark = batch, offered or OfferedBatch(), watermark
 
     def begin(self) -> None:
         self._event_time.begin()

@@ -10,7 +10,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Control
 from penstock.batch.losses import Loss
 from penstock.batch.ranges import BatchRanges
-from penstock.checkpoint.record import Offered
+from penstock.checkpoint.record import OfferedBatch
 from penstock.driver.feed.boundary import Moment
 
 
@@ -25,7 +25,7 @@ class PlannedBatch:
     control: Control = "none"
     closes: frozenset[str] | None = None
     """The operators that the control is for; None: all that are left."""
-    offered: Offered | None = None
+    offered: OfferedBatch | None = None
     """The query's batch that it belongs to; None: none."""
 
 

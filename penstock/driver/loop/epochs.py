@@ -11,7 +11,7 @@ import threading
 from dataclasses import replace
 
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.origin import FromRecord, Nothing, Origin, record_of
+from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary
@@ -108,8 +108,8 @@ class Epochs:
                     self.claim = self._log.claim(self.claim.run_id)
                     own = self._own_checkpoint()
                 boundary = self._start_boundary() if own is None else Boundary.of(own)
-                origin = self._job.start.origin if own is None else FromRecord(own)
-                self._commits.enter(self.claim, record_of(origin))
+                origin = self._job.start.origin if own is None else Origin(own)
+                self._commits.enter(self.claim, origin.record)
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
                 boundary = self._open(origin, boundary)
@@ -173,7 +173,7 @@ class Epochs:
                     lambda done: self._board.update(restored_bytes=done),
                 )
         except CorruptError as error:
-            if isinstance(origin, FromRecord) and (other := job.other_markers(origin.record)):
+            if origin.record is not None and not origin.cleared and (other := job.other_markers(origin.record)):
                 raise CorruptError(f"{error}{other}") from error
             raise
         if silent := set(range(job.settings.tasks)) - next_due.keys():
@@ -184,13 +184,9 @@ class Epochs:
         return replace(boundary, next_due=earliest(next_due.values()))
 
     def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:
-        epoch, last_ended = self.claim.epoch, boundary.batch
-        if isinstance(origin, Nothing):
-            return EpochOpening(epoch, last_ended, None, {}, ())
-        record = origin.record
-        if isinstance(origin, FromRecord):
-            return EpochOpening(epoch, last_ended, str(record.id), self._job.markers_of(origin), origin.restored)
-        return EpochOpening(epoch, last_ended, str(record.id), {}, ())
+        checkpoint_id = None if origin.record is None else str(origin.record.id)
+        markers = self._job.markers_of(origin)
+        return EpochOpening(self.claim.epoch, boundary.batch, checkpoint_id, markers, origin.restored)
 
     def _write_start(self, boundary: Boundary, *, written: bool) -> None:
         """Write the start checkpoint, then delete the startpoints that it took.

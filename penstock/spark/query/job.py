@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
-from penstock.checkpoint.record import Offered
+from penstock.checkpoint.record import OfferedBatch
 from penstock.config.model import JobConfig
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, next_batch
@@ -268,7 +268,7 @@ class QueryJob:
         ordered = [each.of(frames[each.name], is_first=is_first) for each in self._inputs]
         rows = OfferedRows.of(batch.spark.sparkContext, ordered, self.tasks)
         watermark = None if self._watermark is None else self._watermark.of_batch()
-        self._feed.offer(batch.number, Offered(self._offsets.plan(batch.number), schema=self._schema), watermark)
+        self._feed.offer(batch.number, OfferedBatch(self._offsets.plan(batch.number), schema=self._schema), watermark)
         try:
             # A lost container leads back to this batch, unless its record is written.
             while self._drained is None and (next_batch(loop.boundary) == batch.number or loop.drains):

@@ -1,12 +1,9 @@
 """An engine in memory: a sorted map, and one file for a copy of it.
 
-    magic       8 bytes   "PSTMEM" and the format, 2
-    size        8 bytes   of the records, big-endian
-    records     zstd      as in `penstock.state.records`
-    checksum    32 bytes  SHA-256 of everything before
-
-Format 1 has neither magic nor checksum. It is read without a check of its bytes: damage that zstd and the records
-cannot notice is not found until the next copy is made.
+magic       8 bytes   "PSTMEM" and the format, 2
+size        8 bytes   of the records, big-endian
+records     zstd      as in `penstock.state.records`
+checksum    32 bytes  SHA-256 of everything before
 """
 
 from __future__ import annotations
@@ -191,18 +188,19 @@ def _read_entries(path: Path) -> dict[bytes, bytes | None]:
     with explained(f"the copy `{path}` could not be read", "job.logged.store.base.dir"):
         data = path.read_bytes()
     what = f"the copy `{path}`"
-    if data.startswith(_NAME):
-        data = _checked(data, what)[len(_MAGIC) :]
-    size = int.from_bytes(data[:_SIZE_BYTES], "big")
-    return decode_records(decompress(data[_SIZE_BYTES:], size, what), str(path))
+    body = _checked(data, what)[len(_MAGIC) :]
+    size = int.from_bytes(body[:_SIZE_BYTES], "big")
+    return decode_records(decompress(body[_SIZE_BYTES:], size, what), str(path))
 
 
 def _checked(data: bytes, what: str) -> bytes:
-    """All before the checksum. Raises CorruptError, and IncompatibleError for a newer format."""
+    """All before the checksum. Raises CorruptError, and IncompatibleError for another format."""
     written = int.from_bytes(data[len(_NAME) : len(_MAGIC)], "big")
     body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if hashlib.sha256(body).digest() != checksum:
         raise CorruptError(f"{what} is damaged: its checksum does not match")
-    if written > _FORMAT:
-        raise IncompatibleError(f"{what} has format {written}; this Penstock reads up to {_FORMAT}")
+    if not data.startswith(_NAME):
+        raise CorruptError(f"{what} is damaged: it does not begin with `{_NAME.decode()}`")
+    if written != _FORMAT:
+        raise IncompatibleError(f"{what} has format {written}; this Penstock reads format {_FORMAT}")
     return body

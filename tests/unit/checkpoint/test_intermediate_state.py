@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.api.time.watermarks import NO_WATERMARK
-from penstock.checkpoint.intermediate import MOST_ENTRIES, Intermediate, Written
+from penstock.checkpoint.intermediate import MOST_ENTRIES, Intermediate, WrittenRanges
 from penstock.errors import RetryableError
 
 
 def test_only_what_was_written_is_read_and_its_watermark_counts_behind_it() -> None:
-    stream = Intermediate(positions={0: 5, 1: 9}).after({}, Written(1, 100, {0: ((5, 8),), 1: ((12, 13),)}))
+    stream = Intermediate(positions={0: 5, 1: 9}).after({}, WrittenRanges(1, 100, {0: ((5, 8),), 1: ((12, 13),)}))
     assert (stream.watermark, stream.left(), stream.left_of(0), stream.left_of(1)) == (NO_WATERMARK, 4, 3, 1)
     assert stream.next_ranges() == {0: (5, 8), 1: (12, 13)}
 
@@ -25,7 +25,7 @@ def test_only_what_was_written_is_read_and_its_watermark_counts_behind_it() -> N
 def test_the_first_range_reaches_over_batches_but_not_over_a_gap() -> None:
     stream = Intermediate()
     for batch, ranges in enumerate([((0, 2),), ((2, 4),), ((5, 6),)]):
-        stream = stream.after({}, Written(batch, batch, {0: ranges}))
+        stream = stream.after({}, WrittenRanges(batch, batch, {0: ranges}))
     assert stream.next_ranges() == {0: (0, 4)}
 
     between = stream.after({0: 3}, None)
@@ -34,24 +34,28 @@ def test_the_first_range_reaches_over_batches_but_not_over_a_gap() -> None:
 
 
 def test_a_watermark_without_messages_waits_for_what_was_written_before_it() -> None:
-    assert Intermediate().after({}, Written(1, 7)).watermark == 7
+    assert Intermediate().after({}, WrittenRanges(1, 7)).watermark == 7
 
-    stream = Intermediate().after({}, Written(1, 7, {0: ((0, 1),)})).after({}, Written(2, 9))
+    stream = Intermediate().after({}, WrittenRanges(1, 7, {0: ((0, 1),)})).after({}, WrittenRanges(2, 9))
     assert (stream.watermark, len(stream.unread)) == (NO_WATERMARK, 1)
     assert stream.after({0: 1}, None).watermark == 9
 
 
 def test_a_later_entry_that_was_read_waits_for_the_older_ones() -> None:
-    stream = Intermediate().after({}, Written(1, 5, {0: ((0, 1),)})).after({}, Written(2, 6, {1: ((0, 1),)}))
+    stream = (
+        Intermediate().after({}, WrittenRanges(1, 5, {0: ((0, 1),)})).after({}, WrittenRanges(2, 6, {1: ((0, 1),)}))
+    )
     early = stream.after({1: 1}, None)
     assert (early.watermark, early.next_ranges()) == (NO_WATERMARK, {0: (0, 1)})
     assert early.after({0: 1}, None).watermark == 6
 
 
 def test_a_watermark_that_stands_still_is_reached_although_there_is_always_something_unread() -> None:
-    stream = Intermediate().after({}, Written(0, 3, {0: ((0, 1),)})).after({}, Written(1, 5, {0: ((1, 2),)}))
+    stream = (
+        Intermediate().after({}, WrittenRanges(0, 3, {0: ((0, 1),)})).after({}, WrittenRanges(1, 5, {0: ((1, 2),)}))
+    )
     for batch in range(2, 9):
-        stream = stream.after({0: batch - 1}, Written(batch, 5, {0: ((batch, batch + 1),)}))
+        stream = stream.after({0: batch - 1}, WrittenRanges(batch, 5, {0: ((batch, batch + 1),)}))
         assert (stream.left(), len(stream.unread) <= 2) == (2, True)
     assert stream.watermark == 5
 
@@ -59,30 +63,30 @@ def test_a_watermark_that_stands_still_is_reached_although_there_is_always_somet
 def test_the_newest_entries_join_when_there_are_too_many() -> None:
     stream = Intermediate()
     for batch in range(3 * MOST_ENTRIES):
-        stream = stream.after({}, Written(batch, batch, {0: ((2 * batch, 2 * batch + 1),)}))
+        stream = stream.after({}, WrittenRanges(batch, batch, {0: ((2 * batch, 2 * batch + 1),)}))
     assert len(stream.unread) == MOST_ENTRIES
     assert [stream.unread[at].watermark for at in (0, 98, 99)] == [0, 98, 299]
     assert stream.left() == 3 * MOST_ENTRIES
 
 
 def test_a_watermark_never_falls() -> None:
-    stream = Intermediate(watermark=50).after({}, Written(1, 10, {0: ((0, 1),)})).after({}, Written(2, 60))
-    assert [stream.watermark, stream.after({0: 1}, Written(3, 20)).watermark] == [50, 60]
+    stream = Intermediate(watermark=50).after({}, WrittenRanges(1, 10, {0: ((0, 1),)})).after({}, WrittenRanges(2, 60))
+    assert [stream.watermark, stream.after({0: 1}, WrittenRanges(3, 20)).watermark] == [50, 60]
 
 
 @pytest.mark.parametrize("read", [{0: 4}, {0: 9}, {1: 1}])
 def test_what_is_read_is_within_the_first_range(read: dict[int, int]) -> None:
-    stream = Intermediate().after({}, Written(1, 0, {0: ((5, 8), (9, 10))}))
+    stream = Intermediate().after({}, WrittenRanges(1, 0, {0: ((5, 8), (9, 10))}))
     with pytest.raises(RetryableError, match=r"partition \d of an intermediate stream"):
         stream.after(read, None)
 
 
 def test_a_stream_that_was_recreated_while_the_job_runs_is_noticed() -> None:
-    stream = Intermediate().after({}, Written(1, 0, {0: ((5, 8),)}))
+    stream = Intermediate().after({}, WrittenRanges(1, 0, {0: ((5, 8),)}))
     with pytest.raises(RetryableError, match="is not the one that the job wrote before"):
-        stream.after({}, Written(2, 0, {0: ((0, 3),)}))
+        stream.after({}, WrittenRanges(2, 0, {0: ((0, 3),)}))
 
 
 def test_a_new_generation_has_nothing_to_read_and_begins_behind_everything() -> None:
-    stream = Intermediate(2, 7, {0: 3, 1: 4}, (Written(5, 9, {0: ((6, 8), (9, 12))}),))
+    stream = Intermediate(2, 7, {0: 3, 1: 4}, (WrittenRanges(5, 9, {0: ((6, 8), (9, 12))}),))
     assert stream.next_generation() == Intermediate(3, NO_WATERMARK, {0: 12, 1: 4})

@@ -63,31 +63,12 @@ def test_a_copy_in_the_same_root_is_refused_until_it_is_adopted(objects: FileObj
     assert settle(objects, OTHER, str(root)) == after.uid != uid == settle(objects, PATHS, str(root))
 
 
-def test_an_identity_bound_to_a_root_alone_is_bound_to_its_folder_by_the_next_start(
-    objects: FileObjectStore, root: Path
-) -> None:
-    objects.put_if_absent(PATHS.uid, orjson.dumps({"format": 1, "uid": "0123456789ab", "root": root.as_uri()}))
-    check_root(objects, PATHS, str(root))
-    with pytest.raises(IncompatibleError, match="is a copy"):
-        check_root(objects, PATHS, "s3://bucket/jobs")
-    assert settle(objects, PATHS, str(root)) == "0123456789ab"
-    assert JobIdentity.decode(objects.get(PATHS.uid), PATHS.uid).folder == f"{root.as_uri()}/flights-1"
-
-
 def test_another_way_to_the_same_folder_is_no_copy(objects: FileObjectStore, root: Path) -> None:
     uid = settle(objects, PATHS, str(root))
     link = root.with_name("link")
     link.symlink_to(root)
     assert settle(FileObjectStore(link), PATHS, str(link)) == uid
     check_root(objects, PATHS, f"{root}/../{root.name}/")
-
-
-def test_the_form_of_earlier_versions_is_bound_by_the_next_start(objects: FileObjectStore, root: Path) -> None:
-    objects.put_if_absent(PATHS.uid, b"0123456789ab")
-    check_root(objects, PATHS, str(root))
-    assert settle(objects, PATHS, str(root)) == "0123456789ab"
-    with pytest.raises(IncompatibleError, match="is a copy"):
-        check_root(objects, PATHS, "s3://bucket/jobs")
 
 
 def test_a_copy_becomes_a_job_of_its_own_and_a_moved_folder_stays_what_it_was(
@@ -124,7 +105,7 @@ def test_a_damaged_identity(data: bytes) -> None:
     with pytest.raises(CorruptError, match="`flights-1/uid` is damaged"):
         JobIdentity.decode(data, PATHS.uid)
     with pytest.raises(IncompatibleError, match="another version"):
-        JobIdentity.decode(orjson.dumps({"format": 2, "uid": "a", "root": None}), PATHS.uid)
+        JobIdentity.decode(orjson.dumps({"format": 2, "uid": "a", "folder": None}), PATHS.uid)
 
 
 # The commands.

@@ -12,7 +12,6 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.table import versions_of
-from penstock.driver.commit import record
 from penstock.errors import CorruptError
 from tests.support.sums_job import TASKS, World, drain
 
@@ -62,16 +61,6 @@ def test_a_changelog_that_was_created_again_is_no_state(world: World, write: str
     create_again(world)
     with pytest.raises(CorruptError, match="is not the stream that the checkpoint was written to"):
         run(world, task_checkpoint_write_versions=write)
-
-
-def test_a_checkpoint_that_no_stream_is_known_of_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one in version 1 alone by a Penstock that did not record the changelogs' identities."""
-    world.put(1, 2, 3, 4, 5)
-    with monkeypatch.context() as before:
-        before.setattr(record, "changelog_identities", lambda _: {})
-        run(world, task_checkpoint_write_versions="1")
-    with pytest.raises(CorruptError, match=r"is not known: .*`penstock checkpoint import"):
-        run(world, task_checkpoint_write_versions="1")
 
 
 def test_a_lost_changelog_names_what_version_2_can_restore(world: World) -> None:

@@ -9,7 +9,7 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.id import CheckpointId
-from penstock.checkpoint.intermediate import Intermediate, Written
+from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
 from penstock.start.intermediate import DeclaredStream, begin_streams, kept_streams, recorded_operators
@@ -17,7 +17,7 @@ from penstock.system.base import PartitionOffsets
 
 STREAM = SystemStream("local", "between")
 DECLARED = DeclaredStream(STREAM, "by-tail", "string json")
-UNREAD = Intermediate(2, 50, {0: 4, 1: 2}, (Written(7, 60, {0: ((4, 6), (8, 9))}),))
+UNREAD = Intermediate(2, 50, {0: 4, 1: 2}, (WrittenRanges(7, 60, {0: ((4, 6), (8, 9))}),))
 READ = Intermediate(2, 50, {0: 4, 1: 2})
 ENDS = {STREAM: {0: PartitionOffsets(1, 20), 1: PartitionOffsets(0, 2)}}
 

@@ -13,8 +13,7 @@ from penstock.documents import Count, decode_format
 from penstock.errors import CorruptError
 
 NAME = "changelog-files"
-_FORMAT = 2
-"""Format 1 has no snapshots. A marker without any is still written in it."""
+_FORMAT = 1
 KEPT = 2
 """The number of snapshots that a marker names: the newest one, and one to fall back to."""
 
@@ -92,8 +91,7 @@ class ChangelogMarker:
         return self.lineage[0][1] == 1 if self.lineage else not self.snapshots
 
     def serialize(self) -> str:
-        written = _FORMAT if self.snapshots else 1
-        fields = {"format": written, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
+        fields = {"format": _FORMAT, "version": self.version, "epoch": self.epoch, "lineage": self.lineage}
         return orjson.dumps(fields | ({"snapshots": self.snapshots} if self.snapshots else {})).decode()
 
     @classmethod

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.versions.changelog_marker import BACKEND, UNKNOWN_STREAM, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
 from penstock.clock import SYSTEM_CLOCK
 from penstock.documents import decoding, number
 from penstock.errors import ConfigError, CorruptError, NotFoundError
@@ -48,8 +48,8 @@ class ChangelogMarker:
     offset: int | None
     """The last record of the store; None if it has none and is empty."""
     identity: str | None = field(default=None, compare=False)
-    """The identity of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is
-    checked with `check_identity`. Older versions and Samza do not write it; then it is None, or UNKNOWN_STREAM."""
+    """That of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is checked with
+    `check_identity`. None if Samza wrote the marker, too."""
 
     @property
     def range(self) -> OffsetRange:
@@ -72,14 +72,7 @@ class ChangelogMarker:
         return marker
 
     def check_identity(self, found: str | None) -> None:
-        """Raise NotFoundError if the existing stream is not, or may not be, the marker's."""
-        if self.identity == UNKNOWN_STREAM and found is not None:
-            raise NotFoundError(
-                f"whether the changelog `{self.ssp.system_stream}` is the stream that the checkpoint was written to is "
-                "not known: the checkpoint has version 1 alone, and an older Penstock wrote it. If the stream was "
-                "never deleted, say so by an import of the checkpoint: `penstock checkpoint export`, then `penstock "
-                "checkpoint import`. Otherwise start without the state: clear it, and process the input again"
-            )
+        """Raise NotFoundError if the stream that is there is not the one of the marker."""
         if self.identity is not None and found is not None and self.identity != found:
             raise NotFoundError(
                 f"the changelog `{self.ssp.system_stream}` is not the stream that the checkpoint was written to. That "

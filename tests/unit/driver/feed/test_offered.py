@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.batch.watermarks import GivenWatermark, TimeFlow, Watermarks
-from penstock.checkpoint.record import Offered
+from penstock.checkpoint.record import OfferedBatch
 from penstock.clock import SYSTEM_CLOCK
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.event_time import EventTime
@@ -67,10 +67,10 @@ def test_the_rows_of_a_dataframe_are_one_partition_for_the_watermark() -> None:
 
 def test_a_drain_runs_the_offered_batch_and_then_one_without_rows() -> None:
     offered, before, behind = feed(), Boundary({at(0): 7, at(1): 7}), Boundary({at(0): 8, at(1): 8})
-    offered.offer(7, Offered("plan"))
+    offered.offer(7, OfferedBatch("plan"))
     first = offered.drain(before)
     assert isinstance(first, PlannedBatch)
-    assert (first.control, first.offered, len(first.ranges.portions)) == ("none", Offered("plan"), 2)
+    assert (first.control, first.offered, len(first.ranges.portions)) == ("none", OfferedBatch("plan"), 2)
     last = offered.drain(behind)
     assert isinstance(last, PlannedBatch)
     assert (last.control, last.offered, len(last.ranges.portions)) == ("drain", None, 0)

@@ -177,7 +177,7 @@ def test_a_store_that_the_job_wrote_before(world: World, caplog: pytest.LogCaptu
     driver = world.start(world.app(**SIDE))
     assert "the job wrote store `planes` until checkpoint" in caplog.text
     origin = driver.job.start.origin
-    assert getattr(origin, "restored", None) == ()
+    assert origin.restored == ()
     assert driver.job.layout == {}
     driver.close()
     world.refused(world.app(value=ps.Long()), IncompatibleError, "store `planes` was written as")

@@ -10,7 +10,7 @@ import pytest
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.edit import Content, _offered
 from penstock.checkpoint.log_view import LogView
-from penstock.checkpoint.record import CheckpointRecord, Claim, Offered
+from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.errors import IncompatibleError
 from penstock.spark.query.binding import FromCheckpoint, QueryBatchRequest, bind
 from tests.support.checkpoints import checkpoint
@@ -34,7 +34,7 @@ def record(
     system, stream = ("spark", "rows") if query else ("local", "in")
     offsets = _at(reached, system, stream)
     identities = {SystemStream("spark", "rows"): query} if query else {}
-    offered = None if plan is None else Offered(plan, has_output)
+    offered = None if plan is None else OfferedBatch(plan, has_output)
     made = checkpoint(Claim(1, "run", "writer"), 100 + reached)
     return replace(made, next_offsets=offsets, identities=identities, task_count=TASKS, offered=offered)
 
@@ -173,10 +173,10 @@ def test_a_checkpoint_that_was_made_by_hand_knows_its_batch_if_its_offsets_are_t
     base, newest = record(4, plan="p4"), record(7, plan="p7")
     view = log(base, newest)
 
-    def edited(record: CheckpointRecord, reached: int) -> Offered | None:
+    def edited(record: CheckpointRecord, reached: int) -> OfferedBatch | None:
         return _offered(record, Content(_at(reached), {}), view)
 
-    assert edited(newest, 7) == Offered("p7")
-    assert edited(base, 4) == Offered("p4", has_output=False), "only the newest one names its output"
-    assert edited(newest, 6) == Offered("", has_output=False)
+    assert edited(newest, 7) == OfferedBatch("p7")
+    assert edited(base, 4) == OfferedBatch("p4", has_output=False), "only the newest one names its output"
+    assert edited(newest, 6) == OfferedBatch("", has_output=False)
     assert edited(record(7, None), 7) is None

@@ -116,19 +116,6 @@ def test_the_age_of_messages_from_before_the_limit_is_known(stream: Stream) -> N
     assert stream.ends == (7, 10)
 
 
-def test_a_file_of_an_earlier_version_counts_from_now_on(stream: Stream) -> None:
-    stream.append(10)
-    stream.query("DROP TABLE mark")
-    stream.now += 100 * DAY
-    assert stream.keep(DAY) == 0
-    stream.now += DAY
-    stream.append()
-    assert stream.ends == (0, 11)
-    stream.now += 2 * MINUTE
-    stream.append()
-    assert stream.ends == (10, 12)
-
-
 def test_a_clock_that_goes_back_deletes_nothing_early(stream: Stream) -> None:
     stream.keep(DAY)
     stream.append()

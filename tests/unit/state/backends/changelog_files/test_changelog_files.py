@@ -98,8 +98,8 @@ def test_a_lineage_with_a_gap_is_refused(version: int, lineage: Any, said: str) 
 
 
 def test_a_marker_of_a_newer_format_is_refused_as_such() -> None:
-    with pytest.raises(IncompatibleError, match="format 3"):
-        ChangelogMarker.deserialize('{"format":3,"version":1,"epoch":1,"lineage":[[1,1,1]]}')
+    with pytest.raises(IncompatibleError, match="format 2"):
+        ChangelogMarker.deserialize('{"format":2,"version":1,"epoch":1,"lineage":[[1,1,1]]}')
 
 
 def test_the_names_carry_version_and_epoch(harness: BackendHarness, objects: ObjectStore) -> None:

@@ -44,7 +44,7 @@ def read_by(job: Job, version: Version) -> dict[str, list[str]]:
 
 def test_a_marker_with_snapshots_as_it_is_written() -> None:
     marker = ChangelogMarker(9, ((1, 4, 7), (3, 8, 9)), ((8, 3), (3, 1)))
-    text = '{"format":2,"version":9,"epoch":3,"lineage":[[1,4,7],[3,8,9]],"snapshots":[[8,3],[3,1]]}'
+    text = '{"format":1,"version":9,"epoch":3,"lineage":[[1,4,7],[3,8,9]],"snapshots":[[8,3],[3,1]]}'
     assert marker.serialize() == text
     assert ChangelogMarker.deserialize(text) == marker
 
@@ -69,7 +69,7 @@ def test_a_marker_of_the_first_format_is_read() -> None:
 )
 def test_snapshots_that_do_not_lead_to_the_version_are_refused(rest: str, said: str) -> None:
     with pytest.raises(CorruptError, match=said):
-        ChangelogMarker.deserialize('{"format":2,"epoch":1,' + rest + "}")
+        ChangelogMarker.deserialize('{"format":1,"epoch":1,' + rest + "}")
 
 
 def test_a_snapshot_of_a_newer_format_is_refused_as_such(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
