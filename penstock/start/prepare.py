@@ -32,7 +32,7 @@ from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
 from penstock.side.fill.homes import side_fingerprints
 from penstock.side.plan import backed_up_side_stores
-from penstock.side.shown import ShownSideStores, SideStoreFacts
+from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
 from penstock.start.begin import StartPlan, plan_start
 from penstock.start.fit import check_config
 from penstock.start.identities import Identities
@@ -285,7 +285,7 @@ def prepare(
     claim = log.claim(run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
-    ShownSideStores(objects, paths).put(tuple(map(SideStoreFacts.of, graph.side_stores)))
+    put_side_stores(side_store_board(objects, paths), tuple(map(SideStoreFacts.of, graph.side_stores)))
     return PreparedJob(
         config=config,
         paths=paths,

@@ -9,10 +9,10 @@ from dataclasses import replace
 from penstock.clock import Clock
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainPhase, DrainProgress
-from penstock.drain.shown import ShownDrain
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
+from penstock.job.board import Board
 from penstock.runtime.reports import Report
 
 logger = logging.getLogger(__name__)
@@ -22,7 +22,9 @@ _SHOW_SECONDS = 1.0
 class DrainReport:
     """Used by the run loop's thread. Nothing of it changes the outcome of a drain: an error is logged."""
 
-    def __init__(self, run_id: str, tally: DrainTally, shown: ShownDrain, board: ProgressBoard, clock: Clock) -> None:
+    def __init__(
+        self, run_id: str, tally: DrainTally, shown: Board[DrainProgress], board: ProgressBoard, clock: Clock
+    ) -> None:
         self._run_id = run_id
         self._tally = tally
         self._shown = shown

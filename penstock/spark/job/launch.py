@@ -28,7 +28,7 @@ from penstock.host.logs import log_directory
 from penstock.job.identity import check_root
 from penstock.job.lease import LeaseKeeper
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, ShownFailure
+from penstock.job.shown_failure import LastWords, failure_board
 from penstock.job.stop_request import StopRequests, StopWatch
 from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
@@ -90,7 +90,7 @@ def run_application(
             close=close,
             reset_operators=reset_operators,
         )
-        words = LastWords(ShownFailure(objects, paths), tenure.keeper.lease, job.claim.epoch)
+        words = LastWords(failure_board(objects, paths), tenure.keeper.lease, job.claim.epoch)
         undo.push(words)
         undo.callback(job.admins.close)
         if spark is None:

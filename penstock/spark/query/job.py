@@ -28,7 +28,7 @@ from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, ShownFailure
+from penstock.job.shown_failure import LastWords, failure_board
 from penstock.job.stop_request import StopRequests
 from penstock.job.stop_request import StopWatch as RequestWatch
 from penstock.objects.open import open_job_root
@@ -165,8 +165,8 @@ class QueryJob:
             from_checkpoint=None if bound.record is None else str(bound.record.id),
             until_latest=False,
         )
-        shown = ShownFailure(self._objects, self._paths)
-        self._words = LastWords(shown, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
+        words = failure_board(self._objects, self._paths)
+        self._words = LastWords(words, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
         undo.push(self._words)
         undo.callback(job.admins.close)
         self._open(first, tenure, undo)
