@@ -22,11 +22,10 @@ _TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run ended."""
+    """The reason why a run ended."""
 
     since_ms: int | None
-    """When it ended, in epoch milliseconds; of a driver that is gone, its last sign of life, None if that is not
-    known."""
+    """The end of the run in epoch milliseconds. For a driver that is gone, its last sign of life; None if unknown."""
     error: str
     """The error's message, without its traceback."""
     place: str | None = None
@@ -61,24 +60,24 @@ def failure_board(objects: ObjectStore, paths: JobPaths) -> Board[RunFailure]:
 
 
 def put_failure(board: Board[RunFailure], epoch: int, failure: Failure) -> None:
-    """Show why the run failed, unless a later epoch has failed as well: the words of a driver that was replaced do not
-    replace those of the newer run. Raises RetryableError."""
+    """Show the failure of a run, unless a later epoch has failed as well: the words of a replaced driver must not
+    hide those of the newer run. Raises RetryableError."""
     for _ in range(_TRIES):
         if board.put(RunFailure(epoch, failure), unless=lambda found: found.epoch > epoch):
             return
 
 
 def failure_of(board: Board[RunFailure], epoch: int) -> Failure | None:
-    """Why the run with this epoch failed; None if it did not say that it did. The next claim of the job makes a failure
-    a thing of the past. Raises as `Board.get`."""
+    """The failure of the run with this epoch, if it wrote one. The next claim of the job makes it a thing of the past.
+    Raises as `Board.get`."""
     found = board.get()
     return found.failure if found is not None and found.epoch == epoch else None
 
 
 class LastWords:
-    """Writes why a run failed, while its driver still holds the lease. An exit of an ExitStack: see `contextlib`.
+    """Writes the failure of a run while its driver still holds the lease. An exit callback for an `ExitStack`.
 
-    Nothing depends on the words. If the process dies before they are written, the lease says that it is gone.
+    Nothing depends on the words. If the process dies before they are written, the lease shows that it is gone.
     """
 
     def __init__(
@@ -95,20 +94,20 @@ class LastWords:
         self._lease = lease
         self._stops = stops
         self.epoch: Callable[[], int] = lambda: epoch
-        """The epoch at the end: a run opens new ones."""
+        """The epoch at the end of the run, which opens new ones."""
 
     def __call__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
             self.say(error)
 
     def say(self, error: BaseException) -> None:
-        """Show the error, if it is a failure: Ctrl-C is none. A driver that has lost its lease says nothing: the job is
-        another's, or its folder was deleted."""
+        """Show the error, if it is a failure: Ctrl-C is none. A driver that has lost its lease writes nothing, because
+        the job is another driver's, or its folder was deleted."""
         if not isinstance(error, Exception) or isinstance(error, self._stops) or self._lease.lost is not None:
             return
         try:
             put_failure(self._board, self.epoch(), Failure.of(error, time.time_ns() // 1_000_000))
-        except Exception as failed:  # whatever it is must not hide why the run failed
+        except Exception as failed:  # no error here may hide the failure of the run
             logger.warning(
                 "`penstock status` will not say why this run failed, because that was not written: %s", failed
             )

@@ -15,9 +15,9 @@ class Outage:
     """A system that a run waits for."""
 
     since_ms: int
-    """When it first did not answer, in epoch milliseconds."""
+    """The first time that it did not answer, in epoch milliseconds."""
     reason: str
-    """Which system, where, the request to it, and why there is no answer, as of the last try."""
+    """The system, its place, the request to it, and why there is no answer, as of the last try."""
 
     def __str__(self) -> str:
         return f"waits since {utc_text(self.since_ms)}: {self.reason}"

@@ -29,8 +29,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
 from penstock.job.shown_failure import LastWords, failure_board
-from penstock.job.stop_request import StopRequests
-from penstock.job.stop_request import StopWatch as RequestWatch
+from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
@@ -226,7 +225,7 @@ class QueryJob:
         self._loop.start()
         self._loop.watch_for_drains(self._wake)
         requests = StopRequests(self._objects, self._paths)
-        undo.callback(RequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+        undo.callback(StopRequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
 
     @property
     def tasks(self) -> int:
