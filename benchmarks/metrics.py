@@ -35,7 +35,7 @@ from penstock.driver.show.metrics_exports import SHOW_SECONDS
 from penstock.driver.show.replay import Replay
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.objects.metered import MeteredObjectStore
@@ -129,8 +129,12 @@ def parts(work: Path, messages: int, seconds: float) -> Iterator[Part]:
         yield Part("beats of containers", _beats(tasks, registry, engine), beats)
     job.containers = tasks.snapshot
     with closing(open_store(str(work / "root"))) as root:
-        shown = ShownMetrics(root, JobPaths("keyed-fold", "1"))
-        yield Part("the object in the job's folder", lambda: shown.put("run", job.snapshot()), seconds / SHOW_SECONDS)
+        board = MetricsBoard(root, JobPaths("keyed-fold", "1"))
+        yield Part(
+            "the object in the job's folder",
+            lambda: board.put(ShownRun("run", time.time_ns() // 1_000_000, job.snapshot())),
+            seconds / SHOW_SECONDS,
+        )
 
 
 def _time(timer: Any) -> None:

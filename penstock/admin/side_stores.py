@@ -9,12 +9,13 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.side.plan import side_input_of
-from penstock.side.shown import ShownSideStores, SideStoreFacts
+from penstock.side.shown import SideStoreFacts, side_store_board
 
 
 def side_stores(job: FoundJob) -> tuple[SideStoreFacts, ...]:
     """Those of the last run, and what fills them. Raises CorruptError or IncompatibleError if they cannot be read."""
-    return ShownSideStores(job.objects, job.paths).get()
+    found = side_store_board(job.objects, job.paths).get()
+    return () if found is None else found.stores
 
 
 def refuse_side_stores(job: FoundJob, record: CheckpointRecord, stores: Iterable[str]) -> None:

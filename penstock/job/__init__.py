@@ -1,1 +1,1 @@
-"""A job and its folder: the keys of its objects, its identity, its lease, requests to it, and what it shows."""
+"""A job and its folder: the keys of its objects, its identity, lease and audit log, requests to it, and its boards."""

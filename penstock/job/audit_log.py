@@ -28,8 +28,7 @@ _WRITE = Retry(pause_s=0.2, tries=5)
 
 @dataclass(frozen=True, slots=True)
 class AuditEntry:
-    """A change of a job by an operator. `ended_ms` is None as long as the command has not ended, and `error` if it has
-    not failed."""
+    """A change of a job by an operator. `ended_ms` is None until the command has ended, `error` unless it failed."""
 
     time_ms: Count
     user: str
@@ -41,15 +40,14 @@ class AuditEntry:
     error: str | None = None
 
     def encode(self) -> bytes:
-        """The entry as JSON of some KB at most: long texts and long lists of changes are cut."""
+        """JSON of a few KB at most: long texts and long lists of changes are cut."""
         document = msgspec.to_builtins(self)
         texts = {name: _cut(text) if isinstance(text, str) else text for name, text in document.items()}
         return orjson.dumps({"format": FORMAT, **texts, "changes": _cut_changes(self.changes)})
 
 
 class AuditLog:
-    """The records of a job, each in an object of its own. Commands that run at the same time do not disturb each
-    other."""
+    """The records of a job, each in a separate object, so commands at the same time do not disturb each other."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
         self._objects = objects
@@ -62,7 +60,7 @@ class AuditLog:
             ConfigError: the root is signed with another key, or may not be written to. Nothing was written.
             RetryableError: the object store failed.
         """
-        # Without the root's key, the record would be one that nobody trusts.
+        # A record written without the root's key would not be trusted.
         with suppress(NotFoundError, CorruptError):
             retry(lambda: self._objects.get(self._paths.uid), _WRITE)
         key = self._paths.audit_record(entry.time_ms, uuid.uuid4().hex)
@@ -70,21 +68,15 @@ class AuditLog:
         return key
 
     def end(self, key: str, entry: AuditEntry) -> None:
-        """Replace the record by one with the outcome, and delete the oldest records beyond `MOST_RECORDS`.
-
-        Raises:
-            PenstockError: the object store failed, or something else has deleted or damaged the record.
-        """
+        """Replace the record by one with the outcome, and delete the oldest records beyond `MOST_RECORDS`. Raises
+        PenstockError if the object store failed, or the record was deleted or damaged."""
         retry(lambda: self._replace(key, entry.encode()), _WRITE)
         for old in self._objects.list(self._paths.audit_log)[:-MOST_RECORDS]:
             self._objects.delete(old)
 
     def read(self, newest: int | None = None) -> Iterator[tuple[str, AuditEntry | str]]:
-        """The newest records, or all, oldest first: the key and the entry, or why the record cannot be read.
-
-        Raises:
-            RetryableError: the object store failed.
-        """
+        """The newest records, or all, oldest first: the key and the entry, or the reason why it cannot be read. Raises
+        RetryableError."""
         keys = self._objects.list(self._paths.audit_log)
         keys = keys if newest is None else keys[max(0, len(keys) - newest) :]
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -108,7 +100,7 @@ class AuditLog:
 
 
 def _cut(text: str) -> str:
-    """The text as UTF-8 can hold it, and not longer than a record may have it."""
+    """The text without lone surrogates, cut to `_LONGEST`."""
     text = text.encode(errors="backslashreplace").decode()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
 

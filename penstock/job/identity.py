@@ -1,4 +1,4 @@
-"""Who a job is: the uid that was minted once for its folder, and the folder that it is bound to.
+"""The identity of a job: the uid that was minted once for its folder, and the folder that it is bound to.
 
 The uid is in the names by which systems fence the job's outputs. A copy of the folder has the same uid: started beside
 the original, it would take the original's place. So a uid is bound to the folder where it was minted, by its root and
@@ -31,13 +31,12 @@ _UID = re.compile(r"[0-9A-Za-z_-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class JobIdentity:
-    """A job's uid and the folder it is bound to, by its canonical URL. Without one it is bound at the next start."""
+    """A job's uid, and the canonical URL of the folder that it is bound to. Without one, the next start binds it."""
 
     uid: str
     folder: str | None = None
 
     def encode(self) -> bytes:
-        """The written form."""
         return orjson.dumps({"format": FORMAT, "uid": self.uid, "folder": self.folder})
 
     @classmethod
@@ -46,11 +45,11 @@ class JobIdentity:
         what = f"`{key}` is damaged, it is not the identity of a job"
         with decoding(what):
             name = f"`{key}` was written by another version of Penstock: it"
-            written = decode_format(_Written, data, what, name, FORMAT)
+            written = decode_format(_IdentityDocument, data, what, name, FORMAT)
             return cls(_checked(written.uid), written.folder)
 
 
-class _Written(Struct):
+class _IdentityDocument(Struct):
     """The fields of an identity."""
 
     uid: str
@@ -58,7 +57,7 @@ class _Written(Struct):
 
 
 def canonical_root(url: str) -> str:
-    """One text for a root, however it is written: a folder's real path as a URL; of other URLs no trailing slashes.
+    """One form for all spellings of a root: the URL of a folder's real path, another URL without trailing slashes.
 
     Example:
         >>> canonical_root("s3://bucket/jobs/")
@@ -75,13 +74,13 @@ def _path_of(url: str) -> Path:
 
 
 def canonical_folder(url: str, paths: JobPaths) -> str:
-    """One text for the job's folder in the root `url`."""
+    """The job's folder in the root `url`, as `canonical_root`."""
     return f"{canonical_root(url)}/{paths.root}"
 
 
 def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
-    """Raise IncompatibleError, saying what to do, if the job's folder is a copy of the one it is bound to. A folder
-    that is bound to nothing yet may be anywhere. Warns if other users of the machine can read the folder."""
+    """Raise IncompatibleError, with instructions, if the job's folder is a copy of the one it is bound to. A folder
+    that is not bound yet may be anywhere. Warns if other users of the machine can read the folder."""
     if (mode := objects.modes_of_others(paths.root)) is not None:
         folder = _path_of(url) / paths.root
         logger.warning(
@@ -97,11 +96,8 @@ def check_root(objects: ObjectStore, paths: JobPaths, url: str) -> None:
 
 
 def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
-    """The job's uid, minted by the first caller and bound to its folder in the root `url`.
-
-    Raises:
-        IncompatibleError: it is bound to another folder.
-    """
+    """The job's uid, minted by the first caller and bound to its folder in the root `url`. Raises IncompatibleError if
+    it is bound to another folder."""
     here = canonical_folder(url, paths)
     for _ in range(_TRIES):
         found = _read(objects, paths)
@@ -119,17 +115,16 @@ def settle(objects: ObjectStore, paths: JobPaths, url: str) -> str:
 
 
 def known_uid(objects: ObjectStore, paths: JobPaths) -> str:
-    """The job's uid, wherever its folder is; empty if none was minted yet."""
+    """The job's uid, whatever folder it is bound to; empty if none was minted yet."""
     found = _read(objects, paths)
     return "" if found is None else found[0].uid
 
 
 def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tuple[JobIdentity, JobIdentity]:
-    """Bind the job to its folder where it is now; what it was before, and what it is now. Call it while its lease is
-    held.
+    """Bind the job to its present folder, and return the identity before and after. Hold the lease meanwhile.
 
-    A folder that was `moved` goes on as the job it was. A copy becomes a job with a new uid: nothing it does
-    fences the original.
+    A folder that was `moved` stays the same job. A copy becomes a job with a new uid: nothing it does fences the
+    original.
 
     Raises:
         NotFoundError: no job was ever started in the folder.
@@ -151,7 +146,7 @@ def adopt(objects: ObjectStore, paths: JobPaths, url: str, *, moved: bool) -> tu
 
 
 def settle_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -> None:
-    """Bind the job's folder in another root than the job's to the job, which the first caller does.
+    """Bind the job's folder in a root other than `job.root` to the job. The first caller does it.
 
     Args:
         key: the configuration that names the root, as `key=value`, for the error.
@@ -175,7 +170,7 @@ def check_companion(objects: ObjectStore, paths: JobPaths, uid: str, key: str) -
 
 
 def _checked(uid: str) -> str:
-    """The uid, which becomes a part of the names of streams and folders. Raises ValueError."""
+    """Check a uid, which becomes a part of the names of streams and folders. Raises ValueError."""
     if not _UID.fullmatch(uid):
         raise ValueError(f"{uid[:100]!r} is not a uid")
     return uid

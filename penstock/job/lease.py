@@ -1,7 +1,6 @@
-"""The lease of a job's driver: it only decides who may try; the checkpoint log decides who owns.
+"""The lease of a job's driver. It only decides who may try; the checkpoint log decides who owns the job.
 
-Times written into the object are for people; what counts is for how long it stood unchanged on the observer's
-monotonic clock.
+Times in the object are for people. An observer counts how long the object stood unchanged on its own monotonic clock.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class LeaseHolder:
 
     @classmethod
     def of_this_process(cls, run_id: str) -> LeaseHolder:
-        """The holder this process is. What the system does not tell is left empty and then never compared."""
+        """This process as a holder. Fields that the system does not tell are empty and never compared."""
         return cls(
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -83,8 +82,8 @@ class LeaseHolder:
         return self._is_visible() and _process_start(self.pid) not in {self.process_start, _UNKNOWN}
 
     def known_alive(self) -> str | None:
-        """What the system says of the holder's process (`sleeping`, `stopped`), if this process can see that it
-        lives; None if it is gone or unknown."""
+        """The system's word for the state of the holder's process (`sleeping`, `stopped`), if this process can see that
+        it lives; None if it is gone or unknown."""
         if not self._is_visible() or _process_start(self.pid) != self.process_start:
             return None
         try:
@@ -99,7 +98,8 @@ class LeaseHolder:
 
 @dataclass(frozen=True, slots=True)
 class LeaseState:
-    """What the lease object says. `token` is one acquisition's, `renewal` counts its writes: no two are equal."""
+    """The content of the lease object. `token` names one acquisition, `renewal` counts its writes: no two states are
+    equal."""
 
     holder: LeaseHolder
     lease_ms: int
@@ -107,24 +107,21 @@ class LeaseState:
     renewal: int = 0
     released: bool = False
     renewed_ms: int | None = None
-    """When it was written, in epoch milliseconds, for people; None by a Penstock that did not say."""
+    """The time of the write in epoch milliseconds, for people; None if an earlier Penstock wrote it."""
 
     def encode(self) -> bytes:
-        """The written form."""
         return orjson.dumps({"format": FORMAT, **{k: v for k, v in asdict(self).items() if v is not None}})
 
     @classmethod
     def decode(cls, data: bytes, key: str) -> LeaseState:
-        """Read it. Raises CorruptError, or IncompatibleError for a newer format; both name the key."""
+        """Raises CorruptError, or IncompatibleError for a newer format; both name the key."""
         what = f"lease `{key}` is damaged; once no driver runs, delete it"
         name = f"lease `{key}` was written by another version of Penstock: it"
-        written = decode_format(_Written, data, what, name, FORMAT)
+        written = decode_format(_LeaseDocument, data, what, name, FORMAT)
         return cls(*msgspec.structs.astuple(written))
 
 
-class _Written(msgspec.Struct):
-    """The fields of a lease."""
-
+class _LeaseDocument(msgspec.Struct):
     holder: LeaseHolder
     lease_ms: Positive
     token: str
@@ -144,7 +141,8 @@ class Lease:
     renewed_at: float
     clock: Clock
     lost: str | None = None
-    """Once the lease is lost, who has it now or why it is missing, as a sentence. It is never written again."""
+    """A sentence about the new holder, or why the lease is missing. None as long as the lease is not lost. A lost
+    lease is never written again."""
     released: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -155,11 +153,8 @@ class Lease:
         return held and self.clock() - self.renewed_at < self.state.lease_ms / 2000
 
     def renew(self) -> bool:
-        """Write the next renewal; False if it did not count. `lost` says whether to go on trying.
-
-        Raises:
-            RetryableError: the store failed; what happened is found out by the next call.
-        """
+        """Write the next renewal; False if it did not count. Go on trying while `lost` is None. Raises RetryableError
+        if the store failed; the next call finds out if the write happened."""
         with self._lock:
             if self.lost is not None or self.released:
                 return False
@@ -170,7 +165,7 @@ class Lease:
             return False
 
     def name_run(self, run_id: str) -> None:
-        """The holder's run, from the next renewal on."""
+        """Set the holder's run, from the next renewal on."""
         with self._lock:
             self.state = replace(self.state, holder=replace(self.state.holder, run_id=run_id))
 
@@ -186,7 +181,7 @@ class Lease:
                 ) or self._write(replace(self.state, renewal=self.state.renewal + 1, released=True))
 
     def _write(self, state: LeaseState) -> bool:
-        """Replace our own last version; when that fails, find out whose the object is now."""
+        """Replace our own last version, and read the object to find out whose it is now."""
         # Counted even if it fails: a write that lands late must not equal a later one.
         self.state = replace(self.state, renewal=state.renewal)
         data = replace(state, renewed_ms=_now_ms()).encode()
@@ -213,10 +208,10 @@ class Lease:
 
 
 class LeaseKeeper:
-    """Renews a lease every third of it in a separate daemon thread, from `start` until `stop` or until it is lost.
+    """Renews a lease in a separate daemon thread, from `start` until `stop` or until the lease is lost.
 
-    After a failure it tries again after a twelfth. `failures` counts failed renewals in a row, `failure` keeps the
-    last cause; no number of them ends the thread, because `may_start_batch` already says no meanwhile.
+    It waits a third of the lease between renewals, and a twelfth after a failure. `failures` counts failed renewals in
+    a row, `failure` is the last cause. No number of failures ends the thread: `may_start_batch` is False meanwhile.
     """
 
     def __init__(self, lease: Lease) -> None:
@@ -227,15 +222,12 @@ class LeaseKeeper:
         self._thread = threading.Thread(target=self._run, name="penstock-lease", daemon=True)
 
     def start(self) -> None:
-        """Begin to renew. Once."""
+        """Call it once."""
         self._thread.start()
 
     def stop(self, timeout_s: float) -> None:
-        """Renew no more. The lease stays held until `Lease.release`.
-
-        Raises:
-            PenstockTimeoutError: a renewal is still under way after `timeout_s`; it ends with the store's own timeout.
-        """
+        """End the renewals. The lease stays held until `Lease.release`. Raises PenstockTimeoutError if a renewal is
+        still under way after `timeout_s`; it ends with the store's own timeout."""
         self._stopping.set()
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
@@ -273,11 +265,11 @@ def acquire(
 ) -> Lease:
     """Take the lease of a job, waiting at most until `clock()` reaches `deadline`.
 
-    An absent or released lease is taken at once, as is one whose holder is a process of this host that is gone.
-    Otherwise it is observed: taken over once it stood unchanged for the longer of the holder's lease and
-    `lease_ms`, refused as soon as it changes. If several try at once, one gets it.
+    An absent or released lease is taken at once, as is one whose holder was a process of this host and is gone.
+    Any other lease is observed: it is taken over once it stood unchanged for the longer of the holder's lease and
+    `lease_ms`, and refused as soon as it changes. If several processes try at once, one gets it.
 
-    `holder_clock` times the renewals of the lease returned; by default one that also counts suspended time.
+    `holder_clock` times the renewals of the returned lease; the default also counts suspended time.
 
     Raises:
         LeaseHeldError: its holder lives.
@@ -316,7 +308,7 @@ def acquire(
 
 
 class Verdict(Enum):
-    """What an observer makes of the lease object."""
+    """An observer's decision about the lease object."""
 
     FREE = "take it"
     HELD = "its holder lives"
@@ -325,14 +317,13 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """The tag the object had when it was first looked at (None: absent), and when that was on this process's clock."""
+    """The tag of the object at the first look (None: absent), and the time of the look on this process's clock."""
 
     tag: str | None
     at: float
 
 
 def judge(first: Sighting, state: LeaseState | None, tag: str | None, now: float, lease_ms: int) -> Verdict:
-    """What to do about the object as it is now, given the first sighting of it."""
     if state is None or state.released or state.holder.known_dead():
         return Verdict.FREE
     if tag != first.tag:
@@ -354,12 +345,12 @@ def _now_ms() -> int:
 
 
 def _boot_time() -> float:
-    """Seconds on a clock that goes on while the host is suspended, so that a holder that slept knows it did."""
+    """Seconds on a clock that also counts suspended time, so that a holder that slept knows that it did."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
 def _process_start(pid: int) -> str | None:
-    """When a living process began, in a form that is never equal for two processes with one pid; None if it is gone.
+    """The start of a living process, never equal for two processes with one pid; None if the process is gone.
 
     Linux counts it in ticks since boot, which no change of the wall clock moves.
     """

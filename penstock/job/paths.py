@@ -1,4 +1,4 @@
-"""The one object that builds every key of a job."""
+"""The keys of a job's objects."""
 
 from __future__ import annotations
 
@@ -39,41 +39,38 @@ class JobPaths:
 
     @property
     def root(self) -> str:
-        """The folder of the job."""
         return f"{self.name}-{self.job_id}"
 
     @property
     def uid(self) -> str:
-        """The object with the id that was minted once for this job."""
         return f"{self.root}/uid"
 
     @property
     def checkpoints(self) -> str:
-        """The folder of the checkpoint log."""
         return f"{self.root}/checkpoints"
 
     def checkpoint(self, slot: int) -> str:
-        """The record in slot `slot` of the checkpoint log; the keys sort as the slots do."""
+        """The keys sort as the slots do."""
         if not 0 <= slot <= _MAX_SLOT:
             raise ConfigError(f"slot {slot} of the checkpoint log is not between 0 and {_MAX_SLOT}")
         return f"{self.checkpoints}/{slot:020d}.json"
 
     def outbox(self, name: str = "") -> str:
-        """An object that waits to be published; without a name, the folder of them all."""
+        """An object that waits to be published; without a name, the folder of all of them."""
         folder = f"{self.root}/outbox"
         return f"{folder}/{_check_name('the name of an object', name)}" if name else folder
 
     def slot_of(self, key: str) -> int | None:
-        """The slot of a key of the checkpoint log, or None for any other key."""
+        """The slot of a record of the checkpoint log; None for any other key."""
         match = _RECORD.fullmatch(key.removeprefix(f"{self.checkpoints}/"))
         return int(match[1]) if match and key.startswith(f"{self.checkpoints}/") else None
 
     def metadata_folder(self, namespace: str) -> str:
-        """The folder of all keys of one namespace (`samza-startpoint-v1`, `samza-drain-v1`, `lease`)."""
+        """The folder of a namespace, such as `samza-startpoint-v1`, `samza-drain-v1` or `lease`."""
         return f"{self.root}/metadata/{_check_name('metadata namespace', namespace)}"
 
     def metadata(self, namespace: str, key: str) -> str:
-        """One key of a namespace. Any text is a key: what a path cannot hold is percent-encoded."""
+        """An object of a namespace. Any text is a key: characters that a path cannot hold are percent-encoded."""
         if not key:
             raise ConfigError(f"a metadata key of namespace `{namespace}` is empty")
         encoded = quote(key, safe=" :=@+,")
@@ -82,7 +79,7 @@ class JobPaths:
         return f"{self.metadata_folder(namespace)}/{encoded}"
 
     def metadata_key(self, namespace: str, path: str) -> str:
-        """The key that `metadata` made `path` of."""
+        """The inverse of `metadata`."""
         folder = f"{self.metadata_folder(namespace)}/"
         if not path.startswith(folder):
             raise ConfigError(f"`{path}` is not below `{folder}`")
@@ -90,21 +87,18 @@ class JobPaths:
 
     @property
     def lease(self) -> str:
-        """The lease object."""
         return self.metadata("lease", "driver")
 
     def store_folder(self, store: str) -> str:
-        """The folder of one store, all tasks."""
         return f"{self.root}/state/{_check_name('store', store)}"
 
     def state_folder(self, store: str, task: int) -> str:
-        """The folder of one store of one task; the task is its plain partition number, without leading zeros."""
         if task < 0:
             raise ConfigError(f"task {task} of store `{store}` is negative")
         return f"{self.store_folder(store)}/{task}"
 
     def state_object(self, store: str, task: int, name: str) -> str:
-        """Any object of a backend: `name` may have several segments, each of a name's form, and carries the epoch."""
+        """An object of a backend. `name` may have several segments, each of a name's form, and carries the epoch."""
         for segment in name.split("/"):
             _check_name("state object", segment)
         return f"{self.state_folder(store, task)}/{name}"
@@ -115,43 +109,37 @@ class JobPaths:
         return f"{self.root}/audit"
 
     def audit_record(self, time_ms: int, name: str) -> str:
-        """A record of the audit log; the keys sort by time."""
+        """The keys sort by time."""
         return f"{self.audit_log}/{time_ms:013d}-{_check_name('the name of a record', name)}.json"
 
     @property
     def tables(self) -> str:
-        """The folder of all pushed tables."""
         return f"{self.root}/tables"
 
     def table_folder(self, table: str) -> str:
-        """The folder of one pushed table, all versions."""
         return f"{self.tables}/{_check_name('table', table)}"
 
     def table_versions(self, table: str) -> str:
-        """The folder of the manifests of a table."""
         return f"{self.table_folder(table)}/versions"
 
     def table_version(self, table: str, version: int) -> str:
-        """The manifest of a version of a table; the keys sort as the versions do."""
+        """The manifest of a version. The keys sort as the versions do."""
         if not 1 <= version <= _MAX_VERSION:
             raise ConfigError(f"version {version} of table `{table}` is not between 1 and {_MAX_VERSION}")
         return f"{self.table_versions(table)}/{version:010d}.json"
 
     def table_version_of(self, key: str) -> int | None:
-        """The version of a key of a manifest, or None for any other key."""
+        """The version of a manifest; None for any other key."""
         match = _MANIFEST.fullmatch(key.rpartition("/")[2])
         return int(match[1]) if match else None
 
     def table_builds(self, table: str) -> str:
-        """The folder of the files of a table, all builds."""
         return f"{self.table_folder(table)}/builds"
 
     def table_build(self, table: str, build: str) -> str:
-        """The folder of the files that one build made."""
         return f"{self.table_builds(table)}/{_check_name('build', build)}"
 
     def table_file(self, table: str, build: str, name: str) -> str:
-        """A file of a build."""
         return f"{self.table_build(table, build)}/{_check_name('file', name)}"
 
     def delta(self, store: str, task: int, version: int, epoch: int) -> str:
@@ -164,13 +152,13 @@ class JobPaths:
 
 
 def outbox_epoch(key: str) -> int | None:
-    """The epoch that an object of an outbox was written in, or None if it is something else."""
+    """The epoch in which an object of an outbox was written; None for any other key."""
     match = _OUTBOX.match(key.rpartition("/")[2])
     return int(match[1]) if match else None
 
 
 def versioned_name(name: str) -> tuple[int, int, str] | None:
-    """(version, epoch, `delta` or `zip`) of the last segment of a key, or None if it is another object."""
+    """(version, epoch, `delta` or `zip`) of the last segment of a key; None for any other object."""
     match = _VERSIONED.fullmatch(name.rpartition("/")[2])
     return (int(match[1]), int(match[2]), match[3]) if match else None
 

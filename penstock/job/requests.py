@@ -16,8 +16,8 @@ def write_request(objects: ObjectStore, path: str, data: bytes, *, what: str, lo
         objects: the object store of the job root.
         path: the key of the object. If it exists, the reply to this or an earlier call was lost.
         data: the request.
-        what: what could not be done, for the error.
-        look: the command that shows whether the request is there.
+        what: the beginning of the error: the action that failed.
+        look: the command that shows if the request is there.
 
     Raises:
         PenstockError: the store failed again and again.

@@ -1,4 +1,4 @@
-"""Asking a running driver to stop, from anywhere that reaches the job root."""
+"""Requests to stop a running driver, from anywhere that reaches the job root."""
 
 from __future__ import annotations
 
@@ -17,30 +17,28 @@ _JOIN_SECONDS = 5.0
 
 
 class StopRequests:
-    """Requests to stop, each for one driver: they are named by the token of the lease that it holds, which no other
-    driver has. So a request that nobody answered stops no later run."""
+    """Requests to stop, each named by the token of the lease of one driver. No other driver has that token, so an
+    unanswered request stops no later run."""
 
     def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
         self._objects = objects
         self._paths = paths
 
     def ask(self, token: str, who: str) -> bool:
-        """Ask the driver with this lease to stop after its current batch; False if that was done before.
-
-        Raises RetryableError if the store failed.
-        """
+        """Ask the driver with this lease to stop after its current batch; False if that was done before. Raises
+        RetryableError."""
         return self._objects.put_if_absent(self._key(token), who.encode())
 
     def asked_by(self, token: str) -> str | None:
-        """Who asked the driver with this lease to stop; None if nobody did. Raises RetryableError."""
+        """The person who asked the driver with this lease to stop, if there is one. Raises RetryableError."""
         try:
             return self._objects.get(self._key(token)).decode(errors="replace")
         except NotFoundError:
             return None
 
     def clear(self) -> None:
-        """Delete all requests: those for this process, which holds the lease, are answered, the others were for
-        drivers that are gone. Raises RetryableError."""
+        """Delete all requests. The holder of the lease calls it: its own requests are answered, and the drivers of the
+        others are gone. Raises RetryableError."""
         for key in self._objects.list(self._paths.metadata_folder(_NAMESPACE)):
             self._objects.delete(key)
 
@@ -48,8 +46,8 @@ class StopRequests:
         return self._paths.metadata(_NAMESPACE, token)
 
 
-class StopWatch:
-    """Looks for a request to stop, every second, on a separate thread until it is closed or has found one."""
+class StopRequestWatch:
+    """Looks for a request to stop every second, on a separate thread, until it is closed or has found one."""
 
     def __init__(self, requests: StopRequests, token: str, stop: Callable[[], None]) -> None:
         """`stop` is called once, from that thread."""
@@ -61,7 +59,7 @@ class StopWatch:
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more, and delete the requests. It may have ended without: they harm nobody."""
+        """End the watch and delete the requests. A failure to delete is only logged: requests that stay harm nobody."""
         self._closing.set()
         self._thread.join(_JOIN_SECONDS)
         try:

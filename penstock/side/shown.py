@@ -1,28 +1,21 @@
-"""The stores that a job only reads, and what fills them: one object in the job's folder, for commands."""
+"""The stores that a job only reads and their sources, on a board for commands."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import msgspec
-import orjson
-
 from penstock.api.state.side_inputs import PushedTable, SideInputs
 from penstock.api.state.store import StoreSpec
-from penstock.documents import decode_format, decoding
-from penstock.errors import NotFoundError
+from penstock.job.board import Board, last_run
 from penstock.job.paths import JobPaths
-from penstock.job.shown import show
 from penstock.objects.store import ObjectStore
 from penstock.wording import listed
-
-FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True)
 class SideStoreFacts:
-    """A store that the job only reads, and what fills it: side inputs or a pushed table.
+    """A store that the job only reads, and its source: side inputs or a pushed table.
 
     Example:
         >>> from penstock.side.shown import SideStoreFacts
@@ -32,17 +25,16 @@ class SideStoreFacts:
 
     store: str
     side_inputs: tuple[str, ...] = ()
-    """The streams, `system.stream`; none of a pushed table."""
+    """The streams, `system.stream`; none for a pushed table."""
     processor: str = ""
     """The name of the processor of the messages; empty if each message is an entry."""
     pushed: str = ""
-    """The path of the pushed table; empty of side inputs."""
+    """The path of the pushed table; empty for side inputs."""
     broadcast: bool = False
-    """Whether every task has everything."""
+    """True if every task has everything."""
 
     @classmethod
     def of(cls, spec: StoreSpec) -> SideStoreFacts:
-        """What fills a store from the outside."""
         side = spec.side
         if isinstance(side, PushedTable):
             return cls(spec.name, pushed=str(side.path), broadcast=side.broadcast)
@@ -61,7 +53,7 @@ class SideStoreFacts:
 
     @property
     def why_not_kept(self) -> str:
-        """Why it is no part of checkpoints, and where to look for it."""
+        """The reason why it is no part of checkpoints, and a command that shows its data, as a sentence."""
         if self.pushed:
             look = "`penstock table versions` lists its versions"
         else:
@@ -69,7 +61,7 @@ class SideStoreFacts:
         return f"the job only reads store `{self.store}` ({self}), so it is no part of checkpoints: {look}"
 
     def note(self, copied: Collection[str]) -> str:
-        """What a list of what checkpoints have says of it. `copied`: the stores that commits made copies of."""
+        """The note of `checkpoint show` about this store. `copied`: the stores that commits made copies of."""
         if self.store not in copied:
             return self.why_not_kept
         return (
@@ -79,43 +71,21 @@ class SideStoreFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class SideStores:
+    """All side stores of the last run."""
+
     stores: tuple[SideStoreFacts, ...]
 
 
-class ShownSideStores:
-    """The object, which each run replaces when it starts, and deletes if it has no such stores."""
+def side_store_board(objects: ObjectStore, paths: JobPaths) -> Board[SideStores]:
+    """The board that each run replaces when it starts, and removes if it has no side stores."""
+    damage = "does not hold what fills stores. Delete it, and the next run writes it. The cause"
+    return Board(objects, last_run(paths, "side-stores"), SideStores, damage)
 
-    def __init__(self, objects: ObjectStore, paths: JobPaths) -> None:
-        """
-        Args:
-            objects: the object store of the job root.
-            paths: the keys of the job's objects.
-        """
-        self._objects = objects
-        self._key = paths.metadata("side-stores", "last-run")
 
-    def put(self, stores: tuple[SideStoreFacts, ...]) -> None:
-        """Replace what is shown. If another process does so at the same time, one of both is shown. Raises
-        RetryableError."""
-        if not stores:
-            self._objects.delete(self._key)
-            return
-        shown = {"format": FORMAT, **msgspec.to_builtins(_Shown(stores))}
-        show(self._objects, self._key, orjson.dumps(shown))
-
-    def get(self) -> tuple[SideStoreFacts, ...]:
-        """Those of the last run.
-
-        Raises:
-            CorruptError: they cannot be read.
-            IncompatibleError: a newer Penstock wrote them.
-            RetryableError: the object store failed.
-        """
-        what = f"`{self._key}` does not hold what fills stores. Delete it, and the next run writes it. The cause"
-        try:
-            data = self._objects.get(self._key)
-        except NotFoundError:
-            return ()
-        with decoding(what):
-            return decode_format(_Shown, data, what, f"`{self._key}`", FORMAT).stores
+def put_side_stores(board: Board[SideStores], stores: tuple[SideStoreFacts, ...]) -> None:
+    """Show the side stores of a run. Raises RetryableError."""
+    if stores:
+        board.put(SideStores(stores))
+    else:
+        board.remove()

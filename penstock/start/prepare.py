@@ -33,7 +33,7 @@ from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
 from penstock.side.fill.homes import side_fingerprints
 from penstock.side.plan import backed_up_side_stores
-from penstock.side.shown import ShownSideStores, SideStoreFacts
+from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
 from penstock.start.facts import StartFacts, StartRequest, read_requests, resolver
 from penstock.start.fit import check_config
 from penstock.start.identities import Identities
@@ -227,7 +227,7 @@ def prepare(
     claim = log.claim(request.run_id, on_damage)
     if log.known().latest_before(claim) != view.latest:
         raise IncompatibleError("another driver wrote a checkpoint while this one started: start again")
-    ShownSideStores(objects, paths).put(tuple(map(SideStoreFacts.of, graph.side_stores)))
+    put_side_stores(side_store_board(objects, paths), tuple(map(SideStoreFacts.of, graph.side_stores)))
     layout, identities, ends = store_layout(graph), facts.inputs.identities, facts.inputs.ends
     backed_up = [*layout, *backed_up_side_stores(graph, config)]
     return PreparedJob(

@@ -16,14 +16,16 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import decode_format
 from penstock.drain.progress import DrainProgress, StageDrain
-from penstock.drain.shown import decode_progress, encode_progress
+from penstock.drain.shown import drain_board
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.job.audit_log import FORMAT, AuditEntry
 from penstock.job.identity import JobIdentity
 from penstock.job.lease import LeaseHolder, LeaseState
-from penstock.job.shown_metrics import ShownRun
+from penstock.job.paths import JobPaths
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
+from penstock.objects.open import open_store
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
@@ -33,6 +35,7 @@ from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from tests.support.places import GOLDEN
 
+OBJECTS, PATHS = open_store("memory://formats"), JobPaths("flights", "1")
 ID = CheckpointId(1614147487244, 33577)
 A, B, C = "a" * 64, "b" * 64, "c" * 64
 LEASE = LeaseState(
@@ -149,14 +152,15 @@ def test_a_local_copy(tmp_path: Path) -> None:
 
 def test_how_far_a_run_came_and_its_metrics() -> None:
     written = golden("metrics-last-run-format1.json")
-    read = ShownRun.decode(written, "k")
+    board = MetricsBoard(OBJECTS, PATHS)
+    read = board.decode(written)
     assert (read.run_id, read.time_ms, dict(read.metrics), read.reached) == (
         RUN.run_id,
         RUN.time_ms,
         dict(METRICS),
         RUN.reached,
     )
-    assert RUN.encode() == written
+    assert board.encode(RUN) == written
 
 
 def test_how_far_a_drain_is() -> None:
@@ -168,8 +172,9 @@ def test_how_far_a_drain_is() -> None:
     )
     waits = "operator `remind` (`on_drain`) in task 1, stage 1"
     drain = DrainProgress("7a1c9e520b5d", ("00000000-0000-0000-0000-000000000007",), "committing", stages, waits)
-    assert decode_progress(written, "k") == drain
-    assert encode_progress(drain) == written
+    board = drain_board(OBJECTS, PATHS)
+    assert board.decode(written) == drain
+    assert board.encode(drain) == written
 
 
 def test_the_messages_of_samzas_snapshot_reporter() -> None:

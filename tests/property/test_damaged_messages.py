@@ -37,9 +37,10 @@ from penstock.api.state.store import StoreSpec
 from penstock.batch.batch import END_OF_TIME, Batch
 from penstock.config.sources import from_file
 from penstock.drain.notification import decode_notification
-from penstock.drain.shown import decode_progress
+from penstock.drain.shown import drain_board
 from penstock.errors import FailedMessage, PenstockError
-from penstock.job.shown_metrics import ShownRun
+from penstock.job.paths import JobPaths
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
 from penstock.objects.open import open_store
 from penstock.outbox import objects as outbox_objects
@@ -472,6 +473,8 @@ SPARK_ROW = Struct(
     )
 )
 SPARK_DATA = struct.pack("<QqIIIIQ8sqQii", 0b1000, 7, 3, 40, 24, 48, 0, b"abc", 2, 0, 5, 6)
+BOARD_OF = open_store("memory://damaged"), JobPaths("damaged", "1")
+METRICS_BOARD = MetricsBoard(*BOARD_OF)
 RUN = ShownRun("r", 5, Snapshot({MetricId("a", "b", "c"): CounterValue(3)}), {(0, SSP): 7})
 DOCUMENTS = {
     "yaml": Codec(settings("yaml"), [YAML]),
@@ -482,8 +485,8 @@ DOCUMENTS = {
     "schema": Codec(of_text(parse_schema), [b"a STRING, b ARRAY<STRUCT<c: DECIMAL(10,2)>>"]),
     "table": Codec(lambda d: TableManifest.decode(d, "k"), [TABLE.encode()]),
     "positions": Codec(lambda d: decode_positions(d, "p"), [encode_positions(Positions({SSP: 3}, {}, "f", True, 9))]),
-    "metrics": Codec(lambda d: ShownRun.decode(d, "k"), [RUN.encode()]),
-    "drain": Codec(lambda d: decode_progress(d, "k"), [b'{"format":1,"run_id":"r","requests":["u"]}']),
+    "metrics": Codec(METRICS_BOARD.decode, [METRICS_BOARD.encode(RUN)]),
+    "drain": Codec(drain_board(*BOARD_OF).decode, [b'{"format":1,"run_id":"r","requests":["u"]}']),
     "notification": Codec(
         lambda d: decode_notification(d, "k"),
         [b'{"uuid":"3f2504e0-4f89-41d3-9a0c-0305e82c3301","runId":"r","drainMode":"DEFAULT"}'],

@@ -13,7 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.drain.notification import asked_ms
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
-from penstock.drain.shown import ShownDrain
+from penstock.drain.shown import drain_board
 from penstock.drain.utils import present_run
 from penstock.errors import CorruptError, IncompatibleError
 
@@ -98,7 +98,7 @@ def shown_drain(job: FoundJob, run_id: str) -> DrainProgress | None:
         run_id: the run.
     """
     try:
-        return ShownDrain(job.objects, job.paths).get(run_id)
+        return drain_board(job.objects, job.paths).get_of(run_id)
     except (CorruptError, IncompatibleError) as error:
         logger.warning("%s", error)
         return None

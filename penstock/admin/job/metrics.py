@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.job.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import MetricsBoard
 from penstock.metrics.snapshot import Snapshot
 
 
@@ -17,7 +17,7 @@ def metrics_of(job: FoundJob) -> Snapshot:
         IncompatibleError: a newer Penstock put them.
         RetryableError: the object store failed.
     """
-    found = ShownMetrics(job.objects, job.paths).get()
+    found = MetricsBoard(job.objects, job.paths).get()
     if found is None:
         raise NotFoundError(
             f"job {job.paths.root} has no metrics yet: a run writes them to the job's folder every ten seconds and "

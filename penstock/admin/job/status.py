@@ -32,13 +32,13 @@ from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.host.found import ContainerProcess, containers_here
 from penstock.host.logs import log_directory
 from penstock.job.lease import LeaseHolder
-from penstock.job.shown_failure import Failure, ShownFailure
-from penstock.job.shown_metrics import ShownMetrics, ShownRun
-from penstock.job.shown_outage import Outage, ShownOutage
+from penstock.job.shown_failure import Failure, failure_board, failure_of
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown_outage import Outage, outage_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.unpublished import OwedOutput
 from penstock.side.shown import SideStoreFacts
-from penstock.standby.shown import ShownStandbys, StandbyFacts
+from penstock.standby.shown import StandbyFacts, standby_board
 from penstock.start.identities import continue_in
 from penstock.start.startpoints.decide import sort_out, taken_uuids
 from penstock.start.startpoints.manager import StartpointManager
@@ -265,7 +265,7 @@ def _failure(job: FoundJob, lease: LeaseFacts, view: LogView) -> Failure | None:
     if view.owner is None or lease.running != "not running":
         return None
     with suppress(CorruptError, IncompatibleError):  # nothing depends on the words
-        words = ShownFailure(job.objects, job.paths).get(view.owner.epoch)
+        words = failure_of(failure_board(job.objects, job.paths), view.owner.epoch)
         if words is not None:
             return words
     last = view.latest
@@ -280,7 +280,7 @@ def _failure(job: FoundJob, lease: LeaseFacts, view: LogView) -> Failure | None:
 def _shown_run(job: FoundJob) -> ShownRun | None:
     """What the last run said last; None if it said nothing, or that cannot be read."""
     try:
-        return ShownMetrics(job.objects, job.paths).get()
+        return MetricsBoard(job.objects, job.paths).get()
     except PenstockError:
         return None
 
@@ -296,6 +296,10 @@ def assemble(
     owner = view.owner
     logs = str(log_directory(job.config, job.paths))
     last = view.checkpoints[-1] if view.checkpoints else None
+    standbys, outage = None, None
+    if owner is not None and lease.running != "not running":
+        standbys = standby_board(job.objects, job.paths).get_of(owner.run_id)
+        outage = outage_board(job.objects, job.paths).get_of(owner.run_id)
     return JobStatus(
         job=job.paths.root,
         name=job.paths.name,
@@ -315,12 +319,8 @@ def assemble(
         startpoints=startpoints,
         taken_startpoints=taken_facts(view),
         watermarks=() if last is None else _watermarks(last),
-        standbys=()
-        if owner is None or lease.running == "not running"
-        else ShownStandbys(job.objects, job.paths).get(owner.run_id),
-        outage=None
-        if owner is None or lease.running == "not running"
-        else ShownOutage(job.objects, job.paths).get(owner.run_id),
+        standbys=() if standbys is None else standbys.standbys,
+        outage=None if outage is None else outage.outage,
         intermediate=() if last is None else intermediate_facts(last),
         outbox=_outbox(view.owed, job.config),
     )

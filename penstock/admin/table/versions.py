@@ -133,7 +133,7 @@ def _no_table(job: FoundJob, table: str, names: list[str]) -> str:
 
 def _facts(job: FoundJob, table: str) -> TableVersions:
     registry = TableRegistry(job.objects, job.paths, table)
-    found, refusal = registry.versions(), refusal_of(job.objects, job.paths, table).read()
+    found, refusal = registry.versions(), refusal_of(job.objects, job.paths, table).get()
     return TableVersions(
         table,
         tuple(_version(each) for each in found.manifests),

@@ -9,10 +9,10 @@ from dataclasses import replace
 from penstock.clock import Clock
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainPhase, DrainProgress
-from penstock.drain.shown import ShownDrain
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
+from penstock.job.board import Board
 from penstock.runtime.reports import Report
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,9 @@ class DrainReport:
     """Shows how far a drain is. Used by the run loop's thread. An error is logged: it never changes the outcome of a
     drain."""
 
-    def __init__(self, run_id: str, tally: DrainTally, shown: ShownDrain, board: ProgressBoard, clock: Clock) -> None:
+    def __init__(
+        self, run_id: str, tally: DrainTally, shown: Board[DrainProgress], board: ProgressBoard, clock: Clock
+    ) -> None:
         self._run_id = run_id
         self._tally = tally
         self._shown = shown

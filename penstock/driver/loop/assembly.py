@@ -9,7 +9,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.drain.driver.drain import Drain
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.driver.tally import DrainTally
-from penstock.drain.shown import ShownDrain
+from penstock.drain.shown import drain_board
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.commit import CommitCoordinator
 from penstock.driver.commit.policy import CommitPolicy
@@ -98,7 +98,7 @@ def assemble(
         job.config.side_inputs.bootstrap_timeout_ms,
         stop,
     )
-    tally, shown = DrainTally(job.topology), ShownDrain(job.objects, job.paths)
+    tally, shown = DrainTally(job.topology), drain_board(job.objects, job.paths)
     report = DrainReport(job.claim.run_id, tally, shown, board, clock)
     return RunLoop(
         RunParts(

@@ -1,4 +1,4 @@
-"""What shows a running job's metrics outside its process: an HTTP endpoint, a stream, and an object in its folder."""
+"""The exports of a running job's metrics: an HTTP endpoint, a stream, and boards in the job's folder."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import dataclass
 from importlib.metadata import version
+from typing import TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp
 from penstock.config.model import JobSettings
-from penstock.drain.shown import ShownDrain
+from penstock.drain.progress import DrainProgress
+from penstock.drain.shown import drain_board
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
-from penstock.job.shown_metrics import ShownMetrics
-from penstock.job.shown_outage import Outage, ShownOutage
+from penstock.job.board import Board
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
+from penstock.job.shown_outage import RunOutage, outage_board
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
-from penstock.standby.shown import ShownStandbys
+from penstock.standby.shown import RunStandbys, standby_board
 from penstock.start.prepare import PreparedJob
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
@@ -28,22 +32,20 @@ from penstock.system.registry import open_system
 
 logger = logging.getLogger(__name__)
 SHOW_SECONDS = 10.0
-SHOW_DRAIN_SECONDS = 1.0
-SHOW_STANDBYS_SECONDS = 1.0
-SHOW_OUTAGE_SECONDS = 1.0
+SHOW_CHANGES_SECONDS = 1.0
 _LAST_SECONDS = 10.0
-"""How long the end of a run waits for the last export."""
+"""The time that the end of a run waits for each last export."""
+T = TypeVar("T")
 
 
 class MetricsExports:
-    """Everything that exports the metrics of a run, from its start to its end. A failure to export is logged, and
-    never ends the run."""
+    """All exports of a run's metrics, from its start to its end. A failure is logged, and never ends the run."""
 
     def __init__(self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]) -> None:
-        """Begin. The board's replay continues from how far the last run came.
+        """Begin. The board's replay continues from where the last run ended.
 
-        Only while `owns_job` holds is anything written to the job's folder: a driver that lost its job to another one
-        leaves that one's metrics alone.
+        Exports write to the job's folder only while `owns_job` holds: a driver that lost its job to another one leaves
+        that one's metrics alone.
 
         Raises:
             ConfigError: the endpoint's address cannot be listened on.
@@ -64,27 +66,16 @@ class MetricsExports:
                     )
                 self.prometheus_port = endpoint.port
                 undo.callback(endpoint.close)
-            shown = ShownMetrics(job.objects, job.paths)
-            board.replay.continues(_reached(shown))
-
-            def show() -> None:
-                if owns_job():
-                    reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
-                    shown.put(run_id, snapshot(), reached)
-
-            undo.callback(Every(SHOW_SECONDS, show, "to the job's folder").close)
-            undo.callback(Every(SHOW_DRAIN_SECONDS, shows_drain(job, board, owns_job), "about the drain").close)
-            waits = shows_outage(job, run_id, board, owns_job)
-            undo.callback(Every(SHOW_OUTAGE_SECONDS, waits, "about what the run waits for").close)
-            if job.config.job.standbys:
-                shows = shows_standbys(job, run_id, board, owns_job)
-                undo.callback(Every(SHOW_STANDBYS_SECONDS, shows, "about the standbys").close)
+            metrics = MetricsBoard(job.objects, job.paths)
+            board.replay.continues(_reached(metrics))
+            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job)).close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
                 reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
-                every = Every(settings.reporter_interval_s, reporter.report, f"to stream `{stream}`")
-                undo.callback(every.close)
+                # On a thread of its own: neither the stream's system nor the object store delays the other's exports.
+                export = Export(f"to stream `{stream}`", settings.reporter_interval_s, reporter.report)
+                undo.callback(ExportThread(export).close)
             self._undo = undo.pop_all()
 
     def close(self) -> None:
@@ -92,91 +83,126 @@ class MetricsExports:
         self._undo.close()
 
 
-def shows_drain(job: PreparedJob, board: ProgressBoard, owns_job: Callable[[], bool]) -> Callable[[], None]:
-    """What puts the progress of a drain into the job's folder, whenever it has changed."""
-    shown, last = ShownDrain(job.objects, job.paths), None
+def _board_exports(
+    job: PreparedJob, run_id: str, board: ProgressBoard, metrics: MetricsBoard, owns_job: Callable[[], bool]
+) -> list[Export]:
+    objects, paths = job.objects, job.paths
 
-    def show() -> None:
-        nonlocal last
-        drain = board.drain_now()
-        if drain is not None and drain != last and drain.phase != "drained" and owns_job():
-            shown.put(drain)
-            last = drain
+    def put_metrics() -> None:
+        if owns_job():
+            reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
+            metrics.put(ShownRun(run_id, _now_ms(), board.metrics.snapshot(), reached))
 
-    return show
+    def drain() -> DrainProgress | None:
+        now = board.drain_now()
+        return None if now is None or now.phase == "drained" else now
+
+    def outage() -> RunOutage:
+        return RunOutage(run_id, board.outage)
+
+    def standbys() -> RunStandbys:
+        return RunStandbys(run_id, board.standbys())
+
+    exports = [
+        Export("to the job's folder", SHOW_SECONDS, put_metrics),
+        Export("about the drain", SHOW_CHANGES_SECONDS, put_changes(drain_board(objects, paths), drain, owns_job)),
+        Export(
+            "about what the run waits for",
+            SHOW_CHANGES_SECONDS,
+            put_changes(outage_board(objects, paths), outage, owns_job, RunOutage(run_id, None)),
+        ),
+    ]
+    if job.config.job.standbys:
+        put_standbys = put_changes(standby_board(objects, paths), standbys, owns_job)
+        exports.append(Export("about the standbys", SHOW_CHANGES_SECONDS, put_standbys))
+    return exports
 
 
-def shows_standbys(
-    job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]
+def put_changes(
+    board: Board[T], document: Callable[[], T | None], owns_job: Callable[[], bool], last: T | None = None
 ) -> Callable[[], None]:
-    """What puts the state of the standbys into the job's folder, whenever it has changed."""
-    shown, last = ShownStandbys(job.objects, job.paths), None
+    """A call that puts a document on the board if it differs from `last`, the one before; None puts nothing."""
 
-    def show() -> None:
+    def export() -> None:
         nonlocal last
-        now = board.standbys()
-        if now != last and owns_job():
-            shown.put(run_id, now)
+        now = document()
+        if now is not None and now != last and owns_job():
+            board.put(now)
             last = now
 
-    return show
+    return export
 
 
-def shows_outage(
-    job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]
-) -> Callable[[], None]:
-    """What puts the system that the run waits for into the job's folder, whenever it has changed."""
-    shown = ShownOutage(job.objects, job.paths)
-    last: Outage | None = None
-
-    def show() -> None:
-        nonlocal last
-        now = board.outage
-        if now != last and owns_job():
-            shown.put(run_id, now)
-            last = now
-
-    return show
-
-
-def _reached(shown: ShownMetrics) -> Positions:
-    """How far the last run came, as far as it said so."""
+def _reached(metrics: MetricsBoard) -> Positions:
+    """The offsets that the last run came to, if it wrote any."""
     try:
-        run = shown.get()
+        run = metrics.get()
     except PenstockError as error:
         logger.warning("how far the last run came is not known, so replayed messages are not counted: %s", error)
         return {}
     return {} if run is None else {TaskSsp(task, ssp): offset for (task, ssp), offset in run.reached.items()}
 
 
-class Every:
-    """Calls something at an interval, on a separate thread, and once more when it is closed."""
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A call that writes metrics somewhere, at an interval."""
 
-    def __init__(self, seconds: float, export: Callable[[], None], where: str) -> None:
-        self._seconds = seconds
-        self._export = export
-        self._where = where
+    where: str
+    """Follows "the metrics were not written" in warnings."""
+    interval_s: float
+    write: Callable[[], object]
+
+
+class ExportThread:
+    """A thread that makes each export at its interval, and once more when it is closed.
+
+    A failed export is logged and made again after its interval; the others go on. A slow one delays the others.
+    """
+
+    def __init__(self, *exports: Export) -> None:
+        self._exports = exports
+        self._left = list(exports)
+        """The exports whose last write has not ended."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-metrics", daemon=True)
         self._thread.start()
 
     def close(self, timeout_s: float = _LAST_SECONDS) -> None:
-        """Export once more, and end the thread. A run ends without an export that takes longer."""
+        """Make each export once more, and end the thread. The run ends without the exports that are left once none has
+        ended for `timeout_s`."""
         self._closing.set()
-        self._thread.join(timeout_s)
+        before = None
+        while self._thread.is_alive() and len(self._left) != before:
+            before = len(self._left)
+            self._thread.join(timeout_s)
         if self._thread.is_alive():
-            logger.warning(
-                "the last metrics were not written %s within %.0f s: the run ends without them", self._where, timeout_s
-            )
+            for export in tuple(self._left):
+                logger.warning(
+                    "the last metrics were not written %s within %.0f s: the run ends without them",
+                    export.where,
+                    timeout_s,
+                )
 
     def _run(self) -> None:
-        ended = False
-        while not ended:
-            ended = self._closing.wait(self._seconds)
-            try:
-                self._export()
-            except PenstockError as error:
-                logger.warning("the metrics were not written %s; the next interval tries again: %s", self._where, error)
+        due = {export: time.monotonic() + export.interval_s for export in self._exports}
+        while not self._closing.wait(max(0.0, min(due.values()) - time.monotonic())):
+            export = min(due, key=due.__getitem__)
+            self._write(export)
+            due[export] = time.monotonic() + export.interval_s
+        while self._left:
+            self._write(self._left[0])
+            del self._left[0]
+
+    def _write(self, export: Export) -> None:
+        try:
+            export.write()
+        except Exception as error:  # must not end the other exports
+            logger.warning(
+                "the metrics were not written %s; the next interval tries again: %s",
+                export.where,
+                error,
+                exc_info=not isinstance(error, PenstockError),
+            )
 
 
 class SnapshotReporter:
@@ -194,7 +220,7 @@ class SnapshotReporter:
             self._partitions = admin.partition_count(stream.stream)
 
     def report(self) -> None:
-        """Append the metrics of this moment. Raises PenstockError if the system does not take them."""
+        """Append the present metrics. Raises PenstockError if the system does not take them."""
         now_ms = _now_ms()
         with closing(self._system.writer(None)) as writer:
             for source, message in samza_messages(self._snapshot(), self._origin, now_ms):

@@ -28,8 +28,8 @@ from penstock.host.logs import log_directory
 from penstock.job.identity import check_root
 from penstock.job.lease import LeaseKeeper
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, ShownFailure
-from penstock.job.stop_request import StopRequests, StopWatch
+from penstock.job.shown_failure import LastWords, failure_board
+from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.spark_runner import SparkRunner
@@ -87,7 +87,7 @@ def run_application(
             log,
             StartRequest(tenure.run_id, from_checkpoint, until == "latest", close, reset_operators),
         )
-        words = LastWords(ShownFailure(objects, paths), tenure.keeper.lease, job.claim.epoch)
+        words = LastWords(failure_board(objects, paths), tenure.keeper.lease, job.claim.epoch)
         undo.push(words)
         undo.callback(job.admins.close)
         if spark is None:
@@ -171,7 +171,7 @@ def _start(
     handle.prometheus_port = exports.prometheus_port
 
     def body() -> None:
-        with undo, closing(StopWatch(requests, keeper.lease.state.token, stop.ask)):
+        with undo, closing(StopRequestWatch(requests, keeper.lease.state.token, stop.ask)):
             undo.callback(exports.close)  # before the lease is left, after the last metrics have come
             try:
                 directory.start(runner.cancel)

@@ -28,8 +28,8 @@ from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.identity import check_root
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, ShownFailure
-from penstock.job.stop_request import StopRequests, StopWatch
+from penstock.job.shown_failure import LastWords, failure_board
+from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
@@ -161,8 +161,8 @@ class QueryJob:
             log,
             StartRequest(tenure.run_id, None if bound.record is None else str(bound.record.id)),
         )
-        shown = ShownFailure(self._objects, self._paths)
-        self._words = LastWords(shown, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
+        words = failure_board(self._objects, self._paths)
+        self._words = LastWords(words, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
         undo.push(self._words)
         undo.callback(job.admins.close)
         self._open(first, tenure, undo)
@@ -222,7 +222,7 @@ class QueryJob:
         self._loop.start()
         self._loop.watch_for_drains(self._wake)
         requests = StopRequests(self._objects, self._paths)
-        undo.callback(StopWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+        undo.callback(StopRequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
 
     @property
     def tasks(self) -> int:

@@ -12,11 +12,12 @@ from penstock.api.state.side_inputs import TableCandidate
 from penstock.api.state.store import StoreSpec
 from penstock.clock import Clock
 from penstock.errors import ConfigError, FencedError, NotFoundError, PenstockError, RetryableError
+from penstock.job.board import Board
 from penstock.tables.versions.build import BuildRequest, TableBuilder, check_candidate, check_rows
 from penstock.tables.versions.choice import Choice
 from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
-from penstock.tables.versions.notes import Refusal, TableNote
+from penstock.tables.versions.notes import Refusal
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import SourceVersion, TableRefusedError, VersionPlace, find_place, read_version
 from penstock.wire.ports import PublishedVersion
@@ -35,7 +36,7 @@ class TableBuild:
     epoch: int
     """The epoch of the run's first claim, which is higher than those of all runs before."""
     registry: TableRegistry
-    refusal: TableNote[Refusal]
+    refusal: Board[Refusal]
     builder: TableBuilder
     retained: int
     needed: Callable[[str], Collection[int]]
@@ -205,7 +206,7 @@ class TableBuild:
         self._refused = key
         self._say(text, choice, error=True)
         with suppress(RetryableError):  # it only informs
-            self.refusal.write(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
+            self.refusal.put(Refusal("" if key == reason else key, reason, self.clock.now_ms()))
 
     def _say(self, text: str, choice: Choice, *, error: bool = False) -> None:
         if text != self._note:

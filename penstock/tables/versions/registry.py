@@ -111,20 +111,24 @@ class TableRegistry:
             NotFoundError: there is no such version, or files of it are gone; names the existing versions.
         """
         if version is None:
-            self._pin.remove()
+            retry(self._pin.remove, _WRITE)
             return
         self._check_files(self.manifest(version))
-        self._pin.write(Pin(version, who))
+        retry(lambda: self._put_pin(Pin(version, who)), _WRITE)
         # It may have expired between the look and the pin, which nobody saw then.
         try:
             self._objects.get(self._paths.table_version(self.table, version))
         except NotFoundError:
-            self._pin.remove()
+            retry(self._pin.remove, _WRITE)
             raise NotFoundError(self._no_version(version)) from None
+
+    def _put_pin(self, pin: Pin) -> None:
+        if not self._pin.put(pin):
+            raise RetryableError(f"`{self._pin.key}` was changed by another process at the same time; try again")
 
     def pinned(self) -> int | None:
         """The version that `pin` set; None: the newest one is used."""
-        found = self._pin.read()
+        found = self._pin.get()
         return None if found is None else found.version
 
     def retain(self, newest: int, in_use: Iterable[int], check_owner: Callable[[], None]) -> tuple[int, ...]:

@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import penstock as ps
-from penstock.job.shown_metrics import ShownRun
+from penstock.job.paths import JobPaths
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
+from penstock.objects.open import open_store
 
 
 @pytest.mark.parametrize(
@@ -50,4 +52,5 @@ def test_counters_and_timers_hold_plain_integers() -> None:
 def test_a_gauge_without_a_finite_number_does_not_spoil_what_a_run_shows(odd: float) -> None:
     finite, other = MetricId("job", "user.a", "fine"), MetricId("job", "user.a", "odd")
     shown = ShownRun("r", 1, Snapshot({finite: GaugeValue(2), other: GaugeValue(odd)}), {})
-    assert ShownRun.decode(shown.encode(), "key").metrics == Snapshot({finite: GaugeValue(2)})
+    board = MetricsBoard(open_store("memory://values"), JobPaths("values", "1"))
+    assert board.decode(board.encode(shown)).metrics == Snapshot({finite: GaugeValue(2)})

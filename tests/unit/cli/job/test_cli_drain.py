@@ -19,7 +19,7 @@ from penstock.drain.notification import NAMESPACE, decode_notification
 from penstock.drain.requests import DrainRequests
 from penstock.job.lease import LeaseHolder, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.stop_request import StopRequests, StopWatch
+from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
@@ -144,7 +144,7 @@ def test_a_running_job_drains_and_its_end_is_awaited(running: Running, objects: 
 
 
 def test_a_stop_says_that_the_run_drains_first(running: Running, objects: FileObjectStore) -> None:
-    watch = StopWatch(StopRequests(objects, PATHS), running.keeper.lease.state.token, running.driver.stop.ask)
+    watch = StopRequestWatch(StopRequests(objects, PATHS), running.keeper.lease.state.token, running.driver.stop.ask)
     running.gate.clear()
     call("drain", "visits")
     assert "was asked to stop after its current batch; it was asked to drain" in call("stop", "visits", "--no-wait")[0]

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.objects.file import FileObjectStore
@@ -39,7 +39,7 @@ def shown(objects: FileObjectStore) -> Snapshot:
     task.new_gauge("store.totals", "rocksdb.estimate-pending-compaction-bytes").set(987_654_321_987)
     task.new_gauge("user.orders", "share").set(0.25)
     found = Snapshot().merged(job.snapshot(), task.snapshot())
-    ShownMetrics(objects, PATHS).put("run", found)
+    MetricsBoard(objects, PATHS).put(ShownRun("run", 1, found))
     return found
 
 
@@ -93,6 +93,6 @@ def test_the_status_counts_dead_letters(objects: FileObjectStore) -> None:
     for task in tasks:
         task.new_counter("stage.1", "dead-letters").inc(600)
         task.new_counter("user.mine", "dead-letters").inc(7)
-    ShownMetrics(objects, PATHS).put("run", Snapshot().merged(*[task.snapshot() for task in tasks]))
+    MetricsBoard(objects, PATHS).put(ShownRun("run", 1, Snapshot().merged(*[task.snapshot() for task in tasks])))
     assert call_json("status", "flights")["deadLetters"] == 1200
     assert re.search(r"dead letters +1,200 in its last run", call("status", "flights")[0])

@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, FailedMessage, UserCodeError
 from penstock.host.logs import log_path
 from penstock.job.lease import LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import Failure, LastWords, ShownFailure
+from penstock.job.shown_failure import Failure, LastWords, failure_board, failure_of, put_failure
 from penstock.objects.file import FileObjectStore
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin
@@ -321,7 +321,7 @@ def last_words(objects: FileObjectStore, error: Exception, epoch: int, lost: str
     lease.lost = lost
     with suppress(type(error)), ExitStack() as undo:
         undo.callback(lease.release)
-        undo.push(LastWords(ShownFailure(objects, PATHS), lease, epoch))
+        undo.push(LastWords(failure_board(objects, PATHS), lease, epoch))
         raise error
 
 
@@ -357,24 +357,24 @@ def test_the_next_claim_makes_a_failure_a_thing_of_the_past(objects: FileObjectS
 def test_last_words_of_a_replaced_driver_do_not_hide_those_of_the_newer_run(objects: FileObjectStore) -> None:
     log = CheckpointLog(objects, PATHS)
     old, new = log.claim("run-a").epoch, log.claim("run-a").epoch
-    shown = ShownFailure(objects, PATHS)
-    shown.put(new, Failure(5, "the newer run"))
-    shown.put(old, Failure(6, "the replaced one"))
-    assert shown.get(new) == Failure(5, "the newer run")
-    assert shown.get(old) is None
+    shown = failure_board(objects, PATHS)
+    put_failure(shown, new, Failure(5, "the newer run"))
+    put_failure(shown, old, Failure(6, "the replaced one"))
+    assert failure_of(shown, new) == Failure(5, "the newer run")
+    assert failure_of(shown, old) is None
     newest = log.claim("run-a").epoch
     last_words(objects, ConfigError("of a driver that has lost its lease"), newest, lost="another driver took over")
-    assert shown.get(new) == Failure(5, "the newer run")
+    assert failure_of(shown, new) == Failure(5, "the newer run")
 
 
 def test_a_stop_is_no_failure(objects: FileObjectStore) -> None:
     epoch = CheckpointLog(objects, PATHS).claim("run-a").epoch
     lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
-    shown = ShownFailure(objects, PATHS)
+    shown = failure_board(objects, PATHS)
     words = LastWords(shown, lease, epoch, stops=ConfigError)
     words.say(KeyboardInterrupt())
     words.say(ConfigError("somebody stopped the run"))
-    assert shown.get(epoch) is None
+    assert failure_of(shown, epoch) is None
     words.say(ValueError("no stop"))
     lease.release()
     assert call_json("status", "flights")["failure"]["error"] == "ValueError: no stop"

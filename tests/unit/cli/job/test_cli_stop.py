@@ -18,7 +18,7 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
-from penstock.job.stop_request import StopRequests, StopWatch
+from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
 from tests.support.cli import call, call_json, own_home
 from tests.support.leases import LONG_MS, EagerKeeper
@@ -52,7 +52,7 @@ class Driver:
         self.keeper = EagerKeeper(self.lease)
         self.keeper.start()
         self.asked = threading.Event()
-        self.watch = StopWatch(StopRequests(objects, PATHS), self.lease.state.token, self.asked.set)
+        self.watch = StopRequestWatch(StopRequests(objects, PATHS), self.lease.state.token, self.asked.set)
         self.thread = threading.Thread(target=self.run, daemon=True)
         self.thread.start()
 

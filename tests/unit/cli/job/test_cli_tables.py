@@ -10,7 +10,7 @@ import pytest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.driver.show.metrics import JobMetrics
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.objects.file import FileObjectStore
 from tests.support.checkpoints import checkpoint
 from tests.support.cli import call, call_json, own_home
@@ -27,7 +27,7 @@ def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMetrics:
     metrics = JobMetrics()
     metrics.table_stands("planes", 6, 7, 40, failing=True)
     metrics.table_stands("airlines", 0, 1, 99, failing=False)
-    ShownMetrics(objects, PATHS).put("run-a", metrics.snapshot())
+    MetricsBoard(objects, PATHS).put(ShownRun("run-a", 1, metrics.snapshot()))
     return metrics
 
 

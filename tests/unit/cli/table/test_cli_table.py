@@ -71,7 +71,7 @@ def test_mistakes_name_what_there_is(objects: FileObjectStore) -> None:
 
 
 def test_what_was_refused_and_what_is_damaged(objects: FileObjectStore) -> None:
-    refusal_of(objects, PATHS, "planes").write(Refusal("v4 abc", "its check failed", 1_700_000_000_000))
+    refusal_of(objects, PATHS, "planes").put(Refusal("v4 abc", "its check failed", 1_700_000_000_000))
     objects.put_if_absent(PATHS.table_version("planes", 4), b"{}")
     said = call("table", "versions", JOB)[1]
     assert "version 4 cannot be read" in said

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.progress import DrainProgress, StageDrain
-from penstock.drain.shown import ShownDrain
+from penstock.drain.shown import drain_board
 from penstock.drain.utils import write_drain_notification
 from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
@@ -51,7 +51,7 @@ def test_each_stage_counts_what_it_processes(job: Waiting, caplog: pytest.LogCap
     assert (drain.phase, drain.requests, drain.run_id) == ("drained", (asked,), driver.job.claim.run_id)
     assert [stage.names[-1] for stage in drain.stages] == ["other-by-key", "by-number", "out", "m.out"]
     assert all(stage.ended and not stage.left for stage in drain.stages)
-    assert ShownDrain(job.objects, PATHS).get(drain.run_id) == drain
+    assert drain_board(job.objects, PATHS).get_of(drain.run_id) == drain
     said = [record.message for record in caplog.records if record.name.startswith("penstock.drain.driver")]
     assert [line for line in said if line.endswith("nothing more is read from its inputs")] == said[:1]
     assert [line.partition(" (")[0] for line in said[1:5]] == [f"stage {number}" for number in range(4)]

@@ -17,7 +17,7 @@ from penstock.drain.driver.report import DrainReport
 from penstock.drain.driver.tally import DrainTally
 from penstock.drain.notification import NAMESPACE
 from penstock.drain.requests import DrainRequests
-from penstock.drain.shown import ShownDrain
+from penstock.drain.shown import drain_board
 from penstock.drain.utils import cleanup_all, write_drain_notification
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import ProgressBoard
@@ -180,7 +180,7 @@ class TestStops:
 def drain_of(world: TimedWorld, run_id: str) -> Drain:
     """What the run loop of this run would have, without a monitor."""
     board, tally = ProgressBoard(), DrainTally(plan_topology(world.app().graph()))
-    report = DrainReport(run_id, tally, ShownDrain(world.objects, PATHS), board, world.clock)
+    report = DrainReport(run_id, tally, drain_board(world.objects, PATHS), board, world.clock)
     return Drain(requests(world), run_id, None, StopRequest(), board, report)
 
 

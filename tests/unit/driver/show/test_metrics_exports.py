@@ -1,4 +1,4 @@
-"""What exports metrics: the endpoint for Prometheus, the stream of snapshots, and the object that commands read."""
+"""The exports of metrics: the endpoint for Prometheus, the stream of snapshots, and the object that commands read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.driver.show.metrics_exports import Every, SnapshotReporter
+from penstock.driver.show.metrics_exports import Export, ExportThread, SnapshotReporter
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.job.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.prometheus import PrometheusEndpoint
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
@@ -87,22 +87,62 @@ def test_a_run_ends_though_its_metrics_cannot_be_put_anywhere(caplog: pytest.Log
         reached.set()
         gate.wait()
 
-    every = Every(0.001, export, "in stream `m.metrics`")
+    later = Export("to a board", 60, lambda: None)
+    thread = ExportThread(Export("in stream `m.metrics`", 0.001, export), later)
     try:
         assert reached.wait(20)
-        every.close(0.01)
+        thread.close(0.01)
     finally:
         gate.set()
     assert "the last metrics were not written in stream `m.metrics` within" in caplog.text
+    assert "the last metrics were not written to a board within" in caplog.text, "it would have come after the other"
+
+
+def test_one_thread_makes_each_export_at_its_interval_and_once_more_at_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    failed = threading.Semaphore(0)
+    counts = {"often": 0, "rarely": 0}
+
+    def count(name: str) -> None:
+        counts[name] += 1
+
+    def fail() -> None:
+        failed.release()
+        raise ValueError("no such gauge")
+
+    thread = ExportThread(
+        Export("nowhere", 0.001, fail),
+        Export("often", 0.001, lambda: count("often")),
+        Export("rarely", 60, lambda: count("rarely")),
+    )
+    for _ in range(3):
+        assert failed.acquire(timeout=20)
+    thread.close()
+    assert counts["often"] > 1
+    assert counts["rarely"] == 1, "the last one"
+    assert "the metrics were not written nowhere; the next interval tries again: no such gauge" in caplog.text
+
+
+def test_the_end_of_a_run_waits_as_long_as_its_last_exports_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    written: list[int] = []
+
+    def export(number: int) -> None:
+        threading.Event().wait(0.3)
+        written.append(number)
+
+    ExportThread(*(Export(f"to {n}", 60, lambda n=n: export(n)) for n in range(3))).close(0.6)  # type: ignore[misc]
+    assert written == [0, 1, 2]
+    assert caplog.text == ""
 
 
 def test_the_object_that_commands_read(tmp_path: Path, registry: MetricsRegistry) -> None:
     objects, paths = open_store(str(tmp_path)), JobPaths("totals", "1")
-    shown = ShownMetrics(objects, paths)
+    shown = MetricsBoard(objects, paths)
     assert shown.get() is None
-    shown.put("run", Snapshot())
+    shown.put(ShownRun("run", 1, Snapshot()))
     reached = {(1, SystemStreamPartition("local", "clicks", 0)): 7}
-    shown.put("run", registry.snapshot(), reached)
+    shown.put(ShownRun("run", 2, registry.snapshot(), reached))
     found = shown.get()
     assert found is not None
     assert dict(found.metrics) == dict(registry.snapshot())
@@ -125,14 +165,14 @@ def test_an_object_that_holds_no_metrics_is_named(tmp_path: Path, damaged: bytes
     key = paths.metadata("metrics", "last-run")
     objects.put_if_absent(key, damaged)
     with pytest.raises(CorruptError, match=f"{key}.*Delete it"):
-        ShownMetrics(objects, paths).get()
+        MetricsBoard(objects, paths).get()
 
 
 def test_an_object_of_a_newer_penstock_is_not_read(tmp_path: Path) -> None:
     objects, paths = open_store(str(tmp_path)), JobPaths("totals", "1")
     objects.put_if_absent(paths.metadata("metrics", "last-run"), b'{"format":2}')
     with pytest.raises(IncompatibleError, match="has format 2"):
-        ShownMetrics(objects, paths).get()
+        MetricsBoard(objects, paths).get()
 
 
 def test_one_name_is_one_metric(registry: MetricsRegistry) -> None:

@@ -13,7 +13,7 @@ from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.driver.show.metrics_exports import MetricsExports
 from penstock.driver.show.replay import Replay, read_again
-from penstock.job.shown_metrics import ShownMetrics
+from penstock.job.shown_metrics import MetricsBoard
 from penstock.metrics.snapshot import MetricId, TimerValue
 from penstock.testing.in_process import InProcessDriver
 from tests.support.sums_job import TASKS, World, at_end, drain
@@ -107,7 +107,7 @@ def test_what_a_new_driver_reads_again(world: World) -> None:
     assert not any(at_end(second))
     assert (replayed(second), replays(second).count) == ([3, 2, 2], 1)
     exports.close()
-    shown = ShownMetrics(world.objects, second.job.paths).get()
+    shown = MetricsBoard(world.objects, second.job.paths).get()
     assert shown is not None
     assert shown.run_id == "second"
     assert shown.reached == {(at.task, at.ssp): end for at, end in second.loop.boundary.positions.items()}

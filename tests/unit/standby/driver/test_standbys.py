@@ -14,13 +14,13 @@ import pytest
 
 import penstock as ps
 from penstock.config.load import load_config
-from penstock.driver.show.metrics_exports import shows_standbys
+from penstock.driver.show.metrics_exports import put_changes
 from penstock.errors import RetryableError
 from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.standby.copy import StandbyCopy
 from penstock.standby.driver.followers import follow
-from penstock.standby.shown import ShownStandbys
+from penstock.standby.shown import RunStandbys, standby_board
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
@@ -399,11 +399,10 @@ def test_standbys_are_shown_and_counted(world: World) -> None:
     assert {each.checkpoint_id for each in shown} == {driver.board.last_checkpoint}
     assert {(each.behind_ms, each.doing) for each in shown} == {(0, "")}
     assert {each.container for each in shown} == {own[0] for own in driver.fleet.assignment.standbys.values()}
-    show = shows_standbys(driver.job, driver.job.claim.run_id, driver.board, lambda: True)
-    show()
-    stored = ShownStandbys(world.objects, driver.job.paths)
-    assert stored.get(driver.job.claim.run_id) == shown
-    assert stored.get("another run") == ()
+    run_id, stored = driver.job.claim.run_id, standby_board(world.objects, driver.job.paths)
+    put_changes(stored, lambda: RunStandbys(run_id, driver.board.standbys()), lambda: True)()
+    assert stored.get_of(run_id) == RunStandbys(run_id, shown)
+    assert stored.get_of("another run") is None
     driver.fleet.lose(1)
     take_over(driver)
     found = exported(driver.fleet.metrics())

@@ -223,13 +223,13 @@ def test_a_push_without_half_of_its_files_is_refused_until_they_come(
     assert "`part-1.parquet`" in refused.note
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "(version 1 stays)" in caplog.text
-    shown = driver.table.refusal.read()
+    shown = driver.table.refusal.get()
     assert shown is not None
     assert "`part-1.parquet`" in shown.reason
     (folder / "v2" / "part-1.parquet").write_bytes(kept)
     second = driver.look()
     assert second.manifest is not None
-    assert (second.manifest.version, second.note, driver.table.refusal.read()) == (2, "", None)
+    assert (second.manifest.version, second.note, driver.table.refusal.get()) == (2, "", None)
 
 
 @pytest.mark.parametrize(
@@ -424,8 +424,7 @@ def test_a_driver_that_is_killed_at_any_step_leaves_the_old_version_or_the_new_o
 def test_a_store_that_fails_delays_only(
     objects: ObjectStore, folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("registry", "notes"):
-        monkeypatch.setattr(f"penstock.tables.versions.{module}._WRITE", Retry(pause_s=0.001, tries=5))
+    monkeypatch.setattr("penstock.tables.versions.registry._WRITE", Retry(pause_s=0.001, tries=5))
     faulty = FaultyStore(objects, seed, rate=0.2)
     driver = Driver(faulty, folder)
     for number in range(4):

@@ -319,20 +319,20 @@ def test_a_damaged_manifest_stops_collection_and_is_named(objects: ObjectStore) 
 
 def test_the_pin_and_the_refusal_are_written_and_read_as_the_golden_files(objects: ObjectStore) -> None:
     pin, refusal = Pin(7, "ada on h1"), Refusal("v8 0123456789ab", "its check failed", 1_700_000_000_000)
-    pin_of(objects, PATHS, "planes").write(pin)
-    refusal_of(objects, PATHS, "planes").write(refusal)
+    pin_of(objects, PATHS, "planes").put(pin)
+    refusal_of(objects, PATHS, "planes").put(refusal)
     for name in ("table-use", "table-refused"):
         golden = (GOLDEN / f"{name}-format1.json").read_bytes()
         key = PATHS.metadata(name, "planes")
         assert objects.get(key) == golden
         objects.delete(key)
         objects.put_if_absent(key, golden)
-    assert (pin_of(objects, PATHS, "planes").read(), refusal_of(objects, PATHS, "planes").read()) == (pin, refusal)
+    assert (pin_of(objects, PATHS, "planes").get(), refusal_of(objects, PATHS, "planes").get()) == (pin, refusal)
     for name in ("table-use", "table-refused"):
         key = PATHS.metadata(name, "planes")
         objects.delete(key)
         objects.put_if_absent(key, b'{"format":2}')
     with pytest.raises(IncompatibleError, match="format 2"):
-        pin_of(objects, PATHS, "planes").read()
+        pin_of(objects, PATHS, "planes").get()
     with pytest.raises(IncompatibleError, match="format 2"):
-        refusal_of(objects, PATHS, "planes").read()
+        refusal_of(objects, PATHS, "planes").get()
