@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.common import SideRun, run_side
+from benchmarks.harness import SideRun, run_side
 
 pytestmark = pytest.mark.spark
 

@@ -1,6 +1,6 @@
 """The end of `make test-all`: how many tests each phase ran, and what failed.
 
-    python -m tests.support.phases FILE.xml ...
+python -m tests.support.phases FILE.xml ...
 """
 
 from __future__ import annotations
