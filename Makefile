@@ -98,25 +98,11 @@ check: $(STAMP)
 release-check: $(STAMP)
 	$(BIN)/python -m tools.release_check
 
+BENCHMARKS := keyed_fold windows snapshot async_commit commit restore start floor tls scans timers metrics side_inputs \
+	standby kafka pyspark soak
+
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.keyed_fold
-	$(BIN)/python -m benchmarks.windows
-	$(BIN)/python -m benchmarks.shuffle
-	$(BIN)/python -m benchmarks.snapshot
-	$(BIN)/python -m benchmarks.async_commit
-	$(BIN)/python -m benchmarks.commit
-	$(BIN)/python -m benchmarks.restore
-	$(BIN)/python -m benchmarks.start
-	$(BIN)/python -m benchmarks.floor
-	$(BIN)/python -m benchmarks.tls
-	$(BIN)/python -m benchmarks.scans
-	$(BIN)/python -m benchmarks.timers --spark
-	$(BIN)/python -m benchmarks.metrics
-	$(BIN)/python -m benchmarks.side_inputs
-	$(BIN)/python -m benchmarks.standby
-	$(BIN)/python -m benchmarks.kafka
-	$(BIN)/python -m benchmarks.pyspark
-	$(BIN)/python -m benchmarks.soak
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
