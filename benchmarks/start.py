@@ -113,10 +113,7 @@ class Count(ps.StreamTask):
         self.counts = context.store("counts")
 
     def process(
-        self,
-        envelope: ps.IncomingMessageEnvelope,
-        collector: ps.MessageCollector,
-        coordinator: ps.TaskCoordinator,
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         count = (self.counts.get(envelope.key) or 0) + 1
         self.counts.put(envelope.key, count)

@@ -25,9 +25,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
-
-import penstock as ps
 from benchmarks import harness
 from benchmarks.floor import job
 from benchmarks.keyed_fold import penstock
@@ -35,7 +32,6 @@ from benchmarks.keyed_fold.figures import counted, cpu_us_per_row, rate
 from benchmarks.keyed_fold.workload import Workload, write_inputs
 from penstock.host.machine import machine_id
 from penstock.spark.containers.directory import ContainerDirectory
-from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import ContainerAddress
@@ -131,17 +127,10 @@ def _reached(parameters: dict[str, Any], run: Callable[[dict[str, Any]], dict[st
 
 def _are_whole(parameters: dict[str, Any]) -> bool:
     system = LocalSystem("local", str(Path(parameters["work"]) / "streams"))
-    admin, reader = system.admin(), system.reader()
-    wanted = Counter(orjson.dumps({"n": n}) for n in range(parameters["messages"] * parameters["batches"]))
-    for name in job.OUTPUTS:
-        values: Counter[bytes | None] = Counter()
-        for partition, ends in admin.offsets(name).items():
-            ssp = ps.SystemStreamPartition("local", name, partition)
-            for chunk in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 5_000):
-                values.update(value for *_, value in chunk)
-        if values != wanted:
-            return False
-    return True
+    wanted = Counter(range(parameters["messages"] * parameters["batches"]))
+    return all(
+        Counter(value["n"] for *_, value in penstock.read_stream(system, name)) == wanted for name in job.OUTPUTS
+    )
 
 
 if __name__ == "__main__":

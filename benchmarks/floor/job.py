@@ -40,10 +40,7 @@ class Count(ps.StreamTask):
         self.counts = context.store(self.store)
 
     def process(
-        self,
-        envelope: ps.IncomingMessageEnvelope,
-        collector: ps.MessageCollector,
-        coordinator: ps.TaskCoordinator,
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         self.counts.put(envelope.key, (self.counts.get(envelope.key) or 0) + 1)
         collector.emit(key=envelope.key, value=envelope.value)

@@ -36,10 +36,7 @@ class Count(ps.StreamTask):
         self.counts = context.store(STORE)
 
     def process(
-        self,
-        envelope: ps.IncomingMessageEnvelope,
-        collector: ps.MessageCollector,
-        coordinator: ps.TaskCoordinator,
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         number = self.counts.get(envelope.key, 0) + 1
         self.counts.put(envelope.key, number)
@@ -51,10 +48,7 @@ class Echo(Count):
     """The same, and every message is sent on as it is: it says when it was produced."""
 
     def process(
-        self,
-        envelope: ps.IncomingMessageEnvelope,
-        collector: ps.MessageCollector,
-        coordinator: ps.TaskCoordinator,
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         self.counts.put(envelope.key, self.counts.get(envelope.key, 0) + 1)
         collector.emit(key=envelope.key, value=envelope.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from benchmarks.keyed_fold.workload import STREAM, Totals, Workload, compare
 from penstock.config.load import load_config
 from penstock.spark.job.handle import Job
 from penstock.state.reading.reader import read_store
+from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 
 STORE = "totals"
+DEADLINE_S = 1800.0
 
 
 class Fold(ps.StreamTask):
@@ -26,10 +29,7 @@ class Fold(ps.StreamTask):
         self.totals = context.store(STORE)
 
     def process(
-        self,
-        envelope: ps.IncomingMessageEnvelope,
-        collector: ps.MessageCollector,
-        coordinator: ps.TaskCoordinator,
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         total = self.totals.get(envelope.key) or {"count": 0, "sum": 0.0}
         total["count"] += 1
@@ -114,6 +114,29 @@ def follow(job: Job) -> list[dict[str, Any]]:
             board.changed.wait(0.5)
     job.await_termination(60)
     return [found[batch] for batch in sorted(found)]
+
+
+def await_job(job: Job, condition: Callable[[], object], what: str, pause_s: float = 0.01) -> None:
+    """Wait for a condition while a job runs."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        if not job.is_active:
+            job.await_termination(0)
+            raise RuntimeError(f"the job ended before {what}")
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
+        time.sleep(pause_s)
+
+
+def read_stream(system: LocalSystem, stream: str) -> Iterator[tuple[int, bytes, Any]]:
+    """(partition, key, decoded value) of every message of a stream."""
+    admin, reader = system.admin(), system.reader()
+    for partition, ends in admin.offsets(stream).items():
+        ssp = ps.SystemStreamPartition("local", stream, partition)
+        for chunk in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000):
+            yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value in chunk)
+    reader.close()
+    admin.close()
 
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:

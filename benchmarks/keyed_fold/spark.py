@@ -26,11 +26,9 @@ class Fold(StatefulProcessor):
     """Running count and sum per key. One read and one write of the state for all rows of a key in a batch."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark once per task."""
         self.totals = handle.getValueState("totals", "count long, sum double")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Called by Spark once per key and batch."""
         count, total = self.totals.get() or (0, 0.0)
         for row in rows:
             count += 1

@@ -19,11 +19,9 @@ class Fold(StatefulProcessor):
     """Count and sum."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See StatefulProcessor."""
         self.totals = handle.getValueState("totals", "n long, total long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         n, total = self.totals.get() or (0, 0)
         for row in rows:
             n += 1
@@ -39,7 +37,6 @@ class PandasFold(Fold):
     """The same with DataFrames of pandas."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         n, total = self.totals.get() or (0, 0)
         for frame in rows:
             n += len(frame)
@@ -52,7 +49,6 @@ class LastTen(StatefulProcessor):
     """The ten latest amounts, in a list."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See StatefulProcessor."""
         self.latest = handle.getListState("latest", "time long, amount long")
 
     def keep(self, more: Iterable[tuple[int, int]]) -> tuple[int, int]:
@@ -64,7 +60,6 @@ class LastTen(StatefulProcessor):
         return len(found), sum(amount for _, amount in found)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         n, total = self.keep((row.time, row.amount) for row in rows)
         yield Row(key=key[0], n=n, total=total)
 
@@ -76,7 +71,6 @@ class PandasLastTen(LastTen):
     """The same with DataFrames of pandas."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         n, total = self.keep(pair for frame in rows for pair in zip(frame["time"], frame["amount"], strict=True))
         yield pd.DataFrame({"key": [key[0]], "n": [n], "total": [total]})
 
@@ -85,7 +79,6 @@ class Sessions(StatefulProcessor):
     """Sessions in event time, each with a timer that ends it."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """See StatefulProcessor."""
         self.handle = handle
         self.open = handle.getValueState("open", "first long, last long, n long")
 
@@ -112,12 +105,10 @@ class Sessions(StatefulProcessor):
             yield session
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         for first, last, n in self.extend(row.time for row in rows):
             yield Row(key=key[0], first=first, last=last, n=n)
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         for first, last, n in self.end():
             yield Row(key=key[0], first=first, last=last, n=n)
 
@@ -129,11 +120,9 @@ class PandasSessions(Sessions):
     """The same with DataFrames of pandas."""
 
     def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         return _frames(key, self.extend(at for frame in rows for at in frame["time"]))
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
-        """See StatefulProcessor."""
         return _frames(key, self.end())
 
 

@@ -11,7 +11,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 
 import penstock as ps
 from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.keyed_fold.penstock import DEADLINE_S, await_job, read_stream
 from benchmarks.side_inputs.updates import by_partition, key_names, update
 from penstock.spark.job.handle import Job
 from penstock.state.engines.rocksdb import RocksDbEngine
@@ -34,7 +35,6 @@ from penstock.system.local import LocalSystem
 EVENTS, RATES, UNREAD, OUTPUT = "events", "rates", "unread", "probes"
 PARTITIONS = 4
 _APPENDED = 10_000
-_DEADLINE_S = 1800.0
 
 
 class Rated(ps.StreamTask):
@@ -131,16 +131,6 @@ class World:
                 writer.append(ssp, own[start : start + _APPENDED])
         writer.close()
 
-    def read(self, stream: str) -> Iterator[tuple[int, bytes, Any]]:
-        """(partition, key, value) of every message."""
-        admin, reader = self.system.admin(), self.system.reader()
-        for partition, ends in admin.offsets(stream).items():
-            wanted = OffsetRange(ps.SystemStreamPartition("local", stream, partition), ends.oldest, ends.upcoming)
-            for chunk in reader.read(wanted, _APPENDED):
-                yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value in chunk)
-        reader.close()
-        admin.close()
-
     @contextmanager
     def producing(self, table: str, rows: int, *, updates_per_s: int = 0, messages_per_s: int = 0) -> Iterator[None]:
         """A producer in a separate process."""
@@ -189,19 +179,19 @@ def latency(parameters: dict[str, Any]) -> dict[str, Any]:
     job = application(how).run(configuration(world.work, parameters["threads"]))
     paces = {"updates_per_s": parameters["updates_per_s"], "messages_per_s": parameters["messages_per_s"]}
     with world.producing(RATES, rows, **paces):
-        _await(job, lambda: job.progress is not None, "a batch")
+        await_job(job, lambda: job.progress is not None, "a batch")
         began = time.time() + parameters["warm_up_s"]
         ended = began + parameters["seconds"]
-        _await(job, lambda: time.time() > ended + 3, "the end of the measurement")
+        await_job(job, lambda: time.time() > ended + 3, "the end of the measurement")
         progress = job.progress
     job.stop()
     firsts = {keys[0].encode(): partition for partition, keys in enumerate(world.own)}
     updates: dict[int, list[float]] = {partition: [] for partition in range(PARTITIONS)}
-    for partition, key, value in world.read(RATES):
+    for partition, key, value in read_stream(world.system, RATES):
         if key in firsts and began <= value["at"] < ended:
             updates[partition].append(value["at"])
     sightings: dict[int, list[tuple[float, float]]] = {partition: [] for partition in range(PARTITIONS)}
-    for _, key, value in world.read(OUTPUT):
+    for _, key, value in read_stream(world.system, OUTPUT):
         if key in firsts and value["at"] is not None:
             sightings[firsts[key]].append((value["now"], value["at"]))
     found = [ms for partition in updates for ms in latencies(updates[partition], sightings[partition])]
@@ -288,17 +278,17 @@ def swap(parameters: dict[str, Any]) -> dict[str, Any]:
     config = {**configuration(world.work, parameters["threads"]), "tables.poll.ms": 500}
     job = application("pushed", pushed).run(config)
     with world.producing(UNREAD, min(rows, 100_000), messages_per_s=parameters["messages_per_s"]):
-        _await(job, lambda: job.progress is not None, "a batch")
+        await_job(job, lambda: job.progress is not None, "a batch")
         quiet = time.time() + parameters["warm_up_s"]
-        _await(job, lambda: time.time() > quiet + parameters["seconds"], "quiet batches")
+        await_job(job, lambda: time.time() > quiet + parameters["seconds"], "quiet batches")
         _push(pushed, 2, world)
         at = time.time()
-        _await(job, lambda: any(value["at"] == 2.0 for value in _newest(world)), "the second version")
+        await_job(job, lambda: any(value["at"] == 2.0 for value in _newest(world)), "the second version")
         shown = time.time()
-        _await(job, lambda: time.time() > shown + 5, "batches after it")
+        await_job(job, lambda: time.time() > shown + 5, "batches after it")
     job.stop()
     batches: dict[int, tuple[float, float]] = {}
-    for _, _, value in world.read(OUTPUT):
+    for _, _, value in read_stream(world.system, OUTPUT):
         first = batches.get(value["batch"], (value["now"], value["at"]))
         batches[value["batch"]] = min(first, (value["now"], value["at"]))
     return {**gaps(sorted(batches.values()), quiet, at), "load_seconds": shown - at}
@@ -359,7 +349,7 @@ class Progress:
 
     def until(self, stream: str, messages: int) -> tuple[float, int]:
         """Wait until it has read so many; when, and how many."""
-        board, deadline = self._job._board, time.monotonic() + _DEADLINE_S
+        board, deadline = self._job._board, time.monotonic() + DEADLINE_S
         with board.changed:
             while True:
                 last = board.last
@@ -371,7 +361,7 @@ class Progress:
                     self._job.await_termination(0)
                     raise RuntimeError("the job ended by itself")
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"{messages} messages of {stream} were not read within {_DEADLINE_S:.0f} s")
+                    raise TimeoutError(f"{messages} messages of {stream} were not read within {DEADLINE_S:.0f} s")
                 board.changed.wait(0.5)
 
 
@@ -383,9 +373,9 @@ class Phases:
 
     def seconds(self, phase: str) -> float:
         """Wait until it has been in the phase, and has left it."""
-        _await(self._job, lambda: self._job.phase == phase, f"phase {phase}", pause_s=0.002)
+        await_job(self._job, lambda: self._job.phase == phase, f"phase {phase}", pause_s=0.002)
         began = time.monotonic()
-        _await(self._job, lambda: self._job.phase != phase, f"the end of phase {phase}", pause_s=0.002)
+        await_job(self._job, lambda: self._job.phase != phase, f"the end of phase {phase}", pause_s=0.002)
         return time.monotonic() - began
 
 
@@ -398,14 +388,3 @@ def _updates_behind(job: Job) -> int:
 
 def _world(parameters: dict[str, Any]) -> World:
     return World(Path(parameters["work"]), parameters["rows"])
-
-
-def _await(job: Job, condition: Callable[[], object], what: str, pause_s: float = 0.01) -> None:
-    deadline = time.monotonic() + _DEADLINE_S
-    while not condition():
-        if not job.is_active:
-            job.await_termination(0)
-            raise RuntimeError(f"the job ended before {what}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {_DEADLINE_S:.0f} s in vain for {what}")
-        time.sleep(pause_s)

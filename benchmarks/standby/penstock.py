@@ -16,6 +16,7 @@ import orjson
 import psutil
 
 import penstock as ps
+from benchmarks.keyed_fold.penstock import await_job
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job import launch
 from penstock.spark.job.handle import Job
@@ -35,7 +36,6 @@ EXECUTORS = {
     "spark.ui.enabled": "false",
 }
 SETTLE_S = 10.0
-DEADLINE_S = 900.0
 
 
 class Keep(ps.StreamTask):
@@ -193,13 +193,13 @@ def penstock(parameters: dict[str, Any]) -> dict[str, Any]:
     job = application().run(config)
     rounds = []
     try:
-        _await(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
+        await_job(job, lambda: job.progress is not None and job.progress.total_input_rows >= messages, "the fill")
         filled = time.time()
         with streams.probing(names[: TASKS * 4]):
             for _ in range(parameters["repeat"]):
                 _await_settled(job)
                 if kind == "standby":
-                    _await(job, losses.all_have_standbys, "the standbys")
+                    await_job(job, losses.all_have_standbys, "the standbys")
                 rounds.append(_strike(job, streams, losses, parameters["victim"]))
         job.stop()
     except BaseException:
@@ -219,7 +219,7 @@ def _strike(job: Job, streams: Streams, losses: Losses, victim: str) -> dict[str
         before.update(ends)
         return len(owners) == TASKS and len(set(owners.values())) > 1
 
-    _await(job, both_containers, "an output of every task, from two containers")
+    await_job(job, both_containers, "an output of every task, from two containers")
     container = random.choice(sorted(set(owners.values())))
     lost = {task for task, pid in owners.items() if pid == container}
     target = container if victim == "container" else int(psutil.Process(container).cmdline()[-1])
@@ -237,7 +237,7 @@ def _strike(job: Job, streams: Streams, losses: Losses, victim: str) -> dict[str
         found.update(first=min(s["at"] for s in back), visible=moment, is_whole=all(s["bytes"] for s in back))
         return True
 
-    _await(job, is_back, "an output after the loss")
+    await_job(job, is_back, "an output after the loss")
     if not found["is_whole"]:
         raise AssertionError("entries of the state are missing after the loss")
     noticed = losses.after(at)
@@ -254,16 +254,5 @@ def _await_settled(job: Job) -> None:
     moment = time.time()
     progress = job.progress
     rows = progress.total_input_rows if progress else 0
-    _await(job, lambda: job.progress is not None and job.progress.total_input_rows > rows, "more batches")
-    _await(job, lambda: time.time() - moment > SETTLE_S, "some commits")
-
-
-def _await(job: Job, condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        if not job.is_active:
-            job.await_termination(0)
-            raise RuntimeError(f"the job ended before {what}")
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"waited {DEADLINE_S:.0f} s in vain for {what}")
-        time.sleep(0.01)
+    await_job(job, lambda: job.progress is not None and job.progress.total_input_rows > rows, "more batches")
+    await_job(job, lambda: time.time() - moment > SETTLE_S, "some commits")

@@ -20,8 +20,10 @@ import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks.keyed_fold.penstock import DEADLINE_S
 from benchmarks.keyed_fold.spark import session
-from benchmarks.standby.penstock import DEADLINE_S, EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES
+from benchmarks.standby.penstock import EXECUTORS, SETTLE_S, TASKS, VALUE_BYTES
+from benchmarks.state.loads import log_settings
 
 
 def spark(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -31,10 +33,10 @@ def spark(parameters: dict[str, Any]) -> dict[str, Any]:
     files.mkdir(parents=True)
     keys = max(TASKS, parameters["megabytes"] * 2**20 // VALUE_BYTES)
     _write_fill(files, keys)
-    log = work / "scheduler.log"
+    to_log, log = log_settings(work, "org.apache.spark.scheduler", "error")
     more = {
         **EXECUTORS,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_scheduler_log(work, log)}",
+        **to_log,
         "spark.sql.streaming.stateStore.maintenanceInterval": "5s",
         "spark.master": "local-cluster[2,1,2048]",
         "spark.executor.memory": "2g",
@@ -122,27 +124,11 @@ def _probing(files: Path) -> Iterator[None]:
         thread.join()
 
 
-def _scheduler_log(work: Path, log: Path) -> Path:
-    """What makes the driver's JVM log lost executors to a file."""
-    properties = work / "log4j2.properties"
-    lines = {
-        "rootLogger.level": "error",
-        "rootLogger.appenderRef.lost.ref": "lost",
-        "appender.lost.type": "File",
-        "appender.lost.name": "lost",
-        "appender.lost.fileName": log,
-        "appender.lost.layout.type": "PatternLayout",
-        "appender.lost.layout.pattern": "%d{UNIX_MILLIS} %m%n",
-    }
-    properties.write_text("\n".join(f"{key}={value}" for key, value in lines.items()))
-    return properties
-
-
 def _noticed(log: Path, moment: float) -> float | None:
     """When Spark logged that it had lost an executor, after a moment."""
     for line in log.read_text().splitlines():
         at, _, text = line.partition(" ")
-        if text.startswith("Lost executor") and float(at) / 1000 > moment:
+        if ": Lost executor" in text and float(at) / 1000 > moment:
             return float(at) / 1000
     return None
 

@@ -39,10 +39,7 @@ class Idle(ps.StreamTask):
     """Owns the store; the benchmark changes it in its place."""
 
     def process(
-        self,
-        envelope: ps.IncomingMessageEnvelope,
-        collector: ps.MessageCollector,
-        coordinator: ps.TaskCoordinator,
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
     ) -> None:
         """Nothing comes."""
 

@@ -28,29 +28,22 @@ class Load:
     """Changelogs."""
 
 
-def log_settings(folder: Path) -> tuple[dict[str, str], Path]:
-    """What makes a new JVM log the loads to a file: Spark's settings, and the file."""
-    log, properties = folder / "loads.log", folder / "log4j2.properties"
-    properties.write_text(
-        "\n".join(
-            [
-                "rootLogger.level=error",
-                "rootLogger.appenderRef.console.ref=console",
-                "appender.console.type=Console",
-                "appender.console.name=console",
-                "appender.console.target=SYSTEM_ERR",
-                "appender.loads.type=File",
-                "appender.loads.name=loads",
-                f"appender.loads.fileName={log}",
-                "appender.loads.layout.type=PatternLayout",
-                "appender.loads.layout.pattern=%d{UNIX_MILLIS} %c{1}: %m%n",
-                f"logger.loads.name={_LOGGER}",
-                "logger.loads.level=info",
-                "logger.loads.additivity=false",
-                "logger.loads.appenderRef.loads.ref=loads",
-            ]
-        )
-    )
+def log_settings(folder: Path, logger: str = _LOGGER, level: str = "info") -> tuple[dict[str, str], Path]:
+    """Make a new JVM log what a logger says, with the milliseconds, to a file: Spark's settings, and the file."""
+    log, properties = folder / "jvm.log", folder / "log4j2.properties"
+    lines = {
+        "rootLogger.level": "error",
+        "appender.file.type": "File",
+        "appender.file.name": "file",
+        "appender.file.fileName": log,
+        "appender.file.layout.type": "PatternLayout",
+        "appender.file.layout.pattern": "%d{UNIX_MILLIS} %c{1}: %m%n",
+        "logger.file.name": logger,
+        "logger.file.level": level,
+        "logger.file.additivity": "false",
+        "logger.file.appenderRef.file.ref": "file",
+    }
+    properties.write_text("\n".join(f"{key}={value}" for key, value in lines.items()))
     return {"spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={properties}"}, log
 
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 import penstock as ps
-from benchmarks.keyed_fold.penstock import configuration, follow
+from benchmarks.keyed_fold.penstock import configuration, follow, read_stream
 from benchmarks.keyed_fold.workload import STREAM
 from benchmarks.windows.workload import BOUND_MS, MINUTE_MS, Panes, WindowWorkload, compare_panes
-from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 
 OUTPUT = "minutes"
@@ -70,14 +67,6 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Read what was sent, and compare it with a plain computation."""
     system = LocalSystem("local", parameters["streams"])
-    admin, reader, rows = system.admin(), system.reader(), []
-    for partition, ends in admin.offsets(OUTPUT).items():
-        ssp = ps.SystemStreamPartition("local", OUTPUT, partition)
-        for messages in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000):
-            for _, _, key, value in messages:
-                pane = orjson.loads(value or b"{}")
-                rows.append(((key or b"").decode(), pane["minute"], pane["count"], pane["mean"]))
-    reader.close()
-    admin.delete_stream(OUTPUT)
-    admin.close()
+    rows = [(key.decode(), pane["minute"], pane["count"], pane["mean"]) for _, key, pane in read_stream(system, OUTPUT)]
+    system.admin().delete_stream(OUTPUT)
     return compare_panes(Panes.of_rows(rows), WindowWorkload(**parameters["workload"]).panes())

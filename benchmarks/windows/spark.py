@@ -22,12 +22,10 @@ class Minutes(StatefulProcessor):
     batch."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark once per task."""
         self.handle = handle
         self.minutes = handle.getMapState("minutes", "minute long", "count long, sum double")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Called by Spark once per key and batch."""
         found: dict[int, tuple[int, float]] = {}
         for row in rows:
             minute = row.time // MINUTE_MS * MINUTE_MS
@@ -42,7 +40,6 @@ class Minutes(StatefulProcessor):
         return iter(())
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Row]:  # noqa: N802, N803
-        """Called by Spark once the watermark has passed a timer."""
         minute = expiredTimerInfo.getExpiryTimeInMs() - MINUTE_MS
         count, total = self.minutes.getValue((minute,)) or (0, 0.0)
         self.minutes.removeKey((minute,))
