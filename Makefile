@@ -5,13 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 CLASSES := $(VENV)/spark.jsa
-LIMIT := timeout --foreground --kill-after 60 3600
+LIMIT := timeout --foreground --kill-after 60
+PYTEST = $(BIN)/python -m pytest -q $(RECORD)
+LOADFILE := --dist loadfile --no-loadscope-reorder --max-worker-restart 3
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all check release-check bench format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check release-check bench format clean
 .DELETE_ON_ERROR:
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -62,20 +64,29 @@ demo-pyspark: $(STAMP)
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)
-	-$(LIMIT) $(BIN)/python -m tests.support.class_archive
+	-$(LIMIT) 3600 $(BIN)/python -m tests.support.class_archive
 
 # More processes than two cores, because tests wait: for a timeout, for another process. For a disk they need not wait.
 # Tests that share what takes long to start are in one file, which one process has for itself.
 test: $(STAMP) $(CLASSES)
-	$(LIMIT) $(BIN)/python -m pytest -q --in-memory -n 4 --dist worksteal -m "not slow and not spark"
-	$(LIMIT) $(BIN)/python -m pytest -q --in-memory -n 3 --dist loadfile --no-loadscope-reorder \
-		--max-worker-restart 3 -m "not slow and spark" tests/integration tests/cluster tests/fault
+	$(LIMIT) 3600 $(PYTEST) --in-memory -n 4 --dist worksteal -m "not slow and not spark"
+	$(LIMIT) 3600 $(PYTEST) --in-memory -n 3 $(LOADFILE) -m "not slow and spark" tests/integration tests/cluster tests/fault
 
-# The long runs that kill and stop what runs have both cores for themselves.
+# Measures all files again; their order follows from it.
+durations:
+	rm -f tests/durations.json
+	$(MAKE) test RECORD=--record-durations
+
+# Everything, within three hours. All phases run, whatever fails before them; the last lines say what ran.
 test-all: $(STAMP) $(CLASSES)
-	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=deep -m "not spark"
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder tests/integration
-	$(BIN)/python -m pytest -q -m spark tests/cluster tests/fault tests/unit
+	rm -rf build/phases
+	$(LIMIT) 10800 $(MAKE) all-phases
+
+all-phases:
+	-$(PYTEST) --junitxml=build/phases/without-spark.xml -n 2 --hypothesis-profile=deep -m "not spark"
+	-$(PYTEST) --junitxml=build/phases/integration.xml -n 2 $(LOADFILE) -m spark tests/integration
+	-$(PYTEST) --junitxml=build/phases/cluster-and-faults.xml -n 2 $(LOADFILE) -m spark tests/cluster tests/fault tests/unit
+	$(BIN)/python -m tests.support.phases build/phases/*.xml
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -87,25 +98,11 @@ check: $(STAMP)
 release-check: $(STAMP)
 	$(BIN)/python -m tools.release_check
 
+BENCHMARKS := keyed_fold windows snapshot async_commit commit restore start floor tls scans timers metrics side_inputs \
+	standby kafka pyspark soak
+
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks.keyed_fold
-	$(BIN)/python -m benchmarks.windows
-	$(BIN)/python -m benchmarks.shuffle
-	$(BIN)/python -m benchmarks.snapshot
-	$(BIN)/python -m benchmarks.async_commit
-	$(BIN)/python -m benchmarks.commit
-	$(BIN)/python -m benchmarks.restore
-	$(BIN)/python -m benchmarks.start
-	$(BIN)/python -m benchmarks.floor
-	$(BIN)/python -m benchmarks.tls
-	$(BIN)/python -m benchmarks.scans
-	$(BIN)/python -m benchmarks.timers --spark
-	$(BIN)/python -m benchmarks.metrics
-	$(BIN)/python -m benchmarks.side_inputs
-	$(BIN)/python -m benchmarks.standby
-	$(BIN)/python -m benchmarks.kafka
-	$(BIN)/python -m benchmarks.pyspark
-	$(BIN)/python -m benchmarks.soak
+	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -10,22 +10,21 @@ with the CPU time per message in the result of `keyed_fold`.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from benchmarks.common import RESULTS, begin, command_line, console, finish, positive_options, print_table
-from benchmarks.side_penstock import STORE, application
-from benchmarks.workload import STREAM, Workload
+from benchmarks import harness
+from benchmarks.harness import RESULTS
+from benchmarks.keyed_fold.penstock import STORE, application
+from benchmarks.keyed_fold.workload import STREAM, Workload
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.portions import PortionRead
 from penstock.batch.positions import TaskSsp
@@ -178,20 +177,13 @@ def _beats(tasks: EpochMetrics, registry: MetricsRegistry, engine: RocksDbEngine
     return beat
 
 
-def measure(work: Path, messages: int, seconds: float, times: int, repeat: int) -> list[dict[str, Any]]:
+def measure(work: Path, messages: int, seconds: float, times: int, repeat: int) -> dict[str, dict[str, float]]:
     """Each part: its own CPU time, how often it is run, and what that is for a message."""
-    found = []
+    found = {}
     for part in parts(work, messages, seconds):
         rounds = max(1, times if part.per_batch >= 1 or part.per_batch < 0 else times // 10)
-        each = cpu_ns(part.run, rounds, repeat)
-        found.append(
-            {
-                "part": part.name,
-                "ns": round(each, 1),
-                "per_batch": round(part.per_batch, 3),
-                "ns_per_message": each * part.per_batch / messages,
-            }
-        )
+        ns = cpu_ns(part.run, rounds, repeat)
+        found[part.name] = {"ns": ns, "per_batch": part.per_batch, "ns_per_message": ns * part.per_batch / messages}
     return found
 
 
@@ -203,34 +195,16 @@ def of_the_fold(path: Path) -> tuple[float, float]:
     return side["cpu_us_per_row"] * 1000, seconds
 
 
-def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """The options."""
-    parser = command_line("metrics", __doc__)
-    parser.add_argument("--repeat", type=int, default=7, help="rounds of each part")
-    parser.add_argument("--times", type=int, default=2000, help="calls in a round")
-    parser.add_argument("--fold", type=Path, default=RESULTS / "keyed_fold.json", help="the result to compare with")
-    return positive_options(parser, given, "repeat", "times")
-
-
 def main(given: Sequence[str] | None = None) -> int:
-    """Run it all, print the table, write the JSON. Returns the exit status."""
-    options = arguments(given)
-    facts, workload = begin(), Workload()
-    fold_ns, seconds = of_the_fold(options.fold)
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        found = measure(Path(name), workload.batch_events, seconds, options.times, options.repeat)
-    total = sum(row["ns_per_message"] for row in found)
-    print_table(
-        f"Metrics, batches of {workload.batch_events:,} messages in {seconds:.2f} s",
-        ("part", "ns", "times a batch", "ns a message"),
-        [(r["part"], f"{r['ns']:,.0f}", f"{r['per_batch']:,.1f}", f"{r['ns_per_message']:.2f}") for r in found],
-    )
-    share = total / fold_ns
-    console.print(f"{total:.1f} of {fold_ns:,.0f} ns a message: {share:.2%}; the target is {TARGET_SHARE:.0%}")
-    result = {"total_ns_per_message": total, "fold_ns_per_message": fold_ns, "share": share, "target": TARGET_SHARE}
-    parameters = {"workload": asdict(workload), "tasks": TASKS, "repeat": options.repeat, "times": options.times}
-    finish(options.json, "metrics", facts, {}, parameters=parameters, parts=found, **result)
-    return 0
+    options = harness.options("metrics", __doc__, given, repeat=7, times=2000, fold=str(RESULTS / "keyed_fold.json"))
+    workload = Workload()
+    fold_ns, seconds = of_the_fold(Path(options.fold))
+    with harness.Bench("metrics", options) as bench:
+        found = measure(bench.work, workload.batch_events, seconds, options.times, options.repeat)
+        total = sum(row["ns_per_message"] for row in found.values())
+        harness.show("metrics", found, ns=",.0f", per_batch=",.1f", ns_per_message=".2f")
+        bench.target("metrics, share of the CPU of a message", total / fold_ns, at_most=TARGET_SHARE)
+        return bench.finish(parts=found, total_ns_per_message=total, fold_ns_per_message=fold_ns)
 
 
 if __name__ == "__main__":

@@ -6,119 +6,187 @@ many entries, half of them changed in the running batch; and the first entry of 
 container opens: serdes, overlay, changes gathered above RocksDB. The other side calls RocksDB directly, decodes the
 same values, and has every write in RocksDB at once.
 
-A queue's cost is to be flat: at most 1.5 times that of the smallest batch. RocksDB's own iterator walks over all that
-was deleted, which takes minutes after 100,000 messages; where a queue takes longer than `--limit-s`, the table says so
-and later rounds leave it out.
+A queue's cost is to be flat. RocksDB's own iterator walks over all that was deleted, which takes minutes after 100,000
+messages; where a queue takes longer than `--limit-s`, it has no figure, and later rounds leave it out.
 
     python -m benchmarks.scans [--messages N ...] [--waiting N] [--repeat N] [--limit-s S] [--json PATH]
 """
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import statistics
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import (
-    begin,
-    command_line,
-    console,
-    finish,
-    positive_options,
-    print_table,
-    run_facts,
-    run_side,
-)
+import orjson
+import rocksdict
+
+import penstock as ps
+from benchmarks import harness
+from penstock.api.state.store import StoreSpec
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.stores.build import build_store
 
 SIDES = ("store", "rocksdb")
-FIGURES = {"queue_us": "queue, a message", "entry_us": "scan, an entry", "first_us": "scan, the first entry"}
+FIGURES = ("queue_us", "entry_us", "first_us")
+"""Microseconds of a message of the queue, of an entry of the scan, and of its first entry."""
 FLAT = 1.5
 """How many times that of the smallest batch a queue's message may cost."""
+_VALUE = {"flight": "UA1545", "miles": 1400}
+_CACHE_BYTES, _BUFFER_BYTES = 32 << 20, 16 << 20
+_LAST = 1000
+"""Messages at the end of a batch that are timed."""
 
-Rounds = Mapping[str, Sequence[float | None]]
-"""Figure -> its value in every round."""
 
-
-def medians(rounds: Rounds) -> dict[str, float | None]:
+def middle(runs: Sequence[harness.Run]) -> dict[str, float | None]:
     """The median of each figure; None if a round took too long."""
-    found: dict[str, float | None] = {}
-    for figure, values in rounds.items():
-        known = [value for value in values if value is not None]
-        found[figure] = round(statistics.median(known), 2) if len(known) == len(values) else None
-    return found
-
-
-def growth(queue_us: Mapping[int, float | None]) -> float | None:
-    """How many times that of the smallest batch the costliest message costs."""
-    known = [value for value in queue_us.values() if value is not None]
-    first = queue_us[min(queue_us)]
-    return None if first is None or len(known) != len(queue_us) else round(max(known) / first, 2)
-
-
-def report(points: Mapping[int, Mapping[str, Mapping[str, float | None]]]) -> None:
-    """The table."""
-    rows = [
-        (f"{what}, {messages:,} messages", *(_shown(sides[side][figure]) for side in SIDES))
-        for figure, what in FIGURES.items()
-        for messages, sides in points.items()
-    ]
-    print_table("microseconds, median", ("", "Penstock's store", "RocksDB's iterator"), rows)
-    found = growth({messages: sides["store"]["queue_us"] for messages, sides in points.items()})
-    console.print(
-        f"a queue's message costs up to {found} times that of the smallest batch, at most {FLAT} is the target"
-    )
-
-
-def _shown(value: float | None) -> str:
-    return "too long" if value is None else f"{value:,.1f}"
-
-
-def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = command_line("scans", __doc__)
-    parser.add_argument("--messages", nargs="+", type=int, default=[1_000, 10_000, 100_000], help="in the batch")
-    parser.add_argument("--waiting", type=int, default=1000, help="entries in the queue when the batch begins")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument(
-        "--limit-s",
-        type=float,
-        default=20,
-        help="how long a queue may take; after one round that took longer, it is left out",
-    )
-    return positive_options(parser, given, "repeat", "waiting", "messages")
+    found = {figure: [run[figure] for run in runs] for figure in FIGURES}
+    return {figure: None if None in own else round(statistics.median(own), 2) for figure, own in found.items()}
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run both sides in turn, print the table, write the JSON. Returns the exit status."""
-    options = arguments(given)
-    facts = begin()
-    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in SIDES}
-    points: dict[int, dict[str, dict[str, float | None]]] = {}
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        work = Path(name) / "side"
+    options = harness.options(
+        "scans", __doc__, given, messages=[1_000, 10_000, 100_000], waiting=1000, repeat=3, limit_s=20.0
+    )
+    with harness.Bench("scans", options) as bench:
         for messages in sorted(options.messages):
-            rounds: dict[str, dict[str, list[float | None]]] = {
-                side: {figure: [] for figure in FIGURES} for side in SIDES
-            }
-            for side in SIDES * options.repeat:
-                limit_s = 0 if None in rounds[side]["queue_us"] else options.limit_s  # once too long is enough
-                given_side = {"messages": messages, "waiting": options.waiting, "limit_s": limit_s}
-                with console.status(f"{side}, {messages:,} messages"):
-                    run = run_side(f"benchmarks.side_scans:{side}", {**given_side, "work": str(work)}, work)
-                shutil.rmtree(work)
-                runs[side].append(run_facts(run))
-                for figure, values in rounds[side].items():
-                    values.append(run.result[figure])
-            points[messages] = {side: medians(rounds[side]) for side in SIDES}
-    report(points)
-    parameters = {"waiting": options.waiting, "repeat": options.repeat, "limit_s": options.limit_s}
-    finish(options.json, "scans", facts, runs, parameters=parameters, points=points, runs=runs)
-    return 0
+            for side in bench.turns(SIDES, options.repeat):
+                name = f"{side}, {messages:,} messages"
+                took_too_long = any(run["queue_us"] is None for run in bench.runs.get(name, ()))
+                limit_s = 0 if took_too_long else options.limit_s
+                parameters = {"messages": messages, "waiting": options.waiting, "limit_s": limit_s}
+                bench.run(name, f"scans:{side}", parameters)
+        sides = {name: middle(runs) for name, runs in bench.runs.items()}
+        harness.show("microseconds, median", sides, **dict.fromkeys(FIGURES, ",.1f"))
+        queues = [own["queue_us"] for name, own in sides.items() if name.startswith("store") and own["queue_us"]]
+        bench.target("a queue's message, over that of the smallest batch", max(queues) / queues[0], at_most=FLAT)
+        return bench.finish(sides)
+
+
+def store(parameters: dict[str, Any]) -> dict[str, Any]:
+    """A store in a batch, as the container opens it."""
+    folder = Path(parameters["work"]) / "store"
+    engine = RocksDbEngine(folder, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)
+    with ThreadPoolExecutor(1) as writer:
+        behind = WriteBehindEngine(engine, writer, _BUFFER_BYTES)
+        task_store = build_store(StoreSpec("s", ps.String(), ps.Json()), behind, 100_000)
+
+        def end() -> None:
+            """The batch ends, and all of it is in RocksDB."""
+            behind.apply(overlay.take())
+            behind.settle()
+
+        overlay = task_store.begin()
+        for n in range(parameters["waiting"]):
+            task_store.put(_key(n), _VALUE)
+        end()
+        overlay = task_store.begin()
+        queue_us = _queue(parameters, task_store.put, lambda: next(task_store.range("q", "r"), None), task_store.delete)
+        end()
+        overlay = task_store.begin()
+        for n in range(0, parameters["messages"], 2):
+            task_store.put(f"s{n:09}", _VALUE)
+        end()
+        overlay = task_store.begin()
+        for n in range(1, parameters["messages"], 2):
+            task_store.put(f"s{n:09}", _VALUE)
+        result = {
+            "queue_us": queue_us,
+            "entry_us": _entry_us(lambda: task_store.range("s", "t"), parameters["messages"]),
+            "first_us": _first_us(lambda: task_store.range("s", "t")),
+        }
+        behind.close()
+    shutil.rmtree(folder)
+    return result
+
+
+def rocksdb(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same with RocksDB's own iterator, every write going to RocksDB at once, without a write-ahead log."""
+    folder = Path(parameters["work"]) / "rocksdb"
+    options = rocksdict.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(_BUFFER_BYTES)
+    database: Any = rocksdict.Rdict(str(folder), options)
+    without_log = rocksdict.WriteOptions()
+    setattr(without_log, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
+
+    def put(key: str, value: Any) -> None:
+        database.put(key.encode(), orjson.dumps(value), write_opt=without_log)
+
+    def delete(key: str) -> None:
+        database.delete(key.encode(), write_opt=without_log)
+
+    def scan(start: bytes, end: bytes) -> Iterator[tuple[str, Any]]:
+        bounds = rocksdict.ReadOptions()
+        bounds.set_iterate_upper_bound(end)
+        for key, value in database.items(from_key=start, read_opt=bounds):
+            yield key.decode(), orjson.loads(value)
+
+    for n in range(parameters["waiting"]):
+        put(_key(n), _VALUE)
+    queue_us = _queue(parameters, put, lambda: next(scan(b"q", b"r"), None), delete)
+    for n in range(parameters["messages"]):
+        put(f"s{n:09}", _VALUE)
+    result = {
+        "queue_us": queue_us,
+        "entry_us": _entry_us(lambda: scan(b"s", b"t"), parameters["messages"]),
+        "first_us": _first_us(lambda: scan(b"s", b"t")),
+    }
+    database.close()
+    shutil.rmtree(folder)
+    return result
+
+
+def _key(n: int) -> str:
+    return f"q{n:09}"
+
+
+def _queue(
+    parameters: dict[str, Any],
+    put: Callable[[str, Any], None],
+    first: Callable[[], tuple[str, Any] | None],
+    delete: Callable[[str], None],
+) -> float | None:
+    """Microseconds a message of the last ones of a batch that puts at the end of a queue and takes its first entry;
+    None if that takes longer than it may."""
+    messages, waiting = parameters["messages"], parameters["waiting"]
+    deadline = time.monotonic() + parameters["limit_s"]
+    began = time.perf_counter()
+    timed: int = min(_LAST, messages)
+    for n in range(messages):
+        if n == messages - timed:
+            began = time.perf_counter()
+        put(_key(waiting + n), _VALUE)
+        found = first()
+        if found is None or found[0] != _key(n):
+            raise AssertionError(f"message {n} found {found}")
+        delete(found[0])
+        if time.monotonic() > deadline:
+            return None
+    return (time.perf_counter() - began) / timed * 1e6
+
+
+def _entry_us(scan: Callable[[], Iterator[Any]], entries: int) -> float:
+    """Microseconds an entry of a scan over all of them."""
+    began = time.perf_counter()
+    found = sum(1 for _ in scan())
+    if found != entries:
+        raise AssertionError(f"a scan found {found} of {entries} entries")
+    return (time.perf_counter() - began) / entries * 1e6
+
+
+def _first_us(scan: Callable[[], Iterator[Any]]) -> float:
+    """Microseconds for the first entry of a scan, the scans before it forgotten."""
+    began = time.perf_counter()
+    for _ in range(_LAST):
+        next(scan())
+    return (time.perf_counter() - began) / _LAST * 1e6
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
 """How long a start takes: from the command to the first committed batch.
 
-In turn, over `--repeat` rounds, each command in a fresh process and an empty folder:
+In turn, each command in a fresh process and an empty folder, watched from outside, by what is on disk:
 
 * `bare`: a Python program that makes a Spark session (`local[N]`) and then runs one task in a Python worker;
 * `penstock`: `penstock run`, two stages with a store and an output, until its checkpoint of the first batch is there;
 * `query`: a Spark streaming query over the same messages as JSON files, `groupBy().agg` with RocksDB, until its first
   batch is in its commit log.
 
-All are watched from outside, by what is on disk. The last column is what Penstock takes more than the session alone.
 `penstock --help` is timed as well, the fastest of `--repeat` times.
 
     python -m benchmarks.start [--repeat N] [--threads N] [--messages N] [--json PATH]
@@ -15,52 +14,62 @@ All are watched from outside, by what is on disk. The last column is what Pensto
 
 from __future__ import annotations
 
-import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import (
-    begin,
-    command_line,
-    console,
-    finish,
-    positive_options,
-    print_table,
-    run_facts,
-    run_side,
-)
+import orjson
 
-SIDES = ("bare", "penstock", "query")
+import penstock as ps
+from benchmarks import harness
+from penstock.checkpoint.log import CheckpointLog
+from penstock.errors import NotFoundError
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_store
+from penstock.system.local import LocalSystem
+
 ENDS = {"bare": "session", "penstock": "first commit", "query": "first commit"}
-"""The moment of each side that counts."""
+"""By side, the moment that counts."""
 TARGET_SECONDS = 3.0
 HELP_SECONDS = 0.3
+INPUT, OUTPUT, JOB = "events", "counts", "start"
+_POLL_SECONDS = 0.02
+_DEADLINE_SECONDS = 300.0
+_SESSION = """
+import pathlib, sys
+from pyspark.sql import SparkSession
 
-
-def medians(rounds: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Seconds from the command to each moment, the median over the rounds."""
-    return {name: round(statistics.median(one["moments"][name] for one in rounds), 2) for name in rounds[0]["moments"]}
-
-
-def more_than_bare(rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, float]:
-    """What a side took more than the bare session of the same round, the median over the rounds."""
-    bare = [one["moments"][ENDS["bare"]] for one in rounds["bare"]]
-    return {
-        side: round(
-            statistics.median(one["moments"][ENDS[side]] - without for one, without in zip(own, bare, strict=True)),
-            2,
-        )
-        for side, own in rounds.items()
-        if side != "bare"
-    }
+threads, work = sys.argv[1], pathlib.Path(sys.argv[2])
+builder = SparkSession.builder.master(f"local[{threads}]")
+for key, value in {
+    "spark.ui.enabled": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.local.dir": str(work / "spark"),
+    "spark.sql.shuffle.partitions": threads,
+    "spark.sql.streaming.stateStore.providerClass":
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+}.items():
+    builder = builder.config(key, value)
+spark = builder.getOrCreate()
+(work / "session").touch()
+"""
+_TASK = """
+spark.sparkContext.parallelize([1], 1).map(lambda x: x + 1).collect()
+(work / "task").touch()
+spark.stop()
+"""
+_QUERY = """
+events = spark.readStream.schema("key string, amount double").json(str(work / "events"))
+writer = events.groupBy("key").count().writeStream.format("noop").outputMode("update")
+writer.option("checkpointLocation", str(work / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+spark.stop()
+"""
 
 
 def help_seconds(repeat: int) -> float:
@@ -69,64 +78,147 @@ def help_seconds(repeat: int) -> float:
     for _ in range(max(3, repeat)):
         began = time.perf_counter()
         command = [sys.executable, "-m", "penstock.cli", "--help"]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=dict(os.environ))
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         found.append(time.perf_counter() - began)
     return round(min(found), 3)
 
 
-def report(rounds: Mapping[str, Sequence[Mapping[str, Any]]], more: Mapping[str, float], help_s: float) -> None:
-    """The table."""
-    rows = []
-    for side, own in rounds.items():
-        for moment, seconds in medians(own).items():
-            last = moment == ENDS[side] and side in more
-            rows.append((f"{side}: {moment}", f"{seconds:.2f} s", f"{more[side]:+.2f} s" if last else ""))
-    print_table("from the command to", ("", "median", "more than the bare session"), rows)
-    if "penstock" in more:
-        console.print(f"penstock: {more['penstock']:+.2f} s, to be at most {TARGET_SECONDS} s")
-    console.print(f"penstock --help: {help_s:.2f} s, to be at most {HELP_SECONDS} s")
-
-
-def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = command_line("start", __doc__)
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
-    parser.add_argument("--repeat", type=int, default=5, help="rounds; every side runs once in each")
-    parser.add_argument("--threads", type=int, default=2, help="local[N], partitions")
-    parser.add_argument("--messages", type=int, default=1000)
-    options = positive_options(parser, given, "repeat", "threads", "messages")
-    if "bare" not in options.sides:
-        parser.error("--sides needs bare, with which the others are compared")
-    return options
-
-
 def main(given: Sequence[str] | None = None) -> int:
-    """Run it all, print the table, write the JSON. Returns the exit status."""
-    options = arguments(given)
-    facts = begin()
-    rounds: dict[str, list[dict[str, Any]]] = {side: [] for side in options.sides}
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        for number in range(options.repeat):
-            for side in options.sides[:: 1 if number % 2 == 0 else -1]:
-                work = Path(name) / side
-                parameters = {"work": str(work), "threads": options.threads, "messages": options.messages}
-                with console.status(f"round {number + 1} of {options.repeat}: {side}"):
-                    run = run_side(f"benchmarks.side_start:{side}", parameters, work, timeout_s=600)
-                rounds[side].append({**run.result, **run_facts(run)})
-                shutil.rmtree(work)
-    more, help_s = more_than_bare(rounds), help_seconds(options.repeat)
-    report(rounds, more, help_s)
-    finish(
-        options.json,
-        "start",
-        facts,
-        rounds,
-        parameters={"rounds": options.repeat, "threads": options.threads, "messages": options.messages},
-        sides={side: {"medians": medians(own), "rounds": own} for side, own in rounds.items()},
-        more_than_bare=more,
-        help_seconds=help_s,
+    options = harness.options("start", __doc__, given, repeat=5, threads=2, messages=1000)
+    with harness.Bench("start", options) as bench:
+        parameters = {"threads": options.threads, "messages": options.messages}
+        for side in bench.turns(ENDS, options.repeat):
+            bench.run(side, f"start:{side}", parameters, timeout_s=600)
+        sides: dict[str, dict[str, Any]] = {}
+        for side, runs in bench.runs.items():
+            moments = {name: harness.median([run["moments"] for run in runs], name) for name in runs[0]["moments"]}
+            more = statistics.median(
+                run["moments"][ENDS[side]] - bare["moments"][ENDS["bare"]]
+                for run, bare in zip(runs, bench.runs["bare"], strict=True)
+            )
+            sides[side] = {"medians": moments, "more_than_bare": more}
+            harness.console.print(f"{side}, seconds: {moments}; {more:+.2f} s more than the bare session")
+        bench.target(
+            "penstock, s more than the bare session", sides["penstock"]["more_than_bare"], at_most=TARGET_SECONDS
+        )
+        help_s = help_seconds(options.repeat)
+        bench.target("penstock --help, s", help_s, at_most=HELP_SECONDS)
+        return bench.finish(sides, help_seconds=help_s)
+
+
+class Count(ps.StreamTask):
+    """Counts the messages of each key."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store("counts")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        count = (self.counts.get(envelope.key) or 0) + 1
+        self.counts.put(envelope.key, count)
+        collector.emit(key=envelope.key, value=count)
+
+
+def application() -> ps.StreamApplication:
+    """A count for each key, sent on."""
+    app = ps.StreamApplication(JOB)
+    app.store("counts", key=ps.String(), value=ps.Json())
+    events = app.input(f"local.{INPUT}", value=ps.Json())
+    counts = events.partition_by(lambda event: event["key"], key=ps.String()).process(Count, stores=["counts"])
+    counts.send_to(app.output(f"local.{OUTPUT}", key=ps.String(), value=ps.Json()))
+    return app
+
+
+def bare(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A session, and a task in a Python worker."""
+    work = Path(parameters["work"])
+    command = [sys.executable, "-c", _SESSION + _TASK, str(parameters["threads"]), str(work)]
+    return {"moments": _watch(command, {"session": (work / "session").exists, "a task": (work / "task").exists})}
+
+
+def query(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """A streaming query."""
+    work = Path(parameters["work"])
+    (work / "events").mkdir()
+    lines = b"\n".join(_events(parameters["messages"]))
+    (work / "events" / "0.json").write_bytes(lines)
+    command = [sys.executable, "-c", _SESSION + _QUERY, str(parameters["threads"]), str(work)]
+    committed = (work / "checkpoint" / "commits" / "0").exists
+    return {"moments": _watch(command, {"session": (work / "session").exists, "first commit": committed})}
+
+
+def penstock(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """`penstock run`."""
+    work, partitions = Path(parameters["work"]), parameters["threads"]
+    system = LocalSystem("local", str(work / "streams"))
+    admin = system.admin()
+    admin.create_stream(INPUT, partitions)
+    writer, events = system.writer(None), _events(parameters["messages"])
+    for partition in range(partitions):
+        ssp = ps.SystemStreamPartition("local", INPUT, partition)
+        writer.append(ssp, [(0, None, event) for event in events[partition::partitions]])
+    writer.close()
+    config = {
+        "job.root": work / "jobs",
+        "job.logged.store.base.dir": work / "state",
+        "systems.local.path": work / "streams",
+        "task.commit.ms": 1,
+        "spark.master": f"local[{partitions}]",
+        "spark.local.dir": work / "spark",
+    }
+    command = [sys.executable, "-m", "penstock.cli", "run", "benchmarks.start:application", "--until", "latest"]
+    command += [word for key, value in config.items() for word in ("-c", f"{key}={value}")]
+    objects = open_store((work / "jobs").as_uri())
+    log = CheckpointLog(objects, JobPaths(JOB, "1"))
+
+    def batches() -> int:
+        """The last batch in the log; -1 before the start checkpoint."""
+        latest = log.read("report").latest
+        return -1 if latest is None else latest.batch
+
+    def written() -> bool:
+        try:
+            return any(ends.upcoming for ends in admin.offsets(OUTPUT).values())
+        except NotFoundError:
+            return False
+
+    moments = _watch(
+        command,
+        {
+            "claim": lambda: bool(log.read("report").claims),
+            "containers ready": lambda: batches() >= 0,
+            "first batch": written,
+            "first commit": lambda: batches() >= 1,
+        },
     )
-    return 0
+    admin.close()
+    objects.close()
+    return {"moments": moments}
+
+
+def _events(number: int) -> list[bytes]:
+    return [orjson.dumps({"key": f"key-{n % 100}", "amount": n / 4}) for n in range(number)]
+
+
+def _watch(command: list[str], conditions: Mapping[str, Callable[[], bool]]) -> dict[str, float]:
+    """Run the command to its end; when each condition was seen to hold, which they come to in this order."""
+    environment = dict(os.environ, SPARK_LOCAL_IP="127.0.0.1")
+    began = time.monotonic()
+    process = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL)
+    moments: dict[str, float] = {}
+    waiting = dict(conditions)
+    while True:
+        ended = process.poll() is not None
+        while waiting and next(iter(waiting.values()))():
+            moments[next(iter(waiting))] = round(time.monotonic() - began, 3)
+            waiting.pop(next(iter(waiting)))
+        if ended or time.monotonic() - began > _DEADLINE_SECONDS:
+            break
+        time.sleep(_POLL_SECONDS)
+    if process.wait(30) != 0 or waiting:
+        raise RuntimeError(f"{command[:4]} ended with {process.returncode} and without: {', '.join(waiting) or '-'}")
+    return moments
 
 
 if __name__ == "__main__":

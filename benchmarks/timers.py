@@ -9,84 +9,205 @@ and fires a timer for each key; the same query without timers is subtracted.
 
 from __future__ import annotations
 
-import argparse
-import shutil
-import statistics
+import random
 import sys
-import tempfile
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import (
-    begin,
-    command_line,
-    console,
-    finish,
-    positive_options,
-    print_table,
-    run_facts,
-    run_side,
-)
+import penstock as ps
+from benchmarks import harness
+from penstock.api.serdes.failures import timers_place
+from penstock.api.state.store import StoreSpec
+from penstock.batch.batch import Batch
+from penstock.metrics.registry import MetricsRegistry
+from penstock.runtime.operators.tasks.task_timers import TaskTimers
+from penstock.runtime.timers import oldest_timers
+from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
+from penstock.state.stores.build import build_store
 
 FIGURES = {
-    "set_first_us": "set one, none waits",
-    "set_last_us": "set one, all others wait",
-    "replace_us": "replace one",
-    "cancel_us": "cancel one",
-    "oldest_us": "what is due next, in a batch",
-    "fire_first_us": "fire one, all others wait",
-    "fire_last_us": "fire one of the last",
+    "in_process": (
+        *("set_first_us", "set_last_us", "replace_us", "cancel_us"),
+        *("oldest_us", "fire_first_us", "fire_last_us"),
+    ),
+    "spark": ("set_last_us", "fire_first_us"),
 }
-
-
-def median_of(rounds: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of each figure."""
-    return {figure: round(statistics.median(each[figure] for each in rounds), 2) for figure in rounds[0]}
-
-
-def report(figures: Mapping[str, float], spark: Mapping[str, float]) -> None:
-    """The table."""
-    beside = {"set_last_us": spark.get("set_us"), "fire_first_us": spark.get("fire_us")}
-    rows = [
-        (what, f"{figures[figure]:,.2f}", "" if (found := beside.get(figure)) is None else f"{found:,.1f}")
-        for figure, what in FIGURES.items()
-    ]
-    print_table("microseconds, median", ("", "Penstock", "transformWithState"), rows)
-
-
-def arguments(given: Sequence[str] | None) -> argparse.Namespace:
-    """The command line."""
-    parser = command_line("timers", __doc__)
-    parser.add_argument("--timers", type=int, default=1_000_000)
-    parser.add_argument("--batch", type=int, default=100_000, help="timers that a batch sets or fires")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--spark", action="store_true", help="measure transformWithState as well")
-    parser.add_argument("--spark-timers", type=int, default=200_000)
-    return positive_options(parser, given, "timers", "batch", "repeat", "spark_timers")
+"""By side. `first` and `last`: while none, or all others, wait; for firing, the other way round."""
+_CACHE_BYTES, _BUFFER_BYTES = 32 << 20, 16 << 20
 
 
 def main(given: Sequence[str] | None = None) -> int:
-    """Run the sides in turn, print the table, write the JSON. Returns the exit status."""
-    options = arguments(given)
-    facts = begin()
-    sides = {"in_process": {"timers": options.timers, "batch": options.batch}}
-    if options.spark:
-        sides["spark"] = {"timers": options.spark_timers, "threads": facts["cores"], "partitions": facts["cores"]}
-    runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-    rounds: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
-    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as name:
-        work = Path(name) / "side"
-        for side in [*sides] * options.repeat:
-            with console.status(side):
-                run = run_side(f"benchmarks.side_timers:{side}", {**sides[side], "work": str(work)}, work)
-            shutil.rmtree(work)
-            runs[side].append(run_facts(run))
-            rounds[side].append(run.result)
-    figures = {side: median_of(found) for side, found in rounds.items()}
-    report(figures["in_process"], figures.get("spark", {}))
-    finish(options.json, "timers", facts, runs, parameters=sides, figures=figures, rounds=rounds, runs=runs)
-    return 0
+    options = harness.options(
+        "timers", __doc__, given, timers=1_000_000, batch=100_000, repeat=3, spark=False, spark_timers=200_000
+    )
+    with harness.Bench("timers", options) as bench:
+        cores = bench.machine["cores"]
+        parameters = {
+            "in_process": {"timers": options.timers, "batch": options.batch},
+            "spark": {"timers": options.spark_timers, "threads": cores, "partitions": cores},
+        }
+        for side in bench.turns(parameters if options.spark else ["in_process"], options.repeat):
+            bench.run(side, f"timers:{side}", parameters[side])
+        sides = {
+            side: {figure: harness.median(runs, figure) for figure in FIGURES[side]}
+            for side, runs in bench.runs.items()
+        }
+        harness.show("microseconds, median", sides, **dict.fromkeys(FIGURES["in_process"], ",.2f"))
+        return bench.finish(sides)
+
+
+class _Task:
+    """The timers of a task, batch by batch."""
+
+    def __init__(self, folder: Path, writer: ThreadPoolExecutor) -> None:
+        engine = RocksDbEngine(folder, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES)
+        self._engine = WriteBehindEngine(engine, writer, _BUFFER_BYTES)
+        spec = StoreSpec("t.timers", ps.Bytes(), ps.Bytes())
+        self.store = build_store(spec, self._engine, 100_000, time_ms=0)
+        self.timers = TaskTimers("t", ps.String(), timers_place("t"), self.store, MetricsRegistry("Partition 0"))
+
+    def batch(self, calls: Callable[[], int]) -> float:
+        """Microseconds of each of the calls of a batch, with its share of the end of the batch."""
+        began = time.perf_counter()
+        overlay = self.store.begin(0)
+        self.timers.begin()
+        number = calls()
+        self._engine.apply(overlay.take())
+        self._engine.settle()
+        return (time.perf_counter() - began) / max(1, number) * 1e6
+
+    def close(self) -> None:
+        """End."""
+        self._engine.close()
+
+
+def in_process(parameters: dict[str, Any]) -> dict[str, float]:
+    """Set all, replace and cancel some, and fire the rest, batch by batch."""
+    number, size = parameters["timers"], min(parameters["batch"], parameters["timers"])
+    chance = random.Random(1)
+    times = [chance.randrange(10 * number) for _ in range(number)]
+    keys = [f"aircraft-{n:09}" for n in range(number)]
+    chance.shuffle(keys)
+    with ThreadPoolExecutor(1) as writer:
+        task = _Task(Path(parameters["work"]) / "store", writer)
+        timers = task.timers
+
+        def schedule(these: Iterable[tuple[str, int]]) -> int:
+            count = 0
+            for key, time_ms in these:
+                timers.schedule(key, time_ms, "", "event")
+                count += 1
+            return count
+
+        def cancel(these: Iterable[str]) -> int:
+            count = 0
+            for key in these:
+                timers.cancel(key, "", "event")
+                count += 1
+            return count
+
+        def fire(up_to_ms: int) -> int:
+            fired = 0
+            for timer in timers.after_messages(Batch(1, 1, 0, firing={"t": up_to_ms}, held={"t": -1})):
+                timers.expired(timer)
+                fired += 1
+            return fired
+
+        pairs = list(zip(keys, times, strict=True))
+        parts = [pairs[start : start + size] for start in range(0, number, size)]
+        set_us = [task.batch(lambda part=part: schedule(part)) for part in parts]  # type: ignore[misc]
+        some = chance.sample(range(number), max(1, number // 20))
+        replace_us = task.batch(lambda: schedule((keys[n], times[n] + 1) for n in some))
+        cancel_us = task.batch(lambda: cancel(keys[n] for n in some))
+        began = time.perf_counter()
+        for _ in range(100):
+            oldest_timers(task.store)
+        oldest_us = (time.perf_counter() - began) / 100 * 1e6
+        fire_us, left = [], number - len(some)
+        while oldest_timers(task.store) != (None, None):
+            fire_us.append(task.batch(lambda: fire(10 * number + 1)))
+        assert len(fire_us) >= left / 100_000
+        task.close()
+    return {
+        "set_first_us": set_us[0],
+        "set_last_us": set_us[-1],
+        "replace_us": replace_us,
+        "cancel_us": cancel_us,
+        "oldest_us": oldest_us,
+        "fire_first_us": fire_us[0],
+        "fire_last_us": fire_us[-1],
+    }
+
+
+def spark(parameters: dict[str, Any]) -> dict[str, float]:
+    """A timer for each key, and the same query without timers."""
+    with_timers, without = (_spark_batches(parameters, timers=timers) for timers in (True, False))
+    per_timer = 1000 / parameters["timers"]
+    return {
+        "set_last_us": (with_timers[0] - without[0]) * per_timer,
+        "fire_first_us": (sum(with_timers[1:]) - sum(without[1:])) * per_timer,
+    }
+
+
+def _spark_batches(parameters: dict[str, Any], *, timers: bool) -> list[float]:
+    """Milliseconds of each batch: one row of each key, then one row whose time is later than all timers, then none."""
+    import orjson
+    from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    from benchmarks.keyed_fold.spark import session
+
+    class Remind(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self.handle = handle
+            self.seen = handle.getValueState("seen", "at long")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803
+            for row in rows:
+                self.seen.update((row.time,))
+                if timers and row.time < 1_000_000:
+                    self.handle.registerTimer(row.time + 60_000)
+            return iter(())
+
+        def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:  # noqa: N802, N803
+            return iter(())
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    work = Path(parameters["work"]) / ("timers" if timers else "none")
+    session_ = session(work, parameters["threads"], parameters["partitions"])
+    files = work / "files"
+    rows = session_.range(parameters["timers"]).select(
+        F.concat(F.lit("aircraft-"), "id").alias("key"), (F.col("id") % 1_000).alias("time")
+    )
+    rows.coalesce(1).write.parquet(str(files))
+    late = session_.createDataFrame([("late", 10_000_000)], "key string, time long")
+    late.coalesce(1).write.mode("append").parquet(str(files))
+    events = (
+        session_.readStream.schema("key string, time long")
+        .option("maxFilesPerTrigger", 1)
+        .parquet(str(files))
+        .withColumn("at", F.timestamp_millis("time"))
+        .withWatermark("at", "0 milliseconds")
+    )
+    query = (
+        events.groupBy("key")
+        .transformWithState(Remind(), "key string", "Append", "EventTime")
+        .writeStream.format("noop")
+        .outputMode("append")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    found = [orjson.loads(progress.json) for progress in query.recentProgress]
+    session_.stop()
+    return [float(progress["durationMs"]["addBatch"]) for progress in found if "addBatch" in progress["durationMs"]]
 
 
 if __name__ == "__main__":

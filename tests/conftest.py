@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support import class_archive, kafka, scratch
+from tests.support import class_archive, durations, kafka, scratch
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
@@ -21,46 +21,20 @@ settings.register_profile("test", _UNTIMED, max_examples=60, stateful_step_count
 settings.register_profile("deep", _UNTIMED, max_examples=500, stateful_step_count=50)
 settings.load_profile("test")
 
-LONGEST = (
-    "test_hosts.py",
-    "test_kills.py",
-    "test_commit_kills.py",
-    "test_query_kills.py",
-    "test_signals.py",
-    "test_drain_kills.py",
-    "test_drain_on_spark.py",
-    "test_side_inputs_kills.py",
-    "test_growth.py",
-    "test_fencing.py",
-    "test_memory_of_batches.py",
-    "test_cli_run.py",
-    "test_startpoint_faults.py",
-    "test_cli_state.py",
-    "test_failure_reports.py",
-    "test_container_starts.py",
-    "test_py_files.py",
-    "test_spark_submit.py",
-    "test_import_spark.py",
-    "test_object_store_jobs.py",
-    "test_startpoints.py",
-    "test_job.py",
-    "test_commits_that_end_runs.py",
-)
-"""Files that begin first, so that the processes that share them end at about the same time."""
-
-
 _SCRATCH = pytest.StashKey[Path]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Where temporary files are."""
     parser.addoption("--in-memory", action="store_true", help="temporary files are in memory, if that has room")
+    parser.addoption("--record-durations", action="store_true", help="write the seconds of each file of the run")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """A folder for the temporary files of all processes of this run."""
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has its parent's
         config.stash[_SCRATCH] = scratch.begin(in_memory=config.getoption("--in-memory"))
+        if config.getoption("--record-durations"):
+            config.pluginmanager.register(durations.Recorder())
 
 
 @pytest.hookimpl(trylast=True)
@@ -71,9 +45,18 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         scratch.end(folder)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first; otherwise the order stays."""
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    """The longest files first. Of a contract with the mark `quick`, the tests that it does not name are slow."""
+    for item in items:
+        quick = item.get_closest_marker("quick")
+        if quick is not None and isinstance(item, pytest.Function):
+            unknown = [name for name in quick.args if not hasattr(item.cls, name)]
+            if unknown:
+                raise pytest.UsageError(f"{item.nodeid}: `quick` names what is no test: {', '.join(unknown)}")
+            if item.originalname not in quick.args:
+                item.add_marker("slow")
+    durations.longest_first(items)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -178,6 +177,8 @@ def with_hashes(document: Mapping[str, Any], names: set[str], locked: Mapping[st
 def write_sbom(document: Mapping[str, Any]) -> None:
     """Write the SBOM, if it is valid."""
     text = json.dumps(document, indent=2) + "\n"
+    from cyclonedx.validation.json import JsonStrictValidator  # takes seconds
+
     if error := JsonStrictValidator(SchemaVersion.V1_6).validate_str(text):
         sys.exit(f"the SBOM is not valid: {error}")
     SBOM.parent.mkdir(exist_ok=True)

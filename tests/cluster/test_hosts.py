@@ -88,6 +88,7 @@ def _kill_one(folder: Path) -> Killed:
         return Killed(home, addresses, host.address, lost.pid, incarnation, driver.log)
 
 
+@pytest.mark.slow
 def test_containers_are_reached_though_host_names_resolve_to_loopback(killed: Killed) -> None:
     assert killed.addresses == {address: {address} for address in killed.addresses}
     killed.home.verify()

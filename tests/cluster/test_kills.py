@@ -114,6 +114,7 @@ def test_a_container_is_killed_while_another_is_replaced(home: Home) -> None:
     "master",
     ["local[2,4]", pytest.param("local[2]", marks=pytest.mark.slow)],
 )
+@pytest.mark.slow
 def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
     """With `local[2,4]` Spark runs the task again, beside what the first attempt left; with `local[2]` the job fails
     and the batch is run again."""
@@ -157,6 +158,7 @@ def test_a_container_that_stood_still_for_a_short_time_is_not_lost(home: Home) -
     assert len(home.log.claims) == 1
 
 
+@pytest.mark.slow
 def test_code_that_never_returns_once_is_given_up_and_run_again(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(300, seed=1)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.common import SideRun, run_side
+from benchmarks.harness import SideRun, run_side
 
 pytestmark = pytest.mark.spark
 
@@ -36,6 +36,7 @@ def test_messages_of_two_megabytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("messages", "size"), [(4000, 20_000), pytest.param(40, 2_000_000, marks=pytest.mark.slow)], ids=["small", "large"]
 )
+@pytest.mark.slow
 def test_a_commit_with_much_exactly_once_output(tmp_path: Path, messages: int, size: int) -> None:
     """160 MB wait for one commit, more than outboxes keep in memory, and are published in many chunks.
 

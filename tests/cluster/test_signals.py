@@ -226,6 +226,7 @@ def test_sigterm_to_the_process_group_is_a_clean_stop_without_noise(folder: Path
     assert not NOISE.search(run.log), run.log
 
 
+@pytest.mark.slow
 def test_sigterm_to_every_process_is_a_clean_stop(folder: Path) -> None:
     """As systemd sends it to a control group."""
     with running(folder, *PENSTOCK_RUN) as run:
@@ -258,6 +259,7 @@ def test_a_killed_jvm_is_reported_as_that(folder: Path) -> None:
     assert not re.search("Traceback|unexpected", run.log), run.log
 
 
+@pytest.mark.slow
 def test_a_job_ends_though_spark_does_not(folder: Path) -> None:
     with running(folder, "-c", FROZEN) as run:
         jvm = run.jvm()
@@ -284,6 +286,7 @@ def test_a_script_that_waits_goes_on_after_the_last_commit(folder: Path, number:
     assert not NOISE.search(run.log), run.log
 
 
+@pytest.mark.slow
 def test_a_script_that_never_looks_at_its_job_ends_after_the_last_commit(folder: Path) -> None:
     with running(folder, "signals.py", "sleeps") as run:
         os.killpg(run.process.pid, signal.SIGTERM)
@@ -292,6 +295,7 @@ def test_a_script_that_never_looks_at_its_job_ends_after_the_last_commit(folder:
     assert not NOISE.search(run.log), run.log
 
 
+@pytest.mark.slow
 def test_a_script_that_a_shell_started_in_the_background_stops_cleanly(folder: Path) -> None:
     """Such a shell ignores SIGINT in it; SIGTERM counts all the same."""
     background = f"'{sys.executable}' signals.py awaits & trap 'kill -TERM $!' TERM; wait; wait $!"
@@ -305,6 +309,7 @@ def test_a_script_that_a_shell_started_in_the_background_stops_cleanly(folder: P
 @pytest.mark.parametrize(
     ("words", "status"), [((), 0), pytest.param(("fails",), 1, marks=pytest.mark.slow, id="with an error")]
 )
+@pytest.mark.slow
 def test_a_script_that_ends_while_its_job_runs_waits_for_the_last_commit(
     folder: Path, words: Sequence[str], status: int
 ) -> None:

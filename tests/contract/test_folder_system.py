@@ -12,9 +12,11 @@ from penstock.errors import ConfigError
 from penstock.system.base import System
 from penstock.system.registry import open_system
 from penstock.testing.system_contract import STREAM, SystemContract, append, read_all, records, ssp
+from tests.support import contracts
 from tests.support.configs import load
 
 
+@pytest.mark.quick(*contracts.SYSTEM)
 class TestFolderSystem(SystemContract):
     @pytest.fixture
     def system(self, tmp_path: Path) -> System:

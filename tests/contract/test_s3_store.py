@@ -12,6 +12,7 @@ from penstock.objects import remote_client
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import SharedObjectStoreContract
+from tests.support import contracts
 from tests.support.line import Fault
 from tests.support.s3 import BUCKET, S3, give_up_soon, s3_server
 
@@ -28,6 +29,9 @@ WRITES: dict[str, Call] = {
     "delete": lambda store: store.delete("k"),
 }
 CALLS = {**READS, **WRITES}
+EACH_CALL = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in ("get", "put_if_match") else pytest.mark.slow) for name in CALLS]
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +64,7 @@ def impatient(s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
     give_up_soon(monkeypatch, RETRY_S)
 
 
+@pytest.mark.quick(*contracts.OBJECT_STORE)
 class TestS3Store(SharedObjectStoreContract):
     """Keeps the contract."""
 
@@ -97,7 +102,7 @@ def filled(url: str) -> ObjectStore:
     return store
 
 
-@pytest.mark.parametrize("name", CALLS)
+@EACH_CALL
 def test_an_answer_of_503_is_asked_again(s3: S3, url: str, name: str) -> None:
     store = filled(url)
     s3.line.plan(Fault.UNAVAILABLE, times=3)
@@ -173,7 +178,7 @@ def test_a_body_may_take_longer_than_a_service_may_be_silent(s3: S3, url: str, m
 # What has to be corrected, or waited for.
 
 
-@pytest.mark.parametrize("name", CALLS)
+@EACH_CALL
 def test_a_store_that_refuses_connections_is_told_with_its_address(
     s3: S3, impatient: None, url: str, name: str
 ) -> None:
@@ -190,7 +195,7 @@ def test_a_store_that_refuses_connections_is_told_with_its_address(
     assert store.list("") == [], "the same store goes on"
 
 
-@pytest.mark.parametrize("name", CALLS)
+@EACH_CALL
 def test_a_service_that_hangs_is_given_up(
     s3: S3, impatient: None, url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,14 +206,14 @@ def test_a_service_that_hangs_is_given_up(
         CALLS[name](store)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@EACH_CALL
 def test_a_missing_bucket_is_no_empty_store(s3: S3, name: str) -> None:
     with pytest.raises(ConfigError, match=r"bucket does not exist.*job\.root") as caught:
         CALLS[name](open_store("s3://nobody-made-it/jobs"))
     assert "s3://nobody-made-it/jobs" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", CALLS)
+@EACH_CALL
 def test_wrong_credentials_are_told(s3: S3, url: str, name: str) -> None:
     store = filled(url)
     with s3.knowing_nobody(), pytest.raises(ConfigError, match=r"InvalidAccessKeyId.*Check the credentials"):
@@ -216,7 +221,7 @@ def test_wrong_credentials_are_told(s3: S3, url: str, name: str) -> None:
     assert store.get("k") == b"0" * 1000
 
 
-@pytest.mark.parametrize("name", CALLS)
+@EACH_CALL
 def test_no_credentials_are_told(s3: S3, impatient: None, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(variable)

@@ -109,6 +109,7 @@ def test_the_driver_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tu
 
 
 @pytest.mark.parametrize("point", sampled(("snapshot.file", "snapshot.zip", "snapshot.done"), "snapshot.zip"))
+@pytest.mark.slow
 def test_a_container_is_killed_while_a_snapshot_is_made(tmp_path: Path, point: str) -> None:
     """Twice, with a snapshot at every commit, while the commits go on."""
     home = make_home(tmp_path, ("changelog-files",))
@@ -169,6 +170,7 @@ def test_uploads_fail_for_a_while_and_a_container_is_killed_between(tmp_path: Pa
 
 @pytest.mark.parametrize("seed", sampled(range(1, 5), 1))
 @pytest.mark.parametrize("backends", BACKENDS)
+@pytest.mark.slow
 def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int) -> None:
     chance = random.Random(seed)
     home = make_home(tmp_path, backends)

@@ -215,6 +215,7 @@ def test_sigterm_ends_after_the_batch_with_a_commit(project: Path) -> None:
     assert last_totals(project) == expected_totals()
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_drops_the_batch_and_loses_nothing(project: Path) -> None:
     first, *others = parcels()
     gate, reached = project / "gate", project / "reached"

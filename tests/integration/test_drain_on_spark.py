@@ -26,8 +26,8 @@ SHAPES = {
     "low level, several partitions": ("task_of_two_inputs", 2),
 }
 """The application, and how many partitions each input has."""
-LONG = {"high level, one partition", "high level, an exchange"}
-"""In the long runs only: others show as much."""
+QUICK = {"high level, exchanges and a merge", "low level, several partitions"}
+"""The others, in the long runs only, show as much."""
 BEFORE = ("high level, several partitions", "high level, exchanges and a merge", "low level, several partitions")
 CONFIG = {"stores.backup.factories": "changelog-files", "job.batch.max.messages": 24}
 
@@ -41,7 +41,7 @@ def start(home: DrainHome, spark: SparkSession) -> ps.Job:
     return drained_app.APPS[home.app]().run(home.config, spark=spark)
 
 
-@pytest.mark.parametrize("shape", [pytest.param(s, marks=pytest.mark.slow if s in LONG else ()) for s in SHAPES])
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow) for s in SHAPES])
 def test_a_drain_during_the_run_waits_for_messages_in_flight(spark: SparkSession, tmp_path: Path, shape: str) -> None:
     """A message is in user code when the request comes: its batch ends as any other, and it is the last one that
     reads."""
@@ -68,7 +68,7 @@ def test_a_drain_during_the_run_waits_for_messages_in_flight(spark: SparkSession
     home.verify_drained(notification)
 
 
-@pytest.mark.parametrize("shape", BEFORE)
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow) for s in BEFORE])
 def test_a_drain_before_the_start_reads_nothing(spark: SparkSession, tmp_path: Path, shape: str) -> None:
     """The run before it was ended at once, after a checkpoint."""
     app, partitions = SHAPES[shape]

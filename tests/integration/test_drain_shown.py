@@ -22,6 +22,7 @@ pytestmark = pytest.mark.spark
 DEADLINE_S = 180.0
 
 
+@pytest.mark.slow
 def test_the_demo_on_a_few_flights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -123,6 +123,7 @@ def test_windows_in_a_row_over_two_runs_that_close_once(spark: SparkSession, hom
     assert all(pane["from"] <= timestamp <= pane["from"] + HOUR_MS for _, pane, timestamp in home.read("hours"))
 
 
+@pytest.mark.slow
 def test_after_the_end_event_time_begins_again(spark: SparkSession, home: Home) -> None:
     home.publish(visits_of(1, 50))
     home.run(spark, close=True)
@@ -132,6 +133,7 @@ def test_after_the_end_event_time_begins_again(spark: SparkSession, home: Home) 
     assert set(panes) == set(oracle(home.visits)[0]), "nothing was late"
 
 
+@pytest.mark.slow
 def test_a_drain_and_the_run_after_it_count_every_visit_once(spark: SparkSession, home: Home) -> None:
     """In panes of a part of an hour each, where the drain came in the middle of it."""
     home.publish(visits_of(0, 400))

@@ -270,6 +270,7 @@ def test_a_store_that_is_away_for_too_long_for_the_lease(runs: Runs, home: Store
 
 
 @pytest.mark.parametrize("backend", ["changelog-files"], indirect=True)
+@pytest.mark.slow
 def test_a_store_that_is_away_at_the_start(runs: Runs, home: StoreHome, s3: S3, impatient: None) -> None:
     """It says where it looked, writes nothing, and the next start goes on."""
     home.publish(100)

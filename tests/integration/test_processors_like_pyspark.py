@@ -212,6 +212,7 @@ class MakesFrames(StatefulProcessor):
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("casts", [False, True])
 def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path: Path, casts: bool) -> None:
     """Integers of a key are floats if a row beside them has none, of whichever key. Casts that lose digits and integers

@@ -87,6 +87,7 @@ def _blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_the_notebook(spark: SparkSession) -> None:
     """Cell by cell, in the session that there is."""
     cells = json.loads((ROOT / "examples" / "pyspark.ipynb").read_text(encoding="utf-8"))["cells"]

@@ -155,6 +155,7 @@ def test_a_handler_that_raises_gets_the_same_rows_again(world: World) -> None:
     world.verify(["a", "b", "a"], ["b"])
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_made_a_separate_job_gets_the_rows_of_its_last_batch(world: World, tmp_path: Path) -> None:
     """The handler had not finished with them when everything was copied. The original gets them too."""
 
@@ -225,6 +226,7 @@ def test_the_state_goes_back_with_the_checkpoint_location(world: World) -> None:
     world.verify(["a"], ["b", "a"], ["c", "a"], ["a"], ["c"])
 
 
+@pytest.mark.slow
 def test_rows_that_a_handler_keeps_are_gone_behind_the_next_batch(world: World) -> None:
     """If they are many: few are in the driver."""
     kept: dict[int, DataFrame] = {}
@@ -326,6 +328,7 @@ def test_a_stop_while_containers_start_leaves_none(world: World, capfd: pytest.C
     world.verify(["a"])
 
 
+@pytest.mark.slow
 def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     """While the processor waits in a container, and from within the handler."""
     world.publish("a", "b")
@@ -422,6 +425,7 @@ def test_killed_processes_are_replaced_within_a_batch(world: World) -> None:
     world.verify(["a", "b", "c"], ["a", "b", "d"], ["a", "c", "d"])
 
 
+@pytest.mark.slow
 def test_a_query_starts_again_though_its_last_run_is_ending(world: World) -> None:
     """Spark's own handle does not wait until the job was given back, nor does a second start with the same location."""
     world.publish("a")
@@ -438,6 +442,7 @@ def test_a_query_starts_again_though_its_last_run_is_ending(world: World) -> Non
     world.verify(["a"], ["a"], ["a"])
 
 
+@pytest.mark.slow
 def test_of_two_queries_with_the_same_root_one_runs(world: World) -> None:
     """Started at the same moment, each with another checkpoint location."""
     world.publish("a", "b")

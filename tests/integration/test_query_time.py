@@ -301,6 +301,7 @@ LAST = [[(k, 600) for k in "abcd"], [(k, 600) for k in "abcd"]]
         pytest.param("join", "min", False, marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.slow
 def test_the_watermark_is_that_of_the_whole_plan(
     spark: SparkSession, tmp_path: Path, plan: str, policy: str, fails: bool
 ) -> None:
@@ -325,6 +326,7 @@ def test_the_watermark_is_that_of_the_whole_plan(
         spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
 
 
+@pytest.mark.slow
 def test_an_application_with_one_input_has_the_watermark_of_the_whole_plan(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     both = Plan(tmp_path, lambda first, second: first.unionAll(second))

@@ -99,6 +99,7 @@ def test_side_inputs_before_and_while_the_job_runs(spark: SparkSession, tmp_path
         )
 
 
+@pytest.mark.slow
 def test_a_message_that_does_not_decode_ends_a_run(spark: SparkSession, tmp_path: Path) -> None:
     airport = Airport(tmp_path)
     job = side_app.enriched().run(airport.config, spark=spark)

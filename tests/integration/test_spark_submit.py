@@ -67,6 +67,7 @@ def test_what_spark_submit_and_spark_defaults_say_is_kept(tmp_path: Path) -> Non
     assert conf["spark.executor.cores"] == "1", "the job's own configuration counts most"
 
 
+@pytest.mark.slow
 def test_what_spark_defaults_say_is_kept_without_spark_submit(tmp_path: Path) -> None:
     conf = session_of(tmp_path, sys.executable, defaults=f"{DEFAULTS}spark.master local[1]\n")
     assert conf["spark.master"] == "local[1]"
@@ -90,6 +91,7 @@ def test_a_job_with_py_files_stops_at_a_sigterm_to_spark_submit(tmp_path: Path) 
     home.verify()
 
 
+@pytest.mark.slow
 def test_a_query_with_py_files_ends_at_a_sigterm_to_spark_submit(tmp_path: Path) -> None:
     """As every query of PySpark: every batch that has ended is committed, so there is nothing else to do."""
     query = SubmittedQuery(tmp_path)

@@ -212,6 +212,7 @@ def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSes
     assert set(markers_of(last, 0)) == set(backends.split(","))
 
 
+@pytest.mark.slow
 def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: SparkSession) -> None:
     manager = home.manager()
     manager.write_startpoint(event_ssp(0), StartpointOldest())
@@ -246,6 +247,7 @@ def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedH
     assert replayed(home.run(spark)) == home.ends[0] - 10
 
 
+@pytest.mark.slow
 def test_expired_ones_and_those_of_a_job_that_wants_none(home: TimedHome, spark: SparkSession) -> None:
     home.run(spark)
     manager = home.manager()

@@ -104,6 +104,7 @@ def test_what_cannot_be_read(spark: SparkSession, job: Job, tmp_path: Path) -> N
         pss.read_state(spark, job.root, "first", value_type="n LUNG")
 
 
+@pytest.mark.slow
 def test_several_jobs_and_serdes_that_changed(spark: SparkSession, tmp_path: Path) -> None:
     job = StateJob(tmp_path, layouts={"first": "task string json"})
     CheckpointLog(job.objects, JobPaths("another", "1")).claim("run")

@@ -204,6 +204,7 @@ class Wide(StatefulProcessor):
         pass
 
 
+@pytest.mark.slow
 def test_state_of_all_types_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
     found, spec, rows = both(spark, tmp_path, Wide)
     other = taken_over(spark, spec, tmp_path / "checkpoint", 0)

@@ -142,7 +142,7 @@ def random_batches(seed: int) -> list[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize(
     ("form", "seed"),
-    [("row", 1), ("pandas", 2), *(pytest.param(form, 3, marks=pytest.mark.slow) for form in ("row", "pandas"))],
+    [("row", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("pandas", 2), ("row", 3), ("pandas", 3)))],
 )
 def test_event_time(spark: SparkSession, tmp_path: Path, form: Any, seed: int) -> None:
     for module in (sys.modules[__name__], beside_pyspark):

@@ -160,7 +160,7 @@ class EchoFrames(Echo):
 FIELDS: list[str] = []
 
 
-@pytest.mark.parametrize("form", ["row", "pandas"])
+@pytest.mark.parametrize("form", ["row", pytest.param("pandas", marks=pytest.mark.slow)])
 def test_rows_of_all_types(spark: SparkSession, tmp_path: Path, form: str) -> None:
     rows = spark.sql(INPUT)
     FIELDS[:] = rows.schema.names

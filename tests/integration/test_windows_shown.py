@@ -20,6 +20,7 @@ DEADLINE_S = 180.0
 JFK = '{"airport": "JFK", "scheduled_ms": %d, "delay": 2}\n'
 
 
+@pytest.mark.slow
 def test_the_demo_on_a_few_flights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,28 +58,9 @@ class TestOnKafka(StateBackendContract):
             yield harness
         assert not harness.copies
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("seed", range(1))  # the brokers collect, not the backend
     def test_what_is_retained_still_restores(self, harness: BackendHarness, seed: int) -> None:
         super().test_what_is_retained_still_restores(harness, seed)
-
-    @pytest.mark.slow
-    def test_upload_again_after_a_failure_has_the_same_effect(
-        self, harness: BackendHarness, objects: ObjectStore
-    ) -> None:
-        super().test_upload_again_after_a_failure_has_the_same_effect(harness, objects)
-
-    @pytest.mark.slow
-    def test_a_sweep_removes_what_dead_epochs_left_behind(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        super().test_a_sweep_removes_what_dead_epochs_left_behind(harness, objects)
-
-    @pytest.mark.slow
-    def test_close_while_a_base_is_made(self, harness: BackendHarness, objects: ObjectStore) -> None:
-        super().test_close_while_a_base_is_made(harness, objects)
-
-    @pytest.mark.slow
-    def test_every_marker_rebuilds_its_own_version(self, harness: BackendHarness) -> None:
-        super().test_every_marker_rebuilds_its_own_version(harness)
 
     def written(self, harness: BackendHarness) -> object:
         system = harness.systems["kafka"]

@@ -14,6 +14,7 @@ from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.system_contract import SystemContract
+from tests.support import contracts
 from tests.support.kafka_streams import kafka_system
 
 pytestmark = pytest.mark.kafka
@@ -46,6 +47,7 @@ class SettledAdmin(KafkaAdmin):
         self._cluster.wait_until("a transaction was ended", lambda: not self.held_back(stream))
 
 
+@pytest.mark.quick(*contracts.SYSTEM)
 class TestKafkaSystem(SystemContract):
     timestamps = (1, 7)
 

@@ -110,10 +110,10 @@ def test_any_byte_changed_is_noticed(position: int, change: int) -> None:
         decode_delta(bytes(damaged), "a/b/8.3.delta")
 
 
-@pytest.mark.parametrize("size", range(len(SAMPLE)))
-def test_any_cut_is_noticed(size: int) -> None:
-    with pytest.raises(CorruptError, match="the-name"):
-        decode_delta(SAMPLE[:size], "the-name")
+def test_any_cut_is_noticed() -> None:
+    for size in range(len(SAMPLE)):
+        with pytest.raises(CorruptError, match="the-name"):
+            decode_delta(SAMPLE[:size], "the-name")
 
 
 def test_anything_appended_is_noticed() -> None:

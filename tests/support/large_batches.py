@@ -1,4 +1,4 @@
-"""A job over a backlog, for a process of its own: `run` is what `benchmarks.common.run_side` calls."""
+"""A job over a backlog, for a process of its own: `run` is what `benchmarks.harness.run_side` calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from pyspark import cloudpickle
 
 import penstock as ps
-from benchmarks.side_penstock import follow
+from benchmarks.keyed_fold.penstock import follow
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.local import LocalSystem
 

@@ -28,7 +28,7 @@ def test_an_upload_is_tried_again(running: Running) -> None:
     assert len(running.home.log.claims) == 1
 
 
-@pytest.mark.parametrize("point", ["snapshot.begin", "snapshot.end"])
+@pytest.mark.parametrize("point", [pytest.param("snapshot.begin", marks=pytest.mark.slow), "snapshot.end"])
 def test_a_snapshot_that_fails_is_never_gone_on_from(running: Running, point: str) -> None:
     """Some changes were taken and are in no commit: whatever comes next must not be without them."""
     job = running.start(EVERY_BATCH)

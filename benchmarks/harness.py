@@ -1,0 +1,512 @@
+"""The harness of all benchmarks: sides in separate processes, what they use, tables, targets, and a file of results.
+
+The process of a side is `python -m benchmarks.harness MODULE:FUNCTION PARAMETERS.json RESULT.json`: the function gets
+the parameters as one dict and returns a dict, so that nothing of one side is left for the next.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import orjson
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+DRIVER_MEMORY = "2g"
+"""The JVM's heap limit, the same on every side."""
+CONTENTION_SHARE = 0.1
+_SAMPLE_SECONDS = 0.5
+_PACKAGES = ("penstock", "pyspark", "pyarrow", "numpy", "orjson", "rocksdict", "protobuf")
+
+Run = Mapping[str, Any]
+"""The figures of one run of a side, and its resources."""
+
+console = Console(width=None if sys.stdout.isatty() else 130)
+
+
+class SideFailedError(RuntimeError):
+    """A side's process ended without a result. The message has the end of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPeak:
+    """The moment at which the processes of a side held the most memory together, in bytes of PSS.
+
+    PSS (proportional set size) counts a page shared by n processes as 1/n in each, so that forked Python workers are
+    not counted for what they share.
+    """
+
+    total_bytes: int = 0
+    by_kind: Mapping[str, int] = field(default_factory=dict)
+    """`jvm`, `spark workers`, `containers`, `driver`, at that same moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Resources that the processes of a side used from their start to their end."""
+
+    peak: MemoryPeak
+    cpu_seconds: Mapping[str, float]
+    """By kind of process, as of the last sample of each process."""
+    others_cpu_seconds: float
+    """Contention: processor seconds of other programs meanwhile. Neither the benchmark nor what it has started, such as
+    a broker, is one; processes too short to be sampled are."""
+    series: tuple[tuple[float, Mapping[str, float]], ...] = field(repr=False)
+    """(epoch seconds, processor seconds by kind so far) of every sample."""
+
+    def cpu_between(self, start: float, end: float) -> dict[str, float]:
+        """Processor seconds by kind between two moments, epoch seconds; as exact as samples are close."""
+        first, last = self._at(start), self._at(end)
+        return {kind: seconds - first.get(kind, 0.0) for kind, seconds in last.items()}
+
+    def _at(self, moment: float) -> Mapping[str, float]:
+        times = [time for time, _ in self.series]
+        return self.series[max(0, bisect_right(times, moment) - 1)][1] if self.series else {}
+
+
+@dataclass(frozen=True, slots=True)
+class SideRun:
+    """One run of a side."""
+
+    result: dict[str, Any]
+    usage: Usage
+    seconds: float
+    """From the start of the process to its end."""
+
+
+class UsageSampler:
+    """Watches all processes of a session, from a thread of its own, until it is closed."""
+
+    def __init__(self, session: int) -> None:
+        """`session` is the pid of a process that was started with `start_new_session`."""
+        self._session = session
+        self._stop = threading.Event()
+        self._peak = MemoryPeak()
+        self._cpu: dict[int, tuple[str, float]] = {}
+        """Process id -> kind, processor seconds so far."""
+        self._beside: dict[int, tuple[float, float]] = {}
+        """Own processes of other sessions: processor seconds at the beginning, and so far."""
+        self._there = {process.pid for process in _own_processes()}
+        """Own processes that had begun before."""
+        self._series: list[tuple[float, Mapping[str, float]]] = []
+        self._busy_before = _machine_busy_seconds()
+        self._thread = threading.Thread(target=self._run, name="usage-sampler", daemon=True)
+        self._thread.start()
+
+    def close(self) -> Usage:
+        self._stop.set()
+        self._thread.join()
+        by_kind = self._cpu_by_kind()
+        beside = sum(last - first for first, last in self._beside.values())
+        others = _machine_busy_seconds() - self._busy_before - sum(by_kind.values()) - beside
+        return Usage(self._peak, by_kind, max(0.0, others), tuple(self._series))
+
+    def _run(self) -> None:
+        while True:
+            self._sample()
+            if self._stop.wait(_SAMPLE_SECONDS):
+                return
+
+    def _sample(self) -> None:
+        kinds: dict[str, int] = {}
+        for process in session_processes(self._session):
+            try:
+                kind = process_kind(process, self._session)
+                if kind is None:
+                    continue
+                size = int(process.memory_full_info().pss)
+                times = process.cpu_times()
+            except psutil.Error:
+                continue  # it has ended
+            kinds[kind] = kinds.get(kind, 0) + size
+            self._cpu[process.pid] = (kind, times.user + times.system)
+        self._sample_beside()
+        self._series.append((time.time(), self._cpu_by_kind()))
+        total = sum(kinds.values())
+        if total > self._peak.total_bytes:
+            self._peak = MemoryPeak(total, kinds)
+
+    def _sample_beside(self) -> None:
+        for process in _own_processes():
+            try:
+                if os.getsid(process.pid) == self._session:
+                    continue
+                times = process.cpu_times()
+            except (OSError, psutil.Error):
+                continue  # it has ended
+            spent = times.user + times.system
+            first, _ = self._beside.get(process.pid, (spent if process.pid in self._there else 0.0, 0.0))
+            self._beside[process.pid] = (first, spent)
+
+    def _cpu_by_kind(self) -> dict[str, float]:
+        by_kind: dict[str, float] = {}
+        for kind, seconds in self._cpu.values():
+            by_kind[kind] = by_kind.get(kind, 0.0) + seconds
+        return by_kind
+
+
+def _own_processes() -> list[psutil.Process]:
+    """The benchmark itself, and what it has started."""
+    own = psutil.Process()
+    return [own, *own.children(recursive=True)]
+
+
+def session_processes(session: int) -> list[psutil.Process]:
+    """Every process of a session: Spark's JVM, its workers and the containers stay in that of the side."""
+    found = []
+    for pid in psutil.pids():
+        try:
+            if os.getsid(pid) == session:
+                found.append(psutil.Process(pid))
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+def _machine_busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0) - getattr(times, "guest", 0.0))
+
+
+def process_kind(process: psutil.Process, session: int) -> str | None:
+    """The kind of a process; None for one that is not to be counted, or is about to end."""
+    if process.pid == session:
+        return "driver"
+    command = process.cmdline()
+    if not command:
+        return None
+    if _is_java(process):
+        # A JVM that starts a command is for a moment two processes with one memory. An executor is a JVM that another
+        # one started, with another command line.
+        parent = process.parent()
+        starts = Path(process.exe()).name == "jspawnhelper" or (parent is not None and parent.cmdline() == command)
+        return None if starts else "jvm"
+    if Path(command[0]).name == "sh":  # around a container, for its exit status
+        return None
+    return "containers" if "penstock.container" in command else "spark workers"
+
+
+def _is_java(process: psutil.Process) -> bool:
+    return Path(process.exe()).name in ("java", "jspawnhelper")
+
+
+def run_side(target: str, parameters: Mapping[str, Any], work: Path, timeout_s: float = 3600) -> SideRun:
+    """Run `module:function` in a fresh process and session; its output goes to a log in `work`.
+
+    Raises:
+        SideFailedError: the side failed, or took longer than `timeout_s`.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    given, result, log = (work / name for name in ("parameters.json", "result.json", "log.txt"))
+    given.write_bytes(orjson.dumps(parameters))
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
+    started = time.monotonic()
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.harness", target, str(given), str(result)],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, cwd=work, start_new_session=True,
+        )  # fmt: skip
+        sampler = UsageSampler(process.pid)
+        try:
+            status: int | str = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            status = f"none after {timeout_s:.0f} s"
+        finally:
+            usage = sampler.close()
+            _end_session(process)
+    if status != 0:
+        raise SideFailedError(f"{target} failed (exit status {status}). The end of {log}:\n{_tail(log)}")
+    return SideRun(orjson.loads(result.read_bytes()), usage, time.monotonic() - started)
+
+
+def _end_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill what the side left running, itself included."""
+    for left in session_processes(process.pid):
+        try:
+            left.send_signal(signal.SIGKILL)
+        except psutil.Error:
+            continue
+    process.wait()
+
+
+def _tail(log: Path, lines: int = 40) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
+
+
+def machine() -> dict[str, Any]:
+    """The machine and the versions a result belongs to."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": psutil.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "java": _java_version(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+
+
+def _java_version() -> str:
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if java is None:
+        return "unknown"
+    done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    return (done.stderr.splitlines() or ["unknown"])[0]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def run_facts(run: SideRun) -> dict[str, Any]:
+    """The resources of a run, for the JSON."""
+    usage = run.usage
+    return {
+        "seconds": round(run.seconds, 2),
+        "peak": asdict(usage.peak),
+        "peak_bytes": usage.peak.total_bytes,
+        "cpu_seconds": {kind: round(seconds, 2) for kind, seconds in usage.cpu_seconds.items()},
+        "others_cpu_seconds": round(usage.others_cpu_seconds, 2),
+    }
+
+
+def contention(runs: Mapping[str, Sequence[Run]], cores: int) -> list[str]:
+    """A line for each side in a run of which other programs took more than CONTENTION_SHARE of the machine."""
+    found = []
+    for name, own in runs.items():
+        shares = [run["others_cpu_seconds"] / (run["seconds"] * cores) for run in own]
+        if max(shares, default=0) > CONTENTION_SHARE:
+            found.append(f"{name}: {', '.join(f'{share:.0%}' for share in shares)}")
+    return found
+
+
+def median(runs: Iterable[Run], figure: str) -> float:
+    """The median of a figure over the runs that have it."""
+    return float(statistics.median(run[figure] for run in runs if run[figure] is not None))
+
+
+def percentile(values: Iterable[float], share: float) -> float:
+    """A value that was measured, below which this share of the values is."""
+    ascending = sorted(values)
+    return ascending[min(len(ascending) - 1, int(len(ascending) * share))]
+
+
+def against(sides: Mapping[str, Sequence[Run]], figure: str, base: str) -> dict[str, float]:
+    """Each side's figure over that of the side `base` in the same round: the median of the rounds."""
+    return {
+        side: round(statistics.median(a[figure] / b[figure] for a, b in zip(own, sides[base], strict=True)), 3)
+        for side, own in sides.items()
+        if side != base
+    }
+
+
+def show(title: str, rows: Mapping[str, Run], **columns: str) -> None:
+    """Print a table: a row by name, and for each column the format of the figure with its name, or `MB`.
+
+    An underscore in a column's name is a blank in the heading. A figure that a row lacks leaves its cell empty.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("side")
+    for name in columns:
+        table.add_column(name.replace("_", " "), justify="right")
+    for name, row in rows.items():
+        table.add_row(name, *(_cell(row.get(figure), form) for figure, form in columns.items()))
+    console.print(table)
+
+
+def _cell(value: Any, form: str) -> str:
+    if value is None or value == "":
+        return ""
+    if isinstance(value, (bool, str)):
+        return value if isinstance(value, str) else "verified" if value else "WRONG"
+    return f"{value / 2**20:,.0f} MB" if form == "MB" else format(value, form)
+
+
+def options(name: str, text: str | None, given: Sequence[str] | None, /, **defaults: Any) -> argparse.Namespace:
+    """The options of a benchmark, and `--json`. The default of an option says what it takes.
+
+    A list takes several values, of the same kind as its elements; texts only those of the default. True or False is a
+    switch. Whole numbers are at least 1, unless the default is 0.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=(text or "").partition("\n")[0])
+    for key, default in defaults.items():
+        flag, several = f"--{key.replace('_', '-')}", isinstance(default, list)
+        kind = type(default[0] if several else default)
+        if kind is bool:
+            parser.add_argument(flag, action="store_true")
+        else:
+            parser.add_argument(
+                flag, type=kind, default=default, nargs="+" if several else None, help=f"default: {default}",
+                choices=default if several and kind is str and key != "backends" else None,
+            )  # fmt: skip
+    parser.add_argument("--json", type=Path, default=RESULTS / f"{name}.json")
+    found = parser.parse_args(given)
+    for key, default in defaults.items():
+        own, value = ([each] if not isinstance(each, list) else each for each in (default, getattr(found, key)))
+        least = min(1, min(own, default=1)) if type(own[0]) is int else 0
+        if type(own[0]) is int and min(value) < least:
+            parser.error(f"--{key.replace('_', '-')} must be at least {least}")
+    return found
+
+
+class Bench:
+    """A run of a benchmark, in a `with` block: its folder, the runs of its sides, and its file of results."""
+
+    def __init__(self, name: str, options: argparse.Namespace) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # as Ctrl-C: sides and folders go
+        self.name = name
+        self.options = options
+        self.machine = machine()
+        self.runs: dict[str, list[dict[str, Any]]] = {}
+        """By side."""
+        self.targets: dict[str, bool] = {}
+        """By text: whether it was reached."""
+        self._folder = tempfile.TemporaryDirectory(prefix="penstock-bench-")
+        packages = ", ".join(f"{package} {version}" for package, version in self.machine["packages"].items())
+        console.print(
+            f"{self.machine['cpu']}, {self.machine['cores']} cores, {self.machine['memory_bytes'] / 2**30:.0f} GiB; "
+            f"Python {self.machine['python']}, {self.machine['java']}; {packages}"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._folder.cleanup()
+
+    @property
+    def work(self) -> Path:
+        """The folder of this run."""
+        return Path(self._folder.name)
+
+    def turns(self, sides: Iterable[Any], repeat: int = 1) -> Iterator[Any]:
+        """The sides in turn, every other round in the opposite order: a machine whose speed changes favours none."""
+        all_sides = list(sides)
+        for number in range(repeat):
+            yield from all_sides if number % 2 == 0 else reversed(all_sides)
+
+    def run(
+        self,
+        side: str,
+        target: str,
+        parameters: Mapping[str, Any],
+        *,
+        figures: Callable[[SideRun], Mapping[str, Any]] = lambda run: run.result,
+        verify: str | Callable[[Path], Mapping[str, Any]] | None = None,
+        timeout_s: float = 3600,
+    ) -> dict[str, Any]:
+        """Run a side once, in an empty folder that is its parameter `work`.
+
+        Args:
+            side: its name in the results.
+            target: `module:function` in this package.
+            parameters: of the function.
+            figures: makes the figures of the run.
+            verify: what compares the result with a plain computation, before the folder goes: another target, or a
+                function of the folder. It returns a dict whose `equal` says if all is right.
+        """
+        work = self.work / "side"
+        given = {**parameters, "work": str(work)}
+        with console.status(f"{self.name}: {side}"):
+            run = run_side(f"benchmarks.{target}", given, work, timeout_s)
+            found = {**figures(run), **run_facts(run)}
+            if callable(verify):
+                found["verified"] = dict(verify(work))
+            elif verify is not None:
+                found["verified"] = run_side(f"benchmarks.{verify}", given, work / "verify").result
+        shutil.rmtree(work, ignore_errors=True)
+        self.runs.setdefault(side, []).append(found)
+        return found
+
+    def target(self, text: str, value: float, *, at_least: float | None = None, at_most: float | None = None) -> None:
+        """Say, and keep, whether a target is reached."""
+        bound = at_least if at_least is not None else at_most
+        reached = value >= bound if at_least is not None else value <= bound  # type: ignore[operator]
+        self.targets[text] = bool(reached)
+        word = "least" if at_least is not None else "most"
+        console.print(f"{text}: {value:,.3g}, to be at {word} {bound:,g}: {'reached' if reached else 'NOT reached'}")
+
+    def finish(self, sides: Mapping[str, Mapping[str, Any]] | None = None, **result: Any) -> int:
+        """Warn of other programs, and write the results. Returns the exit status: 1 if a run's result was wrong.
+
+        Args:
+            sides: figures of each side over all its runs.
+            result: more for the file.
+        """
+        contended = contention(self.runs, self.machine["cores"])
+        if contended:
+            console.print("Not to be quoted: other programs took this share of the machine, round by round")
+            for line in contended:
+                console.print(f"  {line}")
+        names = dict.fromkeys([*self.runs, *(sides or {})])
+        own = {name: {**(sides or {}).get(name, {}), "rounds": self.runs.get(name, [])} for name in names}
+        parameters = {name: value for name, value in vars(self.options).items() if name != "json"}
+        fixed = {"benchmark": self.name, "machine": self.machine, "parameters": parameters}
+        write_json(
+            self.options.json, {**fixed, "sides": own, **result, "targets": self.targets, "contention": contended}
+        )
+        return int(any(is_wrong(run) for runs in self.runs.values() for run in runs))
+
+
+def is_wrong(run: Run) -> bool:
+    """True if the result of a run was compared with a plain computation, and differs."""
+    verified = run.get("verified", True)
+    return verified is False or (isinstance(verified, Mapping) and not verified["equal"])
+
+
+def write_json(path: Path, result: Mapping[str, Any]) -> None:
+    """Write a result atomically."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS) + b"\n")
+    temporary.replace(path)
+    console.print(f"written to {path}")
+
+
+def main(arguments: list[str]) -> None:
+    """Run the function of a side, and write what it returned."""
+    target, parameters, result = arguments
+    module, _, name = target.partition(":")
+    function: Callable[[dict[str, Any]], dict[str, Any]] = getattr(importlib.import_module(module), name)
+    Path(result).write_bytes(orjson.dumps(function(orjson.loads(Path(parameters).read_bytes()))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

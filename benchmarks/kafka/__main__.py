@@ -1,0 +1,313 @@
+"""A keyed count from Kafka to Kafka, through Penstock, Spark and other Python engines, and what exactly-once costs.
+
+The same events of one topic (JSON, two partitions, keys of Kafka) are counted by key, and each tenth count of a key is
+sent to another topic. Every side is durable at an interval (`--commit-s`): Penstock's checkpoints, batches of Spark's
+own aggregation (its Kafka source and sink, RocksDB, changelog checkpointing), the commits of Quix Streams and Faust
+(RocksDB, changelog topics), Bytewax's snapshots. The other engines run a process for each partition. They are installed
+by themselves; what cannot be installed is left out, in one line.
+
+* `throughput`: rows per second and processor time of a row, after a warm-up. What was sent is compared with a plain
+  computation.
+* `restart`: all processes of a side are killed with `kill -9` and started again at once; the time from the kill to the
+  first message that is sent after it. Durable every second.
+* `latency`: from `produce` to a reader of committed messages, in Penstock, for both guarantees; and what the job uses
+  and writes for it. Every message has to come.
+
+Sides run in turn, `--repeat` times; medians count. Each part has a file of results, `kafka.<part>.json`.
+
+    python -m benchmarks.kafka [--parts throughput restart latency] [--sides ...] [--events N] [--repeat N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+from benchmarks import harness
+from benchmarks.harness import ROOT, SideRun, run_facts, run_side, session_processes
+from benchmarks.kafka.flow import Flow
+from benchmarks.kafka.load import ENGINES, Ends, check_counts, create, install, publish
+from benchmarks.keyed_fold.workload import Workload
+from penstock.testing.kafka_broker import KafkaBroker
+
+PARTITIONS = 2
+TOPIC = "events"
+SIDES = ("penstock", *ENGINES)
+GUARANTEES = ("at-least-once", "exactly-once")
+PARTS = ("throughput", "restart", "latency")
+_LONG_RESTART_MS = 25_000
+"""A side that takes longer is restarted once: it waits for a fixed timeout of its consumer group."""
+_LOOK_SECONDS = 0.02
+_STOP_S = 90.0
+SHOWN = {
+    "throughput": {"rows_per_second": ",.0f", "cpu_us_per_row": ".1f", "peak_bytes": "MB"},
+    "restart": {"restart_ms": ",.0f"},
+    "latency": {
+        "rate": ",.0f",
+        "p50_ms": ",.0f",
+        "p99_ms": ",.0f",
+        "cores": ".2f",
+        "cpu_us_per_message": ",.1f",
+        "outbox_bytes_per_message": ".1f",
+        "outbox_bytes_per_commit": ",.0f",
+        "record_bytes": ",.0f",
+    },
+}
+"""By part, the figures of its table."""
+TARGETS = {"spark": 1.2, "quix": 2.0, "bytewax": 2.0, "faust": 2.0}
+"""Penstock's rows per second divided by the side's, at least."""
+Measurement = tuple[str, Callable[[], dict[str, Any]]]
+"""A side's name, and what makes a run of it."""
+
+
+class World:
+    """One broker with the events."""
+
+    def __init__(self, bench: harness.Bench, brokers: str) -> None:
+        options = bench.options
+        self.bench = bench
+        self.options = options
+        self.brokers = brokers
+        self.work = bench.work
+        self.workload = Workload(events=options.events, batches=10, keys=options.keys)
+        self._totals: dict[str, int] = {}
+        self._outputs = 0
+
+    def fill(self) -> None:
+        """Write the events."""
+        create(self.brokers, [TOPIC], PARTITIONS)
+        began = time.monotonic()
+        publish(self.brokers, TOPIC, PARTITIONS, self.workload)
+        self._totals = {key: count for key, (count, _) in self.workload.totals().items()}
+        harness.console.print(f"{self.workload.events:,} events written in {time.monotonic() - began:.0f} s")
+
+    def run(self, part: str, sides: Sequence[str]) -> None:
+        """All runs of a part."""
+        for name, measure in getattr(self, f"_{part}_runs")(sides):
+            with harness.console.status(f"{part}: {name}"):
+                self.bench.runs.setdefault(name, []).append(measure())
+
+    def _throughput_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
+        for commit_s in self.options.commit_s:
+            for _ in range(self.options.repeat):
+                for side in sides:
+                    yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
+
+    def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
+        for _ in range(self.options.repeat):
+            for side in sides:
+                if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
+                    yield side, partial(self.restart, side)
+
+    def _latency_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
+        for _ in range(self.options.latency_repeat):
+            for commit_s in self.options.latency_commit_s:
+                for rate in self.options.rates:
+                    for guarantee in GUARANTEES:
+                        name = f"{guarantee}, {rate:,}, {commit_s:g} s"
+                        yield name, partial(self.latency, guarantee, rate, commit_s)
+
+    def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
+        """Run a side once, then check what it sent."""
+        seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
+        given = {**self._given(side, commit_s), "seconds": seconds}
+        run = run_side(f"benchmarks.kafka.sides:{function(side)}", given, Path(given["work"]))
+        every_one = side != "spark"
+        verified = check_counts(self.brokers, given["output"], PARTITIONS, self._totals, every_one=every_one)
+        return {
+            **rates(run, self.options.warm_up_s),
+            "verified": verified,
+            **run_facts(run),
+        }
+
+    def restart(self, side: str) -> dict[str, Any]:
+        """Kill a side in the middle of its work, and start it again."""
+        given = {**self._given(side, 1.0), "seconds": 3600}
+        with Ends(self.brokers, given["output"], PARTITIONS) as ends:
+            first = self._start(side, given)
+            try:
+                self._await(lambda: ends.messages() > 0, first)
+                time.sleep(self.options.before_kill_s)
+            finally:
+                end(first)
+            killed = time.monotonic()
+            second = self._start(side, given)
+            try:
+                time.sleep(0.2)  # what the broker had taken before; no side starts within this time
+                before = ends.messages()
+                self._await(lambda: ends.messages() > before, second)
+                return {"restart_ms": round((time.monotonic() - killed) * 1000), "messages_before": before}
+            finally:
+                end(second)
+
+    def latency(self, guarantee: str, rate: int, commit_s: float) -> dict[str, Any]:
+        """Produce at a rate, and read what comes out."""
+        given = {**self._given("penstock", commit_s), "guarantee": guarantee}
+        given["topic"] = topic = given["output"].replace("out", "in")
+        create(self.brokers, [topic], PARTITIONS)
+        process = self._start("echo", given)
+        flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
+        try:
+            flow.begin()
+            self._await(lambda: bool(flow.read()), process)
+            seconds = max(self.options.latency_s, commit_s)
+            found = flow.run(rate, self.options.latency_warm_up_s, seconds, 2 * commit_s + 20, process.pid)
+            process.send_signal(signal.SIGTERM)
+            process.wait(_STOP_S)
+        finally:
+            flow.close()
+            end(process)
+        written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
+        return {**found, **written, **per_message(written)}
+
+    def _given(self, side: str, commit_s: float) -> dict[str, Any]:
+        self._outputs += 1
+        output, work = f"out-{self._outputs}", self.work / f"{side}-{self._outputs}"
+        work.mkdir(parents=True)
+        create(self.brokers, [output], PARTITIONS)
+        return {
+            "work": str(work),
+            "brokers": self.brokers,
+            "topic": TOPIC,
+            "output": output,
+            "group": output,
+            "partitions": PARTITIONS,
+            "threads": PARTITIONS,
+            "commit_s": commit_s,
+            "engine": side,
+            "events": self.workload.events,
+            "warm_up_s": self.options.warm_up_s,
+            "seconds": self.options.seconds,
+            "start_s": 120,
+            "spark_rate": self.options.spark_rate,
+        }
+
+    def _start(self, side: str, given: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+        """A side that runs until it is ended."""
+        work = Path(given["work"])
+        (work / "parameters.json").write_bytes(orjson.dumps(given))
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
+        command = ["-m", "benchmarks.harness", f"benchmarks.kafka.sides:{function(side)}"]
+        with (work / "log.txt").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *command, str(work / "parameters.json"), str(work / "result.json")],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, cwd=work, start_new_session=True,
+            )  # fmt: skip
+
+    def _await(self, condition: Callable[[], bool], process: subprocess.Popen[bytes], timeout_s: float = 180) -> None:
+        deadline = time.monotonic() + timeout_s
+        while not condition():
+            if process.poll() is not None or time.monotonic() > deadline:
+                log = "\n".join(path.read_text(errors="replace")[-2000:] for path in self.work.glob("*/log.txt"))
+                raise RuntimeError(f"a side ended, or wrote nothing in {timeout_s:.0f} s. The end of the logs:\n{log}")
+            time.sleep(_LOOK_SECONDS)
+
+
+def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
+    """What one message, and one commit, takes in the outbox."""
+    messages, commits = written["outbox_messages"], written["commits_with_output"]
+    return {
+        "outbox_bytes_per_message": round(written["outbox_bytes"] / messages, 1) if messages else None,
+        "outbox_bytes_per_commit": round(written["outbox_bytes"] / commits) if commits else None,
+    }
+
+
+def function(side: str) -> str:
+    """What runs a side in `benchmarks.kafka.sides`."""
+    return "engine" if side in ENGINES else side
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a side with all its processes."""
+    for each in session_processes(process.pid):
+        with contextlib.suppress(psutil.Error):
+            each.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def rates(run: SideRun, warm_up_s: float) -> dict[str, Any]:
+    """Rows per second and processor time of a row, from the end of the warm-up to the last look at which rows had come.
+
+    Between two looks at which rows came, so that a side that counts batch by batch is measured over whole batches.
+    """
+    samples = run.result["samples"]
+    rises = [now for before, now in pairwise([(0.0, 0), *samples]) if now[1] > before[1]]
+    warm = rises[0][0] + warm_up_s
+    start, first = max((each for each in rises if each[0] <= warm), key=itemgetter(0))
+    stop, last = rises[-1]
+    rows, spent = last - first, run.usage.cpu_between(start, stop)
+    return {
+        "rows": rows,
+        "measured_s": round(stop - start, 2),
+        "rows_per_second": round(rows / (stop - start)) if stop > start else 0,
+        "cpu_us_per_row": round(sum(spent.values()) / rows * 1e6, 2) if rows else None,
+    }
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = harness.options(
+        "kafka", __doc__, given, parts=list(PARTS), sides=list(SIDES), events=5_000_000, keys=100_000, seconds=7,
+        warm_up_s=4, commit_s=[1.0, 10.0], spark_rate=120_000, before_kill_s=3, rates=[1000, 20_000], latency_s=10.0,
+        latency_warm_up_s=3.0, latency_commit_s=[1.0, 10.0], latency_repeat=1, repeat=3,
+    )  # fmt: skip
+    status = 0
+    for part in (part for part in PARTS if part in options.parts):
+        sides = installed(options.sides) if part != "latency" else []
+        own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
+        with harness.Bench("kafka", own) as bench, KafkaBroker(heap_mb=1024, java_options=()) as broker:
+            world = World(bench, broker.bootstrap_servers)
+            if sides:
+                world.fill()
+            world.run(part, sides)
+            report(bench, part)
+            status |= bench.finish(part=part)
+    return status
+
+
+def report(bench: harness.Bench, part: str) -> None:
+    """The table of a part, and its targets."""
+    figures = SHOWN[part]
+    sides = {
+        side: {
+            **{name: harness.median(runs, name) for name in figures if any(run[name] is not None for run in runs)},
+            "verified": not any(map(harness.is_wrong, runs)),
+        }
+        for side, runs in bench.runs.items()
+    }
+    harness.show(part, sides, **figures, verified="")
+    for side, target in TARGETS.items() if part == "throughput" else ():
+        for commit_s in bench.options.commit_s:
+            ours, theirs = (sides.get(f"{each}, {commit_s:g} s") for each in ("penstock", side))
+            if ours and theirs and theirs["rows_per_second"]:
+                ratio = ours["rows_per_second"] / theirs["rows_per_second"]
+                bench.target(f"penstock / {side}, durable every {commit_s:g} s", ratio, at_least=target)
+
+
+def installed(sides: Sequence[str]) -> list[str]:
+    """The sides whose engines are installed, or can be."""
+    found = []
+    for side in sides:
+        left_out = install(ENGINES[side]) if side in ENGINES else None
+        if left_out is None:
+            found.append(side)
+        else:
+            harness.console.print(f"{side} is left out: {left_out}")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

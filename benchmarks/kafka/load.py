@@ -1,0 +1,264 @@
+"""What the benchmark of Kafka reads and writes: the events in a topic, what a side wrote, and the other engines."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import orjson
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.keyed_fold.workload import Workload, key_name
+from penstock.system.partitioner import partition_of
+
+EVERY = 10
+"""A key's count is sent on once in so many messages, by all sides: see `sends`."""
+_TIMEOUT_S = 30.0
+_LOGGER = logging.getLogger("benchmarks.kafka.clients")
+"""What librdkafka has to say, such as that a broker is gone. Nobody listens: what fails is an error besides."""
+_LOGGER.addHandler(logging.NullHandler())
+_LOGGER.propagate = False
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Another engine: what is installed, and the script that runs its side."""
+
+    requirement: str
+    """Of pip; several are separated by spaces."""
+    script: str
+    connector: tuple[str, str, str] | None = None
+    """The group, name and version of a jar that it needs, with all that this one depends on."""
+    threads: bool = False
+    """Whether one process uses all cores."""
+
+    @property
+    def folder(self) -> Path:
+        """Its environment, which is kept for the next run."""
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return (
+            caches
+            / "penstock"
+            / "benchmarks"
+            / "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
+        )
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def jars(self) -> list[str]:
+        """The jars that it needs."""
+        return sorted(str(path) for path in (self.folder / "jars").glob("*.jar"))
+
+    @property
+    def path(self) -> Path:
+        """The script."""
+        return Path(__file__).parent / "peers" / self.script
+
+
+ENGINES = {
+    "spark": Engine(
+        "pyspark==4.2.0", "spark_count.py", ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"), threads=True
+    ),
+    "quix": Engine("quixstreams==3.28.1", "quix.py"),
+    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", "bytewax_count.py"),
+    "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", "faust_count.py"),
+}
+
+
+def install(engine: Engine) -> str | None:
+    """Install an engine, unless it is there. Returns why it is left out, if it cannot be installed."""
+    if engine.python.exists():
+        return None
+    making = engine.folder.with_suffix(f".{os.getpid()}")
+    making.parent.mkdir(parents=True, exist_ok=True)
+    commands = [
+        [sys.executable, "-m", "venv", str(making)],
+        [
+            str(making / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            *engine.requirement.split(),
+        ],
+    ]
+    try:
+        if engine.connector is not None:
+            commands.append(_fetch_jars(making, *engine.connector))
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            if done.returncode != 0:
+                return (done.stderr.strip().splitlines() or ["it could not be installed"])[-1]
+        making.rename(engine.folder)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return None
+
+
+def _fetch_jars(folder: Path, group: str, name: str, version: str) -> list[str]:
+    """The command that fetches a jar and what it depends on into `jars`."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise OSError("its connector needs `mvn`")
+    folder.mkdir(exist_ok=True)
+    pom = folder / "pom.xml"
+    pom.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>penstock</groupId><artifactId>connector</artifactId>"
+        f"<version>1</version><packaging>pom</packaging><dependencies><dependency><groupId>{group}</groupId>"
+        f"<artifactId>{name}</artifactId><version>{version}</version></dependency></dependencies></project>",
+        encoding="utf-8",
+    )
+    options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
+    return [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
+
+
+def new_producer(brokers: str, **options: object) -> Producer:
+    """One that says nothing on stderr."""
+    return Producer({"bootstrap.servers": brokers, **options}, logger=_LOGGER)
+
+
+def new_reader(brokers: str, **options: object) -> Consumer:
+    """A reader of committed messages that says nothing on stderr, and commits nothing."""
+    fixed = {"group.id": "benchmark", "isolation.level": "read_committed", "enable.auto.commit": False}
+    return Consumer({"bootstrap.servers": brokers, **fixed, **options}, logger=_LOGGER)
+
+
+def create(brokers: str, topics: Sequence[str], partitions: int) -> None:
+    """Create topics, which must not be there yet."""
+    admin = AdminClient({"bootstrap.servers": brokers}, logger=_LOGGER)
+    for made in admin.create_topics([NewTopic(topic, partitions, 1) for topic in topics]).values():
+        made.result(_TIMEOUT_S)
+
+
+def publish(brokers: str, topic: str, partitions: int, workload: Workload) -> None:
+    """Write the events, by key as Java's client would."""
+    producer = new_producer(brokers, **{"linger.ms": 50, "queue.buffering.max.messages": 1_000_000})
+    places = {key_name(n): partition_of(key_name(n).encode(), partitions) for n in range(workload.keys)}
+    for keys, amounts in workload.records():
+        for key, amount in zip(keys, amounts, strict=True):
+            value = orjson.dumps({"key": key, "amount": amount})
+            while True:
+                try:
+                    producer.produce(topic, value, key, places[key])
+                    break
+                except BufferError:
+                    producer.poll(0.1)
+        producer.poll(0)
+    if producer.flush(_TIMEOUT_S):
+        raise RuntimeError("the broker did not take all events")
+
+
+class Ends:
+    """How many messages readers of committed ones can see in a topic. Used by one thread, in a `with` block."""
+
+    def __init__(self, brokers: str, topic: str, partitions: int) -> None:
+        self._reader = new_reader(brokers)
+        self._partitions = [TopicPartition(topic, n) for n in range(partitions)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.close()
+
+    def messages(self) -> int:
+        """The sum of the ends of all partitions. Waits while a new partition has no leader."""
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                return sum(self._reader.get_watermark_offsets(each, _TIMEOUT_S)[1] for each in self._partitions)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+
+
+def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[bytes, bytes]]:
+    """Every committed message of a topic that nobody writes to any more.
+
+    Raises:
+        RuntimeError: the broker gave nothing for a long time.
+    """
+    reader = new_reader(brokers, **{"enable.partition.eof": True})
+    try:
+        reader.assign([TopicPartition(topic, n, OFFSET_BEGINNING) for n in range(partitions)])
+        left = set(range(partitions))
+        last = time.monotonic()
+        while left:
+            messages = reader.consume(10_000, 0.1)
+            if messages:
+                last = time.monotonic()
+            elif time.monotonic() - last > _TIMEOUT_S:
+                raise RuntimeError(f"partitions {sorted(left)} of `{topic}` cannot be read")
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    yield message.key() or b"", message.value() or b""
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    left.discard(message.partition() or 0)
+    finally:
+        reader.close()
+
+
+def sends(key: str, number: int) -> bool:
+    """Whether a key's count is sent on. Keys begin in turn: it is a tenth of all messages from the start."""
+    return (number + ord(key[-1])) % EVERY == 0
+
+
+def first_sent(key: str) -> int:
+    """The first count of a key that is sent on."""
+    return next(number for number in range(1, EVERY + 1) if sends(key, number))
+
+
+def check_counts(
+    brokers: str, topic: str, partitions: int, totals: Mapping[str, int], *, every_one: bool
+) -> dict[str, object]:
+    """Whether what a side sent is what a plain computation sends: for each key its counts in order, none too large.
+
+    All sides send at least once, so a count that comes again is `repeated`, which is no error.
+
+    Args:
+        totals: how many messages each key has.
+        every_one: whether none may be missing from the first on. Otherwise they only rise: Spark sends one a batch.
+    """
+    last: dict[str, int] = {}
+    wrong: list[str] = []
+    messages = repeated = 0
+    for key, value in read_committed(brokers, topic, partitions):
+        messages += 1
+        name, count = key.decode(), orjson.loads(value)["count"]
+        before = last.get(name, 0)
+        if before and count <= before:
+            repeated += 1
+        elif not sends(name, count) or (every_one and count != (before + EVERY if before else first_sent(name))):
+            wrong.append(f"{name}: {count} after {before}")
+        last[name] = count
+    wrong += [
+        f"{name}: {count} of {totals.get(name, 0)}" for name, count in last.items() if count > totals.get(name, 0)
+    ]
+    return {
+        "equal": bool(last) and not wrong,
+        "messages": messages,
+        "keys": len(last),
+        "repeated": repeated,
+        "wrong": len(wrong),
+        "examples": wrong[:3],
+    }

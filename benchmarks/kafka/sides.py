@@ -1,0 +1,203 @@
+"""The keyed count from Kafka to Kafka: what runs in a side's own process, through Penstock, Spark and other engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from benchmarks.harness import DRIVER_MEMORY
+from benchmarks.kafka.load import ENGINES, EVERY
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.job.paths import JobPaths
+from penstock.objects.file import FileObjectStore
+
+STORE = "counts"
+_LOOK_SECONDS = 0.25
+Sample = tuple[float, int]
+"""Epoch seconds, and how many messages were counted by then."""
+
+
+class Count(ps.StreamTask):
+    """The count of each key, as anybody would write it."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store(STORE)
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        number = self.counts.get(envelope.key, 0) + 1
+        self.counts.put(envelope.key, number)
+        if (number + ord(envelope.key[-1])) % EVERY == 0:
+            collector.emit(key=envelope.key, value={"count": number})
+
+
+class Echo(Count):
+    """The same, and every message is sent on as it is: it says when it was produced."""
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        self.counts.put(envelope.key, self.counts.get(envelope.key, 0) + 1)
+        collector.emit(key=envelope.key, value=envelope.value)
+
+
+def application(task: type[ps.StreamTask], topic: str, output: str) -> ps.StreamApplication:
+    """From a topic through the task to another topic."""
+    app = ps.StreamApplication("kafka-count")
+    app.store(STORE, key=ps.String(), value=ps.Json())
+    events = app.input(f"kafka.{topic}", key=ps.String(), value=ps.Json())
+    counts = app.output(f"kafka.{output}", key=ps.String(), value=ps.Json())
+    events.process(task, stores=[STORE]).send_to(counts)
+    return app
+
+
+def configuration(given: dict[str, Any]) -> dict[str, Any]:
+    """All folders inside `work`. Batches are as large as Penstock makes them."""
+    work = Path(given["work"])
+    found = {
+        "job.root": str(work / "jobs"),
+        "job.logged.store.base.dir": str(work / "state"),
+        "job.lease.ms": 1000,
+        "systems.kafka.samza.factory": "kafka",
+        "systems.kafka.consumer.bootstrap.servers": given["brokers"],
+        "systems.kafka.producer.bootstrap.servers": given["brokers"],
+        "task.commit.ms": round(given["commit_s"] * 1000),
+        "spark.master": f"local[{given['threads']}]",
+        "spark.driver.memory": DRIVER_MEMORY,
+        "spark.local.dir": str(work / "spark"),
+    }
+    if given.get("guarantee", "at-least-once") != "at-least-once":
+        found[f"streams.kafka.{given['output']}.output.guarantee"] = given["guarantee"]
+    return found
+
+
+def penstock(given: dict[str, Any]) -> dict[str, Any]:
+    """Count until the time is over or all messages were counted."""
+    job = application(Count, given["topic"], given["output"]).run(configuration(given))
+    return {
+        "samples": _until(given, lambda: job.progress.total_input_rows if job.progress is not None else 0, job.stop)
+    }
+
+
+def echo(given: dict[str, Any]) -> dict[str, Any]:
+    """Send every message on until SIGTERM. Says what the commits have put into `job.root` for this."""
+    job = application(Echo, given["topic"], given["output"]).run(configuration(given))
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda number, frame: stopped.set())
+    while job.is_active and not stopped.wait(_LOOK_SECONDS):
+        pass
+    job.stop()
+    job.await_termination(60)
+    return commits(Path(given["work"]) / "jobs")
+
+
+def commits(root: Path) -> dict[str, Any]:
+    """The commits that the log of the job still has: their records, and the objects of the outbox that these name."""
+    paths = JobPaths("kafka-count", "1")
+    view = CheckpointLog(FileObjectStore(root), paths).read("report")
+    records = {slot: each for slot, each in view.records.items() if isinstance(each, CheckpointRecord)}
+    sizes = [(root / paths.checkpoint(slot)).stat().st_size for slot in records]
+    own = [each.outbox for each in records.values() if each.outbox]
+    return {
+        "commits": len(records),
+        "record_bytes": round(statistics.median(sizes)),
+        "commits_with_output": len(own),
+        "outbox_objects": sum(len(objects) for objects in own),
+        "outbox_bytes": sum(each.size_bytes for objects in own for each in objects),
+        "outbox_messages": sum(part.messages for objects in own for each in objects for part in each.parts.values()),
+    }
+
+
+def engine(given: dict[str, Any]) -> dict[str, Any]:
+    """Another engine, in as many processes as it takes."""
+    work, own = Path(given["work"]), ENGINES[given["engine"]]
+    start = len(list(work.glob("counted-0-*")))
+    count = 1 if own.threads else given["partitions"]
+    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(count)]
+    each = {
+        **given,
+        "start": start,
+        "addresses": addresses,
+        "prepare": False,
+        "heap": DRIVER_MEMORY,
+        "jars": own.jars(),
+    }
+    if start == 0 and given["engine"] == "bytewax":
+        _script(own.python, own.path, {**each, "process": 0, "prepare": True}).wait()
+    processes = [_script(own.python, own.path, {**each, "process": n}) for n in range(count)]
+
+    def counted() -> int:
+        for process in processes:
+            if process.poll() is not None:
+                raise RuntimeError(f"a process of {given['engine']} ended with status {process.returncode}")
+        return sum(_last(path) for path in work.glob(f"counted-*-{start}"))
+
+    def stop() -> None:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+    return {"samples": _until(given, counted, stop)}
+
+
+def _script(python: Path, path: Path, given: dict[str, Any]) -> subprocess.Popen[bytes]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    return subprocess.Popen(
+        [str(python), str(path), json.dumps(given)],
+        stdout=sys.stdout.fileno(),
+        stderr=sys.stderr.fileno(),
+        env=environment,
+    )
+
+
+def _last(path: Path) -> int:
+    lines = path.read_text().split("\n")
+    return int(lines[-2].split()[1]) if len(lines) > 1 else 0
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[], None]) -> list[Sample]:
+    """Look how far it is until the warm-up and the time after it are over, or everything was counted; then stop it.
+
+    A side that counts batch by batch continues until a batch has ended after the warm-up, for that time again at most.
+    """
+    samples: list[Sample] = []
+    began: float | None = None
+    warm = 0
+    start_by = time.monotonic() + given["start_s"]
+    least_s = given["warm_up_s"] + given["seconds"]
+    while True:
+        number, now = counted(), time.monotonic()
+        samples.append((time.time(), number))
+        if number and began is None:
+            began = now
+        if began is None:
+            if now > start_by:
+                raise RuntimeError(f"no message was counted in {given['start_s']} s")
+        else:
+            if now - began <= given["warm_up_s"]:
+                warm = number
+            spent = now - began
+            if number >= given["events"] or spent > 2 * least_s or (spent > least_s and number > warm):
+                break
+        time.sleep(_LOOK_SECONDS)
+    stop()
+    return samples

@@ -1,0 +1,116 @@
+"""A state backend for benchmarks: changelog files on an object store as far away and as narrow as the environment says.
+
+`stores.backup.factories: benchmarks.state.slow_backend:SlowChangelogFiles`. The environment of the driver reaches
+Spark's workers and the containers.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from penstock.objects.store import ObjectStore
+from penstock.state.backends.base import AdminContext, BackendContext
+from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
+from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
+from penstock.state.backends.changelog_files.factory import ChangelogFilesFactory
+from penstock.state.backends.changelog_files.restore import ChangelogFilesRestore
+from penstock.testing.forwarding_store import ForwardingStore
+
+NAME = "benchmarks.state.slow_backend:SlowChangelogFiles"
+_LATENCY = "PENSTOCK_BENCH_LATENCY_MS"
+_BANDWIDTH = "PENSTOCK_BENCH_BYTES_PER_SECOND"
+
+
+def environment(latency_ms: float, bytes_per_second: float) -> Mapping[str, str]:
+    """The variables that make the store so slow; a bandwidth of 0 is unlimited."""
+    return {_LATENCY: str(latency_ms), _BANDWIDTH: str(bytes_per_second)}
+
+
+class Line:
+    """The one way from a process to the store: calls wait side by side, their bytes one after the other."""
+
+    def __init__(self, latency_s: float, bytes_per_second: float) -> None:
+        self._latency_s = latency_s
+        self._bytes_per_second = bytes_per_second
+        self._lock = threading.Lock()
+        self._free_at = 0.0
+
+    def call(self, size: int) -> None:
+        """Wait as long as a call takes that moves so many bytes."""
+        wait_until = time.monotonic() + self._latency_s
+        if size and self._bytes_per_second:
+            with self._lock:
+                self._free_at = max(self._free_at, time.monotonic()) + size / self._bytes_per_second
+                wait_until = self._free_at + self._latency_s
+        time.sleep(max(0.0, wait_until - time.monotonic()))
+
+    @classmethod
+    def of_environment(cls) -> Line:
+        """Without a delay where nothing is said."""
+        return cls(float(os.environ.get(_LATENCY, "0")) / 1000, float(os.environ.get(_BANDWIDTH, "0")))
+
+
+class SlowStore(ForwardingStore):
+    """Passes calls to `inner`, each over the line."""
+
+    def __init__(self, inner: ObjectStore, line: Line) -> None:
+        super().__init__(inner)
+        self._line = line
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._line.call(len(data))
+        return self._inner.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        self._line.call(len(data))
+        return self._inner.put_if_match(key, data, tag)
+
+    def get(self, key: str) -> bytes:
+        data = self._inner.get(key)
+        self._line.call(len(data))
+        return data
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        yield self.get(key)
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        found = self._inner.get_with_tag(key)
+        self._line.call(len(found[0]))
+        return found
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        self._line.call(0)
+        return self._inner.list(prefix, after)
+
+    def delete(self, key: str) -> None:
+        self._line.call(0)
+        self._inner.delete(key)
+
+    def delete_durably(self, key: str) -> None:
+        self._line.call(0)
+        self._inner.delete_durably(key)
+
+
+_line = Line.of_environment()
+"""Of all tasks of this process."""
+
+
+class SlowChangelogFiles(ChangelogFilesFactory):
+    """Changelog files over the line."""
+
+    @property
+    def name(self) -> str:
+        return NAME
+
+    def backup_manager(self, context: BackendContext) -> ChangelogFilesBackup:
+        return super().backup_manager(replace(context, objects=SlowStore(context.objects, _line)))
+
+    def restore_manager(self, context: BackendContext) -> ChangelogFilesRestore:
+        return super().restore_manager(replace(context, objects=SlowStore(context.objects, _line)))
+
+    def admin(self, context: AdminContext) -> ChangelogFilesAdmin:
+        return super().admin(replace(context, objects=SlowStore(context.objects, _line)))

@@ -1,0 +1,69 @@
+"""Each benchmark at its smallest size: its sides run, their results are right, and its file of results is written."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+FOLD = "--events 400 --batches 4 --keys 20"
+KAFKA = "--sides penstock --events 40000 --keys 500 --seconds 1 --warm-up-s 1 --commit-s 1 --before-kill-s 1 --repeat 1"
+QUICK = {
+    "commit": "--megabytes 2 --small-megabytes 1 --changed 50 --commits 4 --sides deltas",
+    "metrics": "--repeat 1 --times 10",
+    "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 1 --sides changelog-files",
+    "scans": "--messages 50 --waiting 10 --repeat 1",
+    "snapshot": "--sizes 50 --changed 50 --repeat 2 --backends blob",
+    "timers": "--timers 300 --batch 100 --repeat 1",
+}
+ON_SPARK = {
+    "async_commit": "--events 4000 --batches 10 --keys 50 --commit-ms 1 --latency-ms 20 --repeat 1",
+    "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
+    "floor.__main__": "--batches 2 --exchanges 2",
+    "keyed_fold.__main__": f"{FOLD} --repeat 1",
+    "pyspark.__main__": "--batches 3 --rows 400 --keys 20 --small 2",
+    "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
+    "side_inputs.__main__": (
+        "--rows 5000 --updates 500 --messages 20000 --messages-per-s 200 --seconds 4 --warm-up 2 --repeat 1"
+    ),
+    "soak.__main__": "--steps 3 --step-batches 3 --message-bytes 10",
+    "standby.__main__": "--megabytes 5 --repeat 1",
+    "start": "--repeat 1",
+    "timers": "--timers 300 --repeat 1 --spark --spark-timers 300",
+    "tls": f"{FOLD} --floor-batches 2 --repeat 1",
+    "windows.__main__": "--events 4000 --batches 8 --keys 20",
+}
+SLOW = [pytest.mark.spark, pytest.mark.slow]
+CASES = [
+    *(pytest.param(*case, id=case[0]) for case in QUICK.items()),
+    *(pytest.param(*case, marks=SLOW, id=f"{case[0]} on Spark") for case in ON_SPARK.items()),
+    pytest.param(
+        "kafka.__main__", f"{KAFKA} --rates 200 --latency-s 2 --latency-commit-s 1", marks=[*SLOW, pytest.mark.kafka]
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def _signals() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize(("benchmark", "arguments"), CASES)
+def test_a_benchmark_runs(benchmark: Any, arguments: str, tmp_path: Path) -> None:
+    main = importlib.import_module(f"benchmarks.{benchmark}").main
+    path = tmp_path / "result.json"
+    status = main([*arguments.split(), "--json", str(path)])
+    found = [orjson.loads(each.read_bytes()) for each in tmp_path.glob("*.json")]
+    assert found
+    for result in found:
+        assert status == 0, result
+        assert result["machine"]["cores"] > 0
+        assert all(side["rounds"] for side in result["sides"].values())
+        assert result["sides"] or result["parts"]
