@@ -1,13 +1,12 @@
-"""The job a checkpoint is imported into: as its last checkpoint has it or, while it has none, its application."""
+"""The job that a checkpoint is imported into: as its last checkpoint has it or, without one, its application."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from penstock.admin.checkpoint.ends import StreamEnds, changelogs, stream_ends
 from penstock.admin.jobs import FoundJob
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.checkpoint.edit import Content, content_of
 from penstock.checkpoint.id import CheckpointId
@@ -15,8 +14,54 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.samza.imported import SamzaCheckpoint
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
+from penstock.system.base import PartitionOffsets
+from penstock.system.registry import open_system
 from penstock.wording import argument
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnds:
+    """What the systems know of streams, and why they know nothing of others."""
+
+    ends: Mapping[SystemStreamPartition, PartitionOffsets]
+    unknown: Mapping[SystemStream, str]
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What cannot be checked."""
+        return tuple(
+            f"the offsets of `{stream}` were not checked ({why}); the job's next start checks them"
+            for stream, why in self.unknown.items()
+        )
+
+
+def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnds:
+    """Ask the systems for the ends and the identities of the streams."""
+    ends: dict[SystemStreamPartition, PartitionOffsets] = {}
+    unknown: dict[SystemStream, str] = {}
+    identities: dict[SystemStream, str] = {}
+    for stream in sorted(set(streams)):
+        try:
+            admin = open_system(config.system(stream.system)).admin()
+            try:
+                identity = admin.stream_identity(stream.stream)
+                found = admin.offsets(stream.stream)
+            finally:
+                admin.close()
+        except PenstockError as error:
+            unknown[stream] = str(error)
+        else:
+            ends |= {SystemStreamPartition(stream.system, stream.stream, number): end for number, end in found.items()}
+            if identity is not None:
+                identities[stream] = identity
+    return StreamEnds(ends, unknown, identities)
+
+
+def changelogs(config: JobConfig, record: CheckpointRecord, task: int) -> dict[SystemStreamPartition, str]:
+    """Which partition of which changelog stream is which store's, of a task of the checkpoint."""
+    return config.changelog_partitions(record.stores, task)
+
 
 NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
 
@@ -97,7 +142,7 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
 
 
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
-    from penstock.admin.application import application_inputs
+    from penstock.admin.startpoint.inputs import application_inputs
     from penstock.side.plan import with_side_inputs
     from penstock.start.layout import store_layout
 

@@ -1,11 +1,13 @@
-"""A job's metrics, from outside its process."""
+"""A job's metrics, from outside its process, and the parts of its status that come from them."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.job.shown_metrics import ShownMetrics
-from penstock.metrics.snapshot import Snapshot
+from penstock.metrics.snapshot import GaugeValue, Snapshot
 
 
 def metrics_of(job: FoundJob) -> Snapshot:
@@ -24,3 +26,84 @@ def metrics_of(job: FoundJob) -> Snapshot:
             "when it ends"
         )
     return found.metrics
+
+
+_LAG = "side-inputs-lag-"
+_STORE = "store."
+
+
+@dataclass(frozen=True, slots=True)
+class SideInputStatus:
+    """One partition of a side input of a store. For a store that every container has, this is the container that is
+    furthest behind."""
+
+    store: str
+    partition: str
+    """`system.stream.partition`."""
+    lag: int
+    """How many messages the store does not have yet, in offsets."""
+    catching_up: bool
+    """Whether the first batch waits for it."""
+    failing: bool
+    """Whether it fails and is tried again; the store keeps what it has meanwhile."""
+
+
+def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
+    """What the metrics of a run say of its side inputs."""
+    gauges = {key: value.value for key, value in metrics.items() if isinstance(value, GaugeValue)}
+    lags: dict[tuple[str, str], int] = {}
+    states: dict[tuple[str, str], bool] = {}
+    for key, value in gauges.items():
+        store = key.group.removeprefix(_STORE)
+        if key.group.startswith(_STORE) and key.name.startswith(_LAG):
+            place = store, key.name.removeprefix(_LAG)
+            lags[place] = max(int(value), lags.get(place, 0))
+        elif key.name in {"side-inputs-catching-up", "side-inputs-failing"}:
+            states[store, key.name] = states.get((store, key.name), False) or value > 0
+    return tuple(
+        SideInputStatus(
+            store,
+            partition,
+            lag,
+            states.get((store, "side-inputs-catching-up"), False),
+            states.get((store, "side-inputs-failing"), False),
+        )
+        for (store, partition), lag in sorted(lags.items())
+    )
+
+
+_STORE, _TABLES = "store.", "tables-"
+
+
+@dataclass(frozen=True, slots=True)
+class TableUse:
+    """A pushed table as a run uses it."""
+
+    table: str
+    in_use: int | None
+    """The version that batches read; None before the first one."""
+    loading: int | None
+    """The version that containers load beside it."""
+    percent: int
+    """How much of that they have."""
+    failing: bool
+    """Whether it cannot be loaded, and is tried again."""
+
+
+def tables_in(metrics: Snapshot) -> tuple[TableUse, ...]:
+    """What the metrics of a run say of its pushed tables."""
+    by_table: dict[str, dict[str, int]] = {}
+    for key, value in metrics.items():
+        if isinstance(value, GaugeValue) and key.group.startswith(_STORE) and key.name.startswith(_TABLES):
+            own = by_table.setdefault(key.group.removeprefix(_STORE), {})
+            own[key.name.removeprefix(_TABLES)] = int(value.value)
+    return tuple(
+        TableUse(
+            table,
+            own.get("version") or None,
+            own.get("loading") or None,
+            own.get("loading-percent", 0),
+            own.get("failing", 0) > 0,
+        )
+        for table, own in sorted(by_table.items())
+    )

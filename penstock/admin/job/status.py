@@ -10,12 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.admin.checkpoint.facts import CheckpointSummary
-from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
+from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
-from penstock.admin.job.side_inputs import SideInputStatus, side_inputs_in
-from penstock.admin.job.tables import TableUse, tables_in
+from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores

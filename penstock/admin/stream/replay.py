@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from penstock.admin.stream.audited import audited_stream
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
+from penstock.admin.stream.use import audited_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter

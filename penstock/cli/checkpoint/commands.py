@@ -8,10 +8,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from penstock.admin.checkpoint.export import export_checkpoint as export_lines
-from penstock.admin.checkpoint.export import left_out
-from penstock.admin.checkpoint.facts import CheckpointFacts, ListedCheckpoint, Problem, checkpoints, read_checkpoint
-from penstock.admin.checkpoint.intermediate import IntermediateFacts
+from penstock.admin.checkpoint.exchange import export_checkpoint as export_lines
+from penstock.admin.checkpoint.exchange import left_out
+from penstock.admin.checkpoint.facts import (
+    CheckpointFacts,
+    IntermediateFacts,
+    ListedCheckpoint,
+    Problem,
+    checkpoints,
+    read_checkpoint,
+)
 from penstock.admin.jobs import open_job
 from penstock.cli.checkpoint import import_ as checkpoint_import
 from penstock.cli.checkpoint import set as checkpoint_set

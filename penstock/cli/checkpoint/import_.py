@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.checkpoint.import_ import plan_import
+from penstock.admin.checkpoint.exchange import plan_import
 from penstock.cli.checkpoint.change import carry_out
 from penstock.cli.shared.confirm import Confirmation, YesOnly
 from penstock.cli.shared.files import read_text

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.checkpoint.set import plan_offsets
+from penstock.admin.checkpoint.change import plan_offsets
 from penstock.admin.jobs import open_job
 from penstock.cli.checkpoint.change import carry_out
 from penstock.cli.checkpoint.offsets import parse_offsets

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.job.adopt import adopt as adopt_job
+from penstock.admin.job.ownership import adopt as adopt_job
 from penstock.admin.jobs import open_job
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Assignments, ConfigFile, JobName

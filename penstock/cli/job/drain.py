@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.job.drain import DrainFacts, cancel_drain
+from penstock.admin.job.drain import DrainFacts, ExportedDrains, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
-from penstock.admin.job.drain_exchange import ExportedDrains, export_drains, import_drains
 from penstock.admin.jobs import open_job
 from penstock.cli.job.drain_table import print_drain
 from penstock.cli.shared.errors import say

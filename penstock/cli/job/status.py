@@ -11,11 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from penstock.admin.job.drain_status import DrainRequestFacts
-from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.side_inputs import SideInputStatus
+from penstock.admin.job.metrics import SideInputStatus, TableUse, metrics_of
 from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
 from penstock.admin.job.status import status as job_status
-from penstock.admin.job.tables import TableUse
 from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.time.watermarks import END_OF_TIME

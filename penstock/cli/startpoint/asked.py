@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.admin.startpoint.ask import AskedFacts
+from penstock.admin.startpoint.set import AskedFacts
 from penstock.cli.shared.arguments import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import effect, print_json, print_table, time_text

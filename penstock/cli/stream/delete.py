@@ -30,8 +30,8 @@ def delete_stream(
     stream is the changelog of such a job. It does not look for jobs that only write to the stream, or for jobs under
     other roots.
     """
-    from penstock.admin.stream.delete import delete_stream as delete
-    from penstock.admin.stream.delete import refuse_used, stream_use
+    from penstock.admin.stream.streams import delete_stream as delete
+    from penstock.admin.stream.streams import refuse_used, stream_use
 
     found = open_stream(name, config, assignments)
     facts = existing_stream(found)

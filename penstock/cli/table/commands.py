@@ -13,7 +13,7 @@ from penstock.cli.shared.output import print_json, print_table
 from penstock.wording import size_text, utc_text
 
 if TYPE_CHECKING:
-    from penstock.admin.table.versions import TableVersions
+    from penstock.admin.table import TableVersions
 
 app = typer.Typer(help="Show the versions of pushed tables, or choose one.", no_args_is_help=True)
 _NEWEST = "newest"
@@ -34,7 +34,7 @@ def versions(
 
     The version that the job is to use is marked. `penstock status` shows the version that a running job has loaded.
     """
-    from penstock.admin.table.versions import table_versions
+    from penstock.admin.table import table_versions
 
     with open_job(job, config, assignments) as found:
         tables = table_versions(found, table)
@@ -67,7 +67,7 @@ def use(
 
     A running job notices the choice within `tables.poll.ms`, and switches between two batches, in all tasks at once.
     """
-    from penstock.admin.table.versions import use_table
+    from penstock.admin.table import use_table
 
     if version != _NEWEST and not (version.isascii() and version.isdigit() and int(version) > 0):
         raise typer.BadParameter(f"a version is a number, or `{_NEWEST}`, not `{version}`")

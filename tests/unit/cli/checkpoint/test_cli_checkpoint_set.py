@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.admin.checkpoint import append as checkpoint_write
+from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
