@@ -14,7 +14,7 @@ from penstock.cli.run.view import RunDisplay, RunObserver, open_display
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.commands import remember_application, remember_job
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
-from penstock.cli.shared.options import Assignments, ConfigFile, Debug
+from penstock.cli.shared.options import Call, Debug
 from penstock.config.load import load_config
 from penstock.errors import UserCodeError
 from penstock.job.paths import JobPaths
@@ -36,8 +36,7 @@ def run(
             show_default=False,
         ),
     ],
-    config: ConfigFile = None,
-    assignments: Assignments = None,
+    call: Call,
     until: Annotated[
         str | None,
         typer.Option(
@@ -88,7 +87,7 @@ def run(
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
     loaded = load_application(application)
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
-    settings = load_config(config, assignments=assignments or (), default_job_name=name, stores=stores)
+    settings = load_config(call.config, assignments=call.assignments or (), default_job_name=name, stores=stores)
     paths = JobPaths(settings.job.name, settings.job.id)
     remember_job(paths.root)
     say(f"starting Spark for job {paths.root}; this takes some seconds")

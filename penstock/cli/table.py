@@ -1,4 +1,4 @@
-"""`penstock table`: the versions of a job's pushed tables."""
+"""`penstock table`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.admin.jobs import open_job
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.options import JobName, JsonCall, command
 from penstock.cli.shared.output import print_json, print_table
 from penstock.wording import size_text, utc_text
 
@@ -20,15 +19,14 @@ _NEWEST = "newest"
 TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.", show_default=False)]
 
 
-@app.command("versions")
+@command(app, "versions")
 def versions(
     job: JobName,
     table: Annotated[
         str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.", show_default=False)
     ] = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    *,
+    call: JsonCall,
 ) -> None:
     """List the versions of one pushed table of a job, or of all of them.
 
@@ -36,9 +34,9 @@ def versions(
     """
     from penstock.admin.table import table_versions
 
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         tables = table_versions(found, table)
-    if as_json:
+    if call.as_json:
         print_json(tables)
         return
     if not tables:
@@ -47,7 +45,7 @@ def versions(
         _show(each)
 
 
-@app.command("use")
+@command(app, "use")
 def use(
     job: JobName,
     table: TableName,
@@ -59,9 +57,7 @@ def use(
             show_default=False,
         ),
     ],
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    call: JsonCall,
 ) -> None:
     """Choose the version of a pushed table that a job uses, for example to go back to the previous one.
 
@@ -71,9 +67,9 @@ def use(
 
     if version != _NEWEST and not (version.isascii() and version.isdigit() and int(version) > 0):
         raise typer.BadParameter(f"a version is a number, or `{_NEWEST}`, not `{version}`")
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         facts = use_table(found, table, None if version == _NEWEST else int(version))
-    if as_json:
+    if call.as_json:
         print_json(facts)
     else:
         which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"
