@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.tables.versions.manifest import TableManifest
-from penstock.tables.versions.notes import refusal_of
+from penstock.tables.versions.notes import Refusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
 from penstock.wording import listed
 
@@ -37,17 +36,6 @@ class TableVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedVersion:
-    """What was pushed last and did not become a version."""
-
-    source_version: str
-    """Empty if it could not even be identified."""
-    reason: str
-    time_ms: int
-    """When, in epoch milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
 class TableVersions:
     """A pushed table: its versions, ascending, and which of them the job is to use."""
 
@@ -57,7 +45,7 @@ class TableVersions:
     """The version that `use_table` set; None: the newest one."""
     unreadable: Mapping[int, str]
     """Why a version cannot be read."""
-    refused: RefusedVersion | None
+    refused: Refusal | None
     """What was refused since the newest version came."""
 
     @property
@@ -116,7 +104,7 @@ def use_table(job: FoundJob, table: str, version: int | None) -> TableVersions:
     registry = TableRegistry(job.objects, job.paths, table)
     change = f"{registry.pinned() or 'newest'} -> {version or 'newest'}"
     with audited(job, "table use", {"table": table, "version": change}):
-        registry.pin(version, f"{getpass.getuser()} on {socket.gethostname()}")
+        registry.pin(version, f"{operator()} on {socket.gethostname()}")
     return _facts(job, table)
 
 
@@ -139,7 +127,7 @@ def _facts(job: FoundJob, table: str) -> TableVersions:
         tuple(_version(each) for each in found.manifests),
         registry.pinned(),
         found.unreadable,
-        None if refusal is None else RefusedVersion(refusal.source_version, refusal.reason, refusal.time_ms),
+        refusal,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
@@ -83,8 +84,8 @@ class CheckpointSummary:
     stores: Mapping[str, str]
 
     @classmethod
-    def of(cls, record: CheckpointRecord) -> CheckpointSummary:
-        """The summary of a record."""
+    def of(cls, record: CheckpointRecord, **more: Any) -> Self:
+        """The summary of a record; `more` are the fields that a derived class adds."""
         return cls(
             id=str(record.id),
             kind=record.kind_detail,
@@ -95,6 +96,7 @@ class CheckpointSummary:
             run_id=record.run_id,
             task_count=record.task_count,
             stores=dict(record.stores),
+            **more,
         )
 
 
@@ -134,23 +136,14 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointFacts:
+class CheckpointFacts(CheckpointSummary):
     """All fields of a checkpoint, whether it is retained, and the damaged records of the log."""
 
-    id: str
     parent: str | None
     slot: int
     retained: bool
-    kind: Detail
-    ended: Ended | None
-    epoch: int
-    run_id: str
     writer: str
-    batch: int
-    batch_time_ms: int
-    task_count: int
     partitioner: str
-    stores: Mapping[str, str]
     consumed_startpoints: tuple[str, ...]
     reset_operators: tuple[str, ...]
     versions: tuple[int, ...]
@@ -248,21 +241,13 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
     record = find_checkpoint(view, wanted, paths.root)
     slot = view.slot_of(record)
     tasks = sorted({*record.tasks, *record.next_offsets})
-    return CheckpointFacts(
-        id=str(record.id),
+    return CheckpointFacts.of(
+        record,
         parent=None if record.parent is None else str(record.parent),
         slot=slot,
         retained=slot in view.retained,
-        kind=record.kind_detail,
-        ended=record.ended,
-        epoch=record.epoch,
-        run_id=record.run_id,
         writer=record.writer,
-        batch=record.batch,
-        batch_time_ms=record.batch_time_ms,
-        task_count=record.task_count,
         partitioner=record.partitioner,
-        stores=dict(record.stores),
         consumed_startpoints=record.consumed_startpoints,
         reset_operators=record.reset_operators,
         versions=_versions(record),

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
-from penstock.admin.job.audit import audited
+from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import shown_drain
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
@@ -136,10 +133,9 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     own, requests = _to_cancel(job), DrainRequests(job.objects, job.paths)
     if not own:
         raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
-    who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
     with audited(job, "drain cancel", _audited_run(own[0].run_id)):
         for each in own:
-            requests.cancel(each, who)
+            requests.cancel(each, this_process())
         if not (running := _is_running(job)):
             requests.delete(own)
         deadline = time.monotonic() + timeout_s

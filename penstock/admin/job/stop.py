@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import time
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
@@ -55,9 +52,8 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     state = _state(job)
     if lease.running == "not running" or state is None:
         return StopFacts(job.paths.root, "not running", None, _last_checkpoint(job))
-    who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
     with audited(job, "stop", {"run": state.holder.run_id}):
-        StopRequests(job.objects, job.paths).ask(state.token, who)
+        StopRequests(job.objects, job.paths).ask(state.token, this_process())
     if not wait:
         waiting = DrainRequests(job.objects, job.paths).find().for_run(state.holder.run_id)
         return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job), bool(waiting))
