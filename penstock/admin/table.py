@@ -22,16 +22,15 @@ class TableVersion:
     version: int
     rows: int
     size_bytes: int
-    """Of its files in the job root."""
+    """The size of its files in the job root."""
     file_count: int
     source: str
-    """The folder that it was made from."""
     source_version: str
-    """Which version of that folder it was."""
+    """The Delta version, or the hash of the file list."""
     built_ms: int
-    """When, in epoch milliseconds."""
+    """In epoch milliseconds."""
     tasks: int
-    """For how many tasks it was built; 1 if every task has all rows. A job with another number of tasks does not use
+    """The number of tasks that it was built for; 1 if every task has all rows. A job with another number does not use
     it."""
 
 
@@ -44,9 +43,9 @@ class TableVersions:
     chosen: int | None
     """The version that `use_table` set; None: the newest one."""
     unreadable: Mapping[int, str]
-    """Why a version cannot be read."""
+    """Version → the reason why it cannot be read."""
     refused: Refusal | None
-    """What was refused since the newest version came."""
+    """The last source that was refused since the newest version came."""
 
     @property
     def to_use(self) -> int | None:

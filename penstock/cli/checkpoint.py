@@ -34,7 +34,6 @@ from penstock.wording import counted, size_text, utc_text
 app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
 
 _RANGES = 5
-"""How many ranges of a partition are shown."""
 CheckpointText = Annotated[str | None, typer.Argument(metavar="ID", help="The checkpoint; by default the last one.")]
 
 
@@ -192,7 +191,6 @@ def _show_intermediate(streams: Sequence[IntermediateFacts]) -> None:
 
 
 def _ranges(ranges: Sequence[tuple[int, int]]) -> str | None:
-    """The first and last offsets of each."""
     shown = [f"{start} to {end - 1}" for start, end in ranges[:_RANGES]]
     more = [f"and {len(ranges) - _RANGES} more"] if len(ranges) > _RANGES else []
     return ", ".join(shown + more) or None

@@ -18,7 +18,7 @@ from penstock.cli.shared.options import Debug, command, tidy_help
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A command that is not imported yet: where it is, and what a list of commands says of it."""
+    """A command that is not imported yet: its place, and its text in a list of commands."""
 
     module: str
     help: str

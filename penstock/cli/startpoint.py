@@ -243,7 +243,6 @@ def export(job: JobName, call: Call) -> None:
 
 
 def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
-    """The requests as a table."""
     print_table(
         "Startpoints that wait for the next start",
         ("stream", "partition", "task", "startpoint", "means now", "state", "made", "expires", "status"),
@@ -264,7 +263,6 @@ def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
 
 
 def _show_asked(facts: AskedFacts, call: JsonCall) -> None:
-    """Print what was asked for, and what the next start would do."""
     if call.as_json:
         print_json(replace(facts, notes=tuple(map(with_options, facts.notes))))
         return

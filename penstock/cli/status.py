@@ -92,7 +92,6 @@ def status(
 
 
 def _watch(job: str | None, call: JsonCall) -> None:
-    """Show a job whenever something has changed."""
     if job is None:
         raise ConfigError("--watch shows one job: name it, as `penstock status JOB --watch`")
     before: JobStatus | None = None
@@ -306,7 +305,7 @@ def _show_tables(facts: JobStatus) -> None:
 
 
 def _seen(facts: JobStatus) -> str:
-    """When it was as the metrics say."""
+    """The time of the metrics, for people."""
     return "a few seconds ago" if facts.metrics_ms is None else f"at {utc_text(facts.metrics_ms)}"
 
 

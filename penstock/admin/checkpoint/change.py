@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.admin.checkpoint.target import changelogs, stream_ends
+from penstock.admin.checkpoint.target import stream_ends
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
@@ -79,7 +79,6 @@ class CheckpointChange:
     before: Content | None = field(repr=False)
     content: Content = field(repr=False)
     seen: LogView = field(repr=False)
-    """The log that the change was planned on."""
     log: CheckpointLog = field(repr=False)
     changes: tuple[OffsetChange, ...]
     notes: tuple[str, ...] = ()
@@ -87,17 +86,17 @@ class CheckpointChange:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything would change."""
+        """True if anything would change."""
         return self.content != self.before
 
     @property
     def moves_markers(self) -> bool:
-        """Whether the change replaces state: markers differ."""
+        """True if the change replaces state: markers differ."""
         return self.before is None or self.before.markers != self.content.markers
 
     @property
     def markers(self) -> dict[str, dict[str, int]]:
-        """How many tasks have a marker after the change, by backend and store."""
+        """The number of tasks with a marker after the change, by backend and store."""
         return _marker_counts(self.content)
 
 
@@ -233,7 +232,7 @@ def plan_offsets(
         )
     wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
     refuse_side_inputs(job, base, [key.ssp.system_stream for key in wanted])
-    before = content_of(base, lambda task: changelogs(job.config, base, task))
+    before = content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
     next_offsets = with_offsets(base, wanted)
     asked = stream_ends(job.config, {key.ssp.system_stream for key in wanted})
     content = Content(next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities))
@@ -252,7 +251,6 @@ def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[
 
 
 def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[str]:
-    """The state was built from the old positions."""
     if not base.stores or not changes:
         return
     stores = ", ".join(f"`{store}`" for store in sorted(base.stores))

@@ -52,7 +52,7 @@ def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: 
 
 
 def left_out(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> tuple[str, ...]:
-    """What an export in this version cannot say of the checkpoint, for people: the markers that only version 2 has.
+    """Notes on the markers that an export in this version leaves out, because only version 2 has a place for them.
 
     Args:
         job: the job.
@@ -155,7 +155,7 @@ def _change(
 
 
 def _changelogs_now(target: ImportTarget, samza: SamzaCheckpoint) -> Mapping[SystemStream, str]:
-    """Which streams the changelogs of the file are: those that are there now, says whoever imports it."""
+    """The identities of the changelogs in the file. The importer vouches that they are the present streams."""
     markers = (text for task in samza.tasks.values() for text in task.markers.get(BACKEND, {}).values())
     streams = {ChangelogStreamMarker.deserialize(text).ssp.system_stream for text in markers}
     return stream_ends(target.config, streams).identities

@@ -153,11 +153,11 @@ class CheckpointFacts(CheckpointSummary):
     side_stores: tuple[SideStoreFacts, ...] = ()
     """The stores that no checkpoint has, because the last run only reads them."""
     outbox: tuple[OutboxOutput, ...] = ()
-    """What it has for exactly-once outputs, by output, with what earlier ones had left."""
+    """The messages for exactly-once outputs, by output, and those that earlier checkpoints had left."""
     outbox_objects: int = 0
     outbox_bytes: int = 0
     keepers: tuple[str, ...] = ()
-    """The systems that keep how far publishing is."""
+    """The systems that record the progress of publishing."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """By input partition, the offsets that were gone before the job had read them."""
 

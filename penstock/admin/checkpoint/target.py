@@ -22,14 +22,13 @@ from penstock.wording import argument
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
-    """What the systems know of streams, and why they know nothing of others."""
+    """The ends of streams, and the reason for each stream whose ends are unknown."""
 
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
     unknown: Mapping[SystemStream, str]
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
 
     def warnings(self) -> tuple[str, ...]:
-        """What cannot be checked."""
         return tuple(
             f"the offsets of `{stream}` were not checked ({why}); the job's next start checks them"
             for stream, why in self.unknown.items()
@@ -58,17 +57,12 @@ def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnd
     return StreamEnds(ends, unknown, identities)
 
 
-def changelogs(config: JobConfig, record: CheckpointRecord, task: int) -> dict[SystemStreamPartition, str]:
-    """Which partition of which changelog stream is which store's, of a task of the checkpoint."""
-    return config.changelog_partitions(record.stores, task)
-
-
 NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
 
 
 @dataclass(frozen=True, slots=True)
 class ImportTarget:
-    """What of the job stays, `base`, and what it says at present, `before`: None as long as there is no checkpoint."""
+    """The job of an import. `base` has the fields that stay, `before` the present content: None without a checkpoint."""
 
     config: JobConfig
     base: CheckpointRecord
@@ -77,8 +71,7 @@ class ImportTarget:
     ends: StreamEnds
 
     def changelogs(self, task: int) -> Mapping[SystemStreamPartition, str]:
-        """Which partition of which changelog stream is which store's, of a task."""
-        return changelogs(self.config, self.base, task)
+        return self.config.changelog_partitions(self.base.stores, task)
 
     def covering(self, found: SamzaCheckpoint) -> tuple[ImportTarget, list[str]]:
         """The target with the stores that the checkpoint is to cover, and what to tell of the others: all that the
@@ -91,7 +84,7 @@ class ImportTarget:
         return replace(self, base=replace(self.base, stores=covered)), notes
 
     def unusable(self, found: SamzaCheckpoint) -> dict[str, str]:
-        """Which backends of the file cannot restore a store of this job, and why.
+        """The backends in the file that cannot restore a store of this job, with the reasons.
 
         A `module:Class` is imported only if the job names it already, never because a file does.
         """
@@ -116,7 +109,7 @@ class ImportTarget:
         return reasons
 
     def finds_everywhere(self, found: SamzaCheckpoint) -> bool:
-        """Whether all markers of the file name what any job finds, and nothing in the folder of the job they are of."""
+        """True if all markers of the file name things that any job finds, and nothing in their own job's folder."""
         from penstock.state.backends.registry import built_in
 
         own = built_in()
@@ -124,7 +117,7 @@ class ImportTarget:
 
 
 def find_target(found: FoundJob, view: LogView) -> ImportTarget:
-    """What the job is like, by its newest checkpoint in whatever version, else by its application.
+    """The job as its newest checkpoint has it, in any version, or else its application.
 
     Raises:
         ConfigError: there is neither.
@@ -137,7 +130,7 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
         return _described_by(found.config, found.application)
     inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
     ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
-    before = content_of(base, lambda task: changelogs(found.config, base, task))
+    before = content_of(base, lambda task: found.config.changelog_partitions(base.stores, task))
     return ImportTarget(found.config, base, before, inputs, ends)
 
 

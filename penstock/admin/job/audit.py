@@ -113,7 +113,7 @@ def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None
 
 
 def _end(log: AuditLog, change: AuditedChange, entry: AuditEntry) -> None:
-    """What was done is done, whether the log has the outcome or not."""
+    """Never fails: the change is done, even if the log cannot record the outcome."""
     try:
         log.end(change.record, entry)
     except PenstockError as error:

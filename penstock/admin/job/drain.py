@@ -36,12 +36,12 @@ class DrainFacts:
     run_id: str | None
     requests: tuple[str, ...]
     is_running: bool
-    """Whether a driver has the job. Without one, the drain begins with the next start."""
+    """True if a driver has the job. Without one, the drain begins with the next start."""
     last_checkpoint: str | None
     notes: tuple[str, ...] = ()
-    """What an import left out."""
+    """Messages that an import left out."""
     summary: DrainProgress | None = None
-    """What each stage processed, once the run has drained; None also if the run could not write it."""
+    """The work of each stage, once the run has drained; None also if the run could not write it."""
 
 
 def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
@@ -194,7 +194,6 @@ def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
 
 
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
-    """The record of the drain that the notifications asked for, once it is there."""
     asked = _names(own)
     records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
     return next((each for each in reversed(records) if asked.intersection(each.drains)), None)

@@ -41,15 +41,14 @@ class SideInputStatus:
     partition: str
     """`system.stream.partition`."""
     lag: int
-    """How many messages the store does not have yet, in offsets."""
+    """In offsets."""
     catching_up: bool
-    """Whether the first batch waits for it."""
+    """True while the first batch waits for it."""
     failing: bool
-    """Whether it fails and is tried again; the store keeps what it has meanwhile."""
+    """True while it fails and is tried again; the store keeps its content meanwhile."""
 
 
 def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
-    """What the metrics of a run say of its side inputs."""
     gauges = {key: value.value for key, value in metrics.items() if isinstance(value, GaugeValue)}
     lags: dict[tuple[str, str], int] = {}
     states: dict[tuple[str, str], bool] = {}
@@ -85,13 +84,12 @@ class TableUse:
     loading: int | None
     """The version that containers load beside it."""
     percent: int
-    """How much of that they have."""
+    """The loaded share of that version."""
     failing: bool
-    """Whether it cannot be loaded, and is tried again."""
+    """True while it cannot be loaded, and is tried again."""
 
 
 def tables_in(metrics: Snapshot) -> tuple[TableUse, ...]:
-    """What the metrics of a run say of its pushed tables."""
     by_table: dict[str, dict[str, int]] = {}
     for key, value in metrics.items():
         if isinstance(value, GaugeValue) and key.group.startswith(_STORE) and key.name.startswith(_TABLES):

@@ -86,7 +86,7 @@ def held_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[Tenu
 
 
 def _leave(tenure: Tenure) -> None:
-    """What was done is done, whether the lease is given back or runs out."""
+    """Never fails: the change is done, and a lease that is not released runs out."""
     try:
         tenure.leave()
     except PenstockError as error:

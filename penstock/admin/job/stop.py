@@ -27,7 +27,7 @@ class StopFacts:
     run_id: str | None
     last_checkpoint: str | None
     drains: bool = False
-    """Whether the run drains before it ends, because it was asked to, or has done so."""
+    """True if the run drains before it ends, because it was asked to, or has drained."""
 
 
 def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopFacts:
@@ -71,7 +71,7 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
 
 
 def _holds(job: FoundJob, asked: LeaseState) -> bool:
-    """Whether the driver that was asked still has the job."""
+    """True if the driver that was asked still has the job."""
     state = _state(job)
     if state is None or state.token != asked.token or state.released or state.holder.known_dead():
         return False

@@ -30,7 +30,7 @@ from penstock.wording import argument
 
 
 def application_inputs(config: JobConfig, app: Application) -> tuple[Grouping, JobInputs]:
-    """Which task reads what, and the ends of its inputs. Raises NotFoundError if an input does not exist."""
+    """The inputs of each task, and their ends. Raises NotFoundError if an input does not exist."""
     graph = with_side_inputs(app.graph(), config)
     with closing(JobStreams.open(graph, config)) as streams:
         ends = streams.ends()
@@ -75,8 +75,7 @@ class StartpointJob:
         return Candidates(self.origin, self.view.restorable, self.found.config.task.checkpoint_read_versions)
 
     def decide(self, live: Sequence[StartpointRequest], new: Collection[StartpointRequest] = ()) -> StartDecision:
-        """What a start would do now; `new` are those of `live` that are not written. Raises what `decide_start`
-        raises."""
+        """The decision of a start now; `new` are the unwritten requests of `live`. Raises as `decide_start`."""
         return decide_start(live, self.inputs, self.candidates(), self.resolve, new)
 
     def resolve(self, request: StartpointRequest) -> int:

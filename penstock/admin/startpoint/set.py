@@ -222,7 +222,6 @@ def import_startpoints(job: FoundJob, lines: Iterable[str], *, dry_run: bool = F
 def _request_keys(
     found: StartpointJob, stream: str, partitions: Sequence[int] | None, task: str | None
 ) -> Iterator[RequestKey]:
-    """Raises ConfigError if `task` names no task."""
     name = parse_task(task)
     parsed = SystemStream.parse(stream)
     if partitions is not None:
@@ -244,7 +243,7 @@ def parse_task(text: str | None) -> str | None:
 
 
 def _creation(found: StartpointJob, ssps: set[SystemStreamPartition]) -> int:
-    """Now, but after everything that was asked for these partitions before, whatever the clocks of others say.
+    """Now, but later than all earlier requests for these partitions, whatever the clocks of others say.
     Requests from the future go behind it anyhow."""
     there = [request for request in found.manager.requests() if request.key.ssp in ssps and not request.from_future]
     before = [request.startpoint.creation_timestamp for request in there]

@@ -27,7 +27,7 @@ from penstock.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class CollectedGarbage:
-    """What was deleted by backend; with `dry_run`, what would be deleted."""
+    """The deleted objects by backend; with `dry_run`, the objects that would be deleted."""
 
     dry_run: bool
     backends: Mapping[str, Garbage]

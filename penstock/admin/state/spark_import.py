@@ -245,7 +245,6 @@ def _fill(
 
 
 def _commit(target: StoreTarget, copies: list[StoreCopy]) -> CheckpointRecord:
-    """Claim, upload, append."""
     latest, store = target.view.latest, target.spec.name
     with claimed_job(target.found, target.log, "import") as claim:
         view = target.log.known()
@@ -291,7 +290,7 @@ def _successor(
 
 
 def _with_store(before: Markers, store: str, own: Mapping[str, str]) -> Markers:
-    """The markers of a task with these, and no others, of the store."""
+    """The markers of a task, with `own` as the only ones of the store."""
     kept = {
         backend: {name: marker for name, marker in stores.items() if name != store}
         for backend, stores in before.items()

@@ -32,7 +32,7 @@ class PartitionFacts:
     messages: int | None
     """None where offsets have gaps."""
     ended: bool = False
-    """Whether no message will follow."""
+    """True if no message will follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class StreamFacts:
 
     @property
     def retention(self) -> StreamRetention:
-        """How long the stream keeps its messages."""
+        """The limits on the age and size of the stream."""
         return StreamRetention(self.retention_ms, self.retention_bytes)
 
 
@@ -65,7 +65,7 @@ class ListedStream:
 
     @property
     def retention(self) -> StreamRetention:
-        """How long the stream keeps its messages."""
+        """The limits on the age and size of the stream."""
         return StreamRetention(self.retention_ms, self.retention_bytes)
 
 
@@ -161,7 +161,7 @@ def create_stream(found: FoundStream, partitions: int, retention: StreamRetentio
 
 
 def stream_retention(found: FoundStream) -> StreamRetention:
-    """How long a stream keeps its messages. Raises NotFoundError if there is none."""
+    """The limits on a stream's messages. Raises NotFoundError."""
     with closing(found.system.admin()) as admin:
         return admin.retention(found.stream.stream)
 

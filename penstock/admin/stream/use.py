@@ -53,13 +53,13 @@ def audited_stream(
 
 
 def is_position(stream: SystemStream, record: CheckpointRecord) -> bool:
-    """Whether a checkpoint has a position in the stream."""
+    """True if a checkpoint has a position in the stream."""
     read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
     return stream in read or stream in record.intermediate
 
 
 def is_side_input(stream: SystemStream, job: FoundJob) -> bool:
-    """Whether the last run filled a store from the stream."""
+    """True if the last run filled a store from the stream."""
     return any(str(stream) in each.side_inputs for each in side_stores(job))
 
 
@@ -98,7 +98,7 @@ def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
 
 
 def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
-    """Whether a store's state at the checkpoint is in the stream."""
+    """True if a store's state at the checkpoint is in the stream."""
     streamed = (needed_markers(record, task, {}).get(changelog_marker.BACKEND, {}) for task in record.tasks)
     texts = (text for stores in streamed for own in stores.values() for text in own)
     return any(ChangelogStreamMarker.deserialize(text).ssp.system_stream == stream for text in texts)

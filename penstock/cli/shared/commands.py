@@ -15,7 +15,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class _Call:
-    """What the command that runs was called with."""
+    """The arguments of the running command."""
 
     file: Path | None = None
     assignments: Sequence[str] = ()

@@ -39,7 +39,7 @@ YesOnly = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmatio
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Whether a question is asked: if there is a terminal, and `--yes` was not given."""
+    """A question that is asked if there is a terminal and `--yes` was not given."""
 
     yes: bool
     may_ask: bool

@@ -157,7 +157,7 @@ def scan_entries(
 def _bounds(
     keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
 ) -> tuple[bytes | None, bytes | None]:
-    """Where the keys begin (inclusive) and end (exclusive): inside of the prefix and of both bounds."""
+    """The first key and the end (exclusive) of the keys within the prefix and both bounds."""
     from penstock.cli.state.texts import parse_hex
 
     parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
@@ -237,7 +237,7 @@ def diff_versions(
 
 
 class _Counted:
-    """Differences, of which the first ones are shown and all are counted."""
+    """Counts all differences, and yields the first ones."""
 
     def __init__(self, differences: Iterator[Difference]) -> None:
         self._differences = differences
@@ -247,7 +247,7 @@ class _Counted:
         return islice(self._iterate(), limit)
 
     def counts(self) -> dict[str, int]:
-        """Of all of them. Those that are left are passed over, so nothing follows this call."""
+        """Count all differences. Consumes the rest, so nothing follows this call."""
         for _ in self._iterate():
             pass
         return self._counts

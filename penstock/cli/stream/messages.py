@@ -30,7 +30,7 @@ _PLAIN_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class FileFormat(StrEnum):
-    """What a file to publish may hold."""
+    """The formats of a file to publish."""
 
     JSONL = "jsonl"
     CSV = "csv"
@@ -87,7 +87,7 @@ def publish(
 
 
 class _Rate:
-    """Says how much was done, and how fast."""
+    """The count and speed of publishing, for people."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -178,7 +178,7 @@ def tail(
 
 
 def _typed(message: Message) -> tuple[Message, MessageType | None]:
-    """A message of an intermediate stream without the first byte of its value, and what that byte says."""
+    """A message of an intermediate stream without the first byte of its value, and the kind in that byte."""
     try:
         kind = MessageType((message.value or b"\xff")[0])
     except ValueError:
@@ -202,7 +202,7 @@ def _shown(data: bytes | None) -> str:
 
 
 def _json_line(message: Message, kind: MessageType | None = None) -> str:
-    """`key` and `value` are text or null; what is no text stands as `keyHex`, `valueHex`. A message of an intermediate
+    """`key` and `value` are text or null; other bytes stand as `keyHex`, `valueHex`. A message of an intermediate
     stream has its `type`."""
     fields: dict[str, Any] = {
         "partition": message.partition,
