@@ -31,6 +31,11 @@ from penstock.documents import convert
 from penstock.errors import ConfigError
 from penstock.wording import counted, size_text, utc_text
 
+_FORM = (
+    'expected stream -> partition -> next offset, for example {"local.flights": {"3": 1200, "5": 0}}, or what '
+    "`penstock checkpoint show --json` prints"
+)
+
 app = typer.Typer(help="Show the checkpoints of a job, or write one by hand.", no_args_is_help=True)
 
 _RANGES = 5
@@ -220,16 +225,12 @@ def set_offsets(
             metavar="FILE",
             help='JSON: stream -> partition -> the NEXT offset to read, {"local.flights": {"3": 1200, "5": 0}}, or '
             "what `checkpoint show --json` prints; - for standard input.",
-            show_default=False,
         ),
     ],
     from_checkpoint: Annotated[
         str | None,
         typer.Option(
-            "--from",
-            metavar="ID",
-            help="Begin with this checkpoint, not the last one, and change its offsets.",
-            show_default=False,
+            "--from", metavar="ID", help="Begin with this checkpoint, not the last one, and change its offsets."
         ),
     ] = None,
     yes: YesOnly = False,
@@ -257,7 +258,6 @@ def import_checkpoint(
         typer.Argument(
             metavar="FILE",
             help='Lines of {"key": ..., "value": ...}, as `checkpoint export` prints them; - for standard input.',
-            show_default=False,
         ),
     ],
     application: Annotated[
@@ -266,7 +266,6 @@ def import_checkpoint(
             "--app",
             metavar="APP",
             help="The application, as for `penstock run`; needed if the job has no checkpoint yet.",
-            show_default=False,
         ),
     ] = None,
     yes: YesOnly = False,
@@ -327,12 +326,6 @@ def _show_change(change: CheckpointChange) -> None:
     if change.moves_markers:
         markers = [(store, name, count) for name, own in change.markers.items() for store, count in own.items()]
         print_table(f"State of {job} from then on", ("store", "backend", "tasks"), markers, right="tasks")
-
-
-_FORM = (
-    'expected stream -> partition -> next offset, for example {"local.flights": {"3": 1200, "5": 0}}, or what '
-    "`penstock checkpoint show --json` prints"
-)
 
 
 def parse_offsets(text: str, name: str) -> dict[OffsetKey, int]:

@@ -47,10 +47,7 @@ def check(
 
 @command(app, "keys")
 def keys(
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="TEXT", help="Only keys whose name contains this text.", show_default=False),
-    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Only keys whose name contains this text.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List every key, what it means and its default."""

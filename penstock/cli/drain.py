@@ -36,7 +36,6 @@ def drain(
             metavar="ID",
             help="The run that is to drain, by its app.run.id. By default the present one, or the next if there is "
             "none.",
-            show_default=False,
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has drained.")] = False,
@@ -54,7 +53,6 @@ def drain(
             metavar="FILE",
             help='Write the requests of this file: lines of {"key": ..., "value": ...}, as --export prints them; - for '
             "standard input.",
-            show_default=False,
         ),
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 3600.0,

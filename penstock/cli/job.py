@@ -80,8 +80,7 @@ def _outbox(content: JobContent) -> list[tuple[str, str]]:
 def adopt(
     job: JobName,
     moved: Annotated[
-        bool,
-        typer.Option("--moved", help="The folder was moved and its old place is empty: it remains the same job."),
+        bool, typer.Option("--moved", help="The folder was moved and its old place is empty: it remains the same job.")
     ] = False,
     *,
     call: Call,

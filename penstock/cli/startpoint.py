@@ -38,20 +38,15 @@ AppOption = Annotated[
         metavar="APP",
         help="The application, as for `penstock run`; needed if the job has no checkpoint, or its last one does not "
         "have the input.",
-        show_default=False,
     ),
 ]
-StreamOption = Annotated[
-    str, typer.Option("--stream", metavar="STREAM", help="The input, `system.stream`.", show_default=False)
-]
+StreamOption = Annotated[str, typer.Option("--stream", metavar="STREAM", help="The input, `system.stream`.")]
 PartitionOption = Annotated[
-    list[int] | None,
-    typer.Option("--partition", metavar="N", min=0, help="A partition; may be repeated.", show_default=False),
+    list[int] | None, typer.Option("--partition", metavar="N", min=0, help="A partition; may be repeated.")
 ]
 AllPartitions = Annotated[bool, typer.Option("--all-partitions", help="Every partition of the stream.")]
 TaskOption = Annotated[
-    str | None,
-    typer.Option("--task", metavar="TASK", help="For this task only: N, or `Partition N`.", show_default=False),
+    str | None, typer.Option("--task", metavar="TASK", help="For this task only: N, or `Partition N`.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")]
 
@@ -76,7 +71,6 @@ def set_startpoint(
             "--offset",
             metavar="OFFSET",
             help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW.",
-            show_default=False,
         ),
     ] = None,
     timestamp: Annotated[
@@ -86,7 +80,6 @@ def set_startpoint(
             metavar="TIME",
             help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), or "
             "epoch milliseconds.",
-            show_default=False,
         ),
     ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest message.")] = False,
@@ -102,7 +95,6 @@ def set_startpoint(
             "--with-state",
             help="nearest: begin all inputs and stores at the newest retained checkpoint at or before the position; "
             "clear: empty the stores first; keep (the default): leave them as they are.",
-            show_default=False,
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -172,7 +164,6 @@ def import_startpoints(
         typer.Argument(
             metavar="FILE",
             help='Lines of {"key": ..., "value": ...}, as `startpoint export` prints them; - for standard input.',
-            show_default=False,
         ),
     ],
     dry_run: DryRun = False,

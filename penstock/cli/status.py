@@ -39,9 +39,7 @@ _WATCH_SECONDS = 1.0
 AnyJob = Annotated[
     str | None,
     typer.Argument(
-        metavar="JOB",
-        help="The job: `name-id`, or its name alone. Without it, all jobs.",
-        callback=remember_job,
+        metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs.", callback=remember_job
     ),
 ]
 

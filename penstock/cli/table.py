@@ -16,15 +16,13 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Show the versions of pushed tables, or choose one.", no_args_is_help=True)
 _NEWEST = "newest"
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.", show_default=False)]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
 
 @command(app, "versions")
 def versions(
     job: JobName,
-    table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.", show_default=False)
-    ] = None,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.")] = None,
     *,
     call: JsonCall,
 ) -> None:
@@ -52,9 +50,7 @@ def use(
     version: Annotated[
         str,
         typer.Argument(
-            metavar="VERSION",
-            help="The number of the version; `newest` for the newest one, now and in future.",
-            show_default=False,
+            metavar="VERSION", help="The number of the version; `newest` for the newest one, now and in future."
         ),
     ],
     call: JsonCall,

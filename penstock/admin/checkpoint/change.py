@@ -31,6 +31,8 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.retry import Retry, retry
 
+_APPEND = Retry(pause_s=0.2, tries=5)
+
 
 @dataclass(frozen=True, slots=True)
 class PositionFacts:
@@ -148,9 +150,6 @@ def _marker_counts(content: Content) -> dict[str, dict[str, int]]:
     for (name, store), count in sorted(counts.items()):
         found.setdefault(name, {})[store] = count
     return found
-
-
-_APPEND = Retry(pause_s=0.2, tries=5)
 
 
 def append_successor(

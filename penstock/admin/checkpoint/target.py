@@ -19,6 +19,8 @@ from penstock.system.base import PartitionOffsets
 from penstock.system.registry import open_system
 from penstock.wording import argument
 
+NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
+
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
@@ -57,12 +59,9 @@ def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnd
     return StreamEnds(ends, unknown, identities)
 
 
-NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
-
-
 @dataclass(frozen=True, slots=True)
 class ImportTarget:
-    """The job of an import. `base` has the fields that stay, `before` the present content: None without a checkpoint."""
+    """The job of an import. `base` has the fields that stay; `before` is its content now, None without a checkpoint."""
 
     config: JobConfig
     base: CheckpointRecord

@@ -9,6 +9,8 @@ from penstock.errors import NotFoundError
 from penstock.job.shown_metrics import ShownMetrics
 from penstock.metrics.snapshot import GaugeValue, Snapshot
 
+_STORE, _LAG, _TABLES = "store.", "side-inputs-lag-", "tables-"
+
 
 def metrics_of(job: FoundJob) -> Snapshot:
     """The metrics of a running job some seconds ago, or those at the end of its last run.
@@ -26,10 +28,6 @@ def metrics_of(job: FoundJob) -> Snapshot:
             "when it ends"
         )
     return found.metrics
-
-
-_LAG = "side-inputs-lag-"
-_STORE = "store."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +67,6 @@ def side_inputs_in(metrics: Snapshot) -> tuple[SideInputStatus, ...]:
         )
         for (store, partition), lag in sorted(lags.items())
     )
-
-
-_STORE, _TABLES = "store.", "tables-"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,8 @@ from penstock.errors import PenstockError
 from penstock.job.identity import JobIdentity, check_root
 from penstock.job.identity import adopt as adopt_folder
 
+logger = logging.getLogger(__name__)
+
 
 def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdentity]:
     """Make a copied job folder a separate job, which can be started beside the original.
@@ -39,9 +41,6 @@ def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdenti
         before, after = adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)
         change.changes |= {"uid": f"{before.uid} -> {after.uid}", "folder": f"{before.folder} -> {after.folder}"}
     return before, after
-
-
-logger = logging.getLogger(__name__)
 
 
 @contextmanager

@@ -31,6 +31,10 @@ from penstock.state.backends.roots import BackendRoots
 from penstock.system.partitioner import partition_of
 from penstock.wording import argument
 
+Progress = Callable[[int, int], None]
+"""Called now and then with the partition of Spark's state that is read, and the number of entries so far."""
+_SHOW_EVERY = 5000
+
 
 @dataclass(frozen=True, slots=True)
 class ImportFacts:
@@ -191,12 +195,6 @@ def _refuse_unmapped(mapping: EntryMapping) -> None:
             f"{'; '.join(problems)}. Name a function that maps the entries with {argument('function')}; nothing was "
             "imported"
         )
-
-
-Progress = Callable[[int, int], None]
-"""Called now and then with the partition of Spark's state that is read, and the number of entries so far."""
-
-_SHOW_EVERY = 5000
 
 
 @dataclass(frozen=True, slots=True)

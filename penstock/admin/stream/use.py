@@ -21,6 +21,8 @@ from penstock.job.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import is_owned_by, owner_uid
 from penstock.system.registry import open_system
 
+logger = logging.getLogger(__name__)
+
 
 @contextmanager
 def audited_stream(
@@ -81,9 +83,6 @@ def _owner_uid(found: FoundStream) -> str | None:
         except NotFoundError:
             return None  # the change itself says so
     return None if owner is None else owner_uid(owner)
-
-
-logger = logging.getLogger(__name__)
 
 
 def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:

@@ -33,18 +33,12 @@ def run(
             metavar="APP",
             help="The application, or a function that returns it: module:object or file.py:object.",
             callback=remember_application,
-            show_default=False,
         ),
     ],
     call: Call,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until",
-            metavar="latest",
-            help="`latest`: process what the inputs hold now, then end.",
-            show_default=False,
-        ),
+        typer.Option("--until", metavar="latest", help="`latest`: process what the inputs hold now, then end."),
     ] = None,
     close: Annotated[
         bool,
@@ -58,13 +52,7 @@ def run(
         typer.Option("--drain", help="Read nothing: process everything in flight, close windows, fire timers and end."),
     ] = False,
     from_checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="ID",
-            help="Begin with this checkpoint instead of the last one.",
-            show_default=False,
-        ),
+        str | None, typer.Option("--from", metavar="ID", help="Begin with this checkpoint instead of the last one.")
     ] = None,
     reset_operators: Annotated[
         list[str] | None,
@@ -73,7 +61,6 @@ def run(
             metavar="ID",
             help="Drop what waits in this operator and keep all other state; may be repeated. Windows, joins, tasks "
             "with timers and partition_by through a stream can be reset.",
-            show_default=False,
         ),
     ] = None,
     debug: Debug = False,

@@ -8,6 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+OPTIONS = {
+    "app": "--app",
+    "assignments": "-c",
+    "clamp": "--clamp",
+    "file": "--config",
+    "force": "--force",
+    "from_checkpoint": "--from",
+    "function": "--map",
+    "operator": "--operator",
+    "raw": "--raw",
+    "replace": "--replace",
+    "reset_operators": "--reset-operator",
+    "task": "--task",
+    "with_state": "--with-state",
+}
+"""Argument -> option."""
+_ARGUMENT = re.compile(rf'`({"|".join(OPTIONS)})=(?:True|\.\.\.|\[?"([^"`]*)"\]?)`')
+
 _QUOTED = re.compile(r"`(penstock [a-z][^`]*)`")
 _JOB = re.compile(r"(?<=\s)JOB(?=\s|$)")
 _ASSIGNMENT = re.compile(r"(?s)((?:-c)?([^=]+)=).+")
@@ -146,25 +164,6 @@ def _given(command: Any, arguments: Sequence[str]) -> Mapping[str, Any]:
     context = command.context_class(command, info_name=command.name, resilient_parsing=True)
     values, _, _ = command.make_parser(context).parse_args(list(arguments))
     return dict(values)
-
-
-OPTIONS = {
-    "app": "--app",
-    "assignments": "-c",
-    "clamp": "--clamp",
-    "file": "--config",
-    "force": "--force",
-    "from_checkpoint": "--from",
-    "function": "--map",
-    "operator": "--operator",
-    "raw": "--raw",
-    "replace": "--replace",
-    "reset_operators": "--reset-operator",
-    "task": "--task",
-    "with_state": "--with-state",
-}
-"""Argument -> option."""
-_ARGUMENT = re.compile(rf'`({"|".join(OPTIONS)})=(?:True|\.\.\.|\[?"([^"`]*)"\]?)`')
 
 
 def with_options(text: str) -> str:

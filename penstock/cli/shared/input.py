@@ -14,6 +14,9 @@ from penstock.admin.jobs import FoundJob
 from penstock.cli.shared.errors import say
 from penstock.errors import ConfigError, NotFoundError
 
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+YesOnly = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
+
 STDIN = "-"
 
 
@@ -31,10 +34,6 @@ def read_text(file: str) -> str:
         raise NotFoundError(f"there is no file `{file}`") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"`{file}` cannot be read: {error}") from error
-
-
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-YesOnly = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,21 +26,13 @@ Function = TypeVar("Function", bound=Callable[..., None])
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config",
-        metavar="FILE",
-        help="The configuration, a YAML or properties file.",
-        callback=remember_file,
-        show_default=False,
+        "--config", metavar="FILE", help="The configuration, a YAML or properties file.", callback=remember_file
     ),
 ]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "-c",
-        metavar="KEY=VALUE",
-        help="Set a configuration key; may be repeated.",
-        callback=remember_assignments,
-        show_default=False,
+        "-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.", callback=remember_assignments
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to standard output.")]
@@ -53,16 +45,10 @@ JobName = Annotated[
         metavar="JOB",
         help="The job: `name-id`, or its name alone, to take `job.id` from the configuration.",
         callback=remember_job,
-        show_default=False,
     ),
 ]
 StreamName = Annotated[
-    str,
-    typer.Argument(
-        metavar="NAME",
-        help="The stream: `system.stream`, or a name without a dot for one of `local`.",
-        show_default=False,
-    ),
+    str, typer.Argument(metavar="NAME", help="The stream: `system.stream`, or a name without a dot for one of `local`.")
 ]
 
 

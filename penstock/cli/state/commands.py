@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from penstock.admin.state.reading import StateVerdict
     from penstock.state.reading.inventory import StoredObjects
 
+_SHOWN = 20
+app = typer.Typer(help="Read, compare and verify the backed-up state of a job.", no_args_is_help=True)
+
 
 def list_state(
     job: JobName,
     version: Annotated[
-        str | None,
-        typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {FORMS}.", show_default=False),
+        str | None, typer.Option("--version", "--checkpoint", metavar="V", help=f"Only this version: {FORMS}.")
     ] = None,
     by_task: Annotated[bool, typer.Option("--tasks", help="List each task instead of their sum.")] = False,
     *,
@@ -146,9 +148,6 @@ def _show_verdict(found: StateVerdict) -> None:
             say(f"the backends of store `{verdict.store}` differ: it is not safe to switch")
 
 
-_SHOWN = 20
-
-
 def collect_garbage(
     job: JobName,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,
@@ -181,7 +180,6 @@ def _show_garbage(collected: CollectedGarbage) -> None:
             say(f"{kind}: and {len(names) - _SHOWN} more; --json lists them all")
 
 
-app = typer.Typer(help="Read, compare and verify the backed-up state of a job.", no_args_is_help=True)
 _COMMANDS: dict[str, Callable[..., None]] = {
     "list": list_state,
     "get": get_value,

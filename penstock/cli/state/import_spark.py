@@ -20,27 +20,21 @@ if TYPE_CHECKING:
 
 
 def import_spark(
-    application: Annotated[
-        str,
-        typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.", show_default=False),
-    ],
+    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
     checkpoint: Annotated[
         str,
         typer.Argument(
-            metavar="CHECKPOINT",
-            help="The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://.",
-            show_default=False,
+            metavar="CHECKPOINT", help="The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://."
         ),
     ],
-    store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.", show_default=False)],
+    store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.")],
     operator: Annotated[
         int | None,
         typer.Option("--operator", metavar="N", help="Spark's stateful operator; needed if the query has several."),
     ] = None,
     spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME", help="Its state store.")] = "default",
     variable: Annotated[
-        str | None,
-        typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState."),
+        str | None, typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState.")
     ] = None,
     batch: Annotated[
         int | None,
@@ -54,7 +48,6 @@ def import_spark(
             help="module:function or file.py:function, called with key and value as dicts of their columns (a "
             "ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A "
             "third item is the key of the entry's messages, as bytes or text, where the store has other keys.",
-            show_default=False,
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Take keys and values as Spark's bytes.")] = False,

@@ -21,13 +21,15 @@ if TYPE_CHECKING:
     from penstock.state.reading.diff import Difference
     from penstock.state.reading.store_version import Entry
 
+_CHANGES = ("added", "removed", "changed")
+
 Version = Annotated[
     str, typer.Option("--version", "--checkpoint", metavar="V", help=f"Which retained version: {FORMS}.")
 ]
 SHOWN = 20
 """Rows of a table if no limit is given."""
 
-StoreName = Annotated[str, typer.Argument(metavar="STORE", help="The store.", show_default=False)]
+StoreName = Annotated[str, typer.Argument(metavar="STORE", help="The store.")]
 BackendName = Annotated[
     str | None,
     typer.Option("--backend", metavar="NAME", help="Restore from this backend; by default the first that can."),
@@ -39,19 +41,13 @@ AppReference = Annotated[
 Limit = Annotated[
     int | None,
     typer.Option(
-        "--limit",
-        metavar="N",
-        min=0,
-        help=f"At most this many entries; by default {SHOWN} in a table, all as JSON.",
-        show_default=False,
+        "--limit", metavar="N", min=0, help=f"At most this many entries; by default {SHOWN} in a table, all as JSON."
     ),
 ]
 AsHex = Annotated[bool, typer.Option("--hex", help="Keys are bytes in hexadecimal.")]
 
 
-TaskNumber = Annotated[
-    int | None, typer.Option("--task", metavar="N", min=0, help="Only this task.", show_default=False)
-]
+TaskNumber = Annotated[int | None, typer.Option("--task", metavar="N", min=0, help="Only this task.")]
 
 
 def get_value(
@@ -187,15 +183,10 @@ def _print_entries(title: str, entries: Iterator[Entry], limit: int, keys: Texts
         say_more(limit)
 
 
-_CHANGES = ("added", "removed", "changed")
-
-
 def diff_versions(
     job: JobName,
     store: StoreName,
-    before: Annotated[
-        str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.", show_default=False)
-    ],
+    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.")],
     after: Annotated[str, typer.Option("--to", metavar="V", help="The second version.")] = "latest",
     limit: Limit = None,
     backend: BackendName = None,

@@ -27,22 +27,20 @@ from penstock.config.values.kinds import Bytes, Millis, Number, RefusedError
 from penstock.errors import ConfigError
 from penstock.wording import counted
 
+app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
+
 RetentionAge = Annotated[
     str | None,
     typer.Option(
         "--retention",
         metavar="AGE",
         help="How long a message is kept after it was appended, such as 7d or 12h; none: no limit.",
-        show_default=False,
     ),
 ]
 RetentionBytes = Annotated[
     str | None,
     typer.Option(
-        "--retention-bytes",
-        metavar="SIZE",
-        help="How much each partition keeps, such as 10GB; none: no limit.",
-        show_default=False,
+        "--retention-bytes", metavar="SIZE", help="How much each partition keeps, such as 10GB; none: no limit."
     ),
 ]
 
@@ -69,9 +67,7 @@ def _limit(option: str, kind: Number, text: str | None, before: int | None) -> i
 
 def create(
     name: StreamName,
-    partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.", show_default=False)
-    ],
+    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.")],
     age: RetentionAge = None,
     size: RetentionBytes = None,
     *,
@@ -201,7 +197,6 @@ def end(name: StreamName, call: Call) -> None:
     typer.echo(f"`{found.stream}` has ended, until a message is published to it")
 
 
-app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
 _COMMANDS: dict[str, Callable[..., None]] = {
     "tail": tail,
     "list": list_streams,

@@ -39,13 +39,7 @@ class FileFormat(StrEnum):
 def publish(
     name: StreamName,
     file: Annotated[
-        str,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            help="JSON lines or CSV, also .gz or .zip; - for standard input.",
-            show_default=False,
-        ),
+        str, typer.Option("--file", metavar="FILE", help="JSON lines or CSV, also .gz or .zip; - for standard input.")
     ],
     key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field with the key.")] = None,
     value: Annotated[
@@ -138,20 +132,14 @@ def _with_log_lines(found: FoundStream, file: str, options: PublishOptions, rate
 def tail(
     name: StreamName,
     partition: Annotated[
-        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.", show_default=False)
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin with the oldest message instead of the last ones.")
     ] = False,
     count: Annotated[
         int | None,
-        typer.Option(
-            "-n",
-            metavar="N",
-            min=0,
-            help="How many messages; by default 10, or all with --from-beginning.",
-            show_default=False,
-        ),
+        typer.Option("-n", metavar="N", min=0, help="How many messages; by default 10, or all with --from-beginning."),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
     *,
