@@ -81,8 +81,6 @@ def for_people(text: str) -> str:
         "`penstock checkpoint list flights --config 'my job.yaml'` lists its checkpoints, ..."
         >>> forget_call()
     """
-    from penstock.cli.shared.commands import with_options
-
     text = with_options(text)
     return _QUOTED.sub(lambda found: f"`{as_pasted(found[1])}`", text) if "`penstock " in text else text
 
