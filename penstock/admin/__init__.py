@@ -20,19 +20,18 @@ from penstock.public_names import lazy_names
 if TYPE_CHECKING:
     from penstock.admin.checkpoint.change import CheckpointChange as CheckpointChange
     from penstock.admin.checkpoint.change import WrittenCheckpoint as WrittenCheckpoint
+    from penstock.admin.checkpoint.change import plan_offsets as plan_offsets
     from penstock.admin.checkpoint.change import write_checkpoint as write_checkpoint
-    from penstock.admin.checkpoint.export import export_checkpoint as export_checkpoint
+    from penstock.admin.checkpoint.exchange import export_checkpoint as export_checkpoint
+    from penstock.admin.checkpoint.exchange import plan_import as plan_import
     from penstock.admin.checkpoint.facts import CheckpointFacts as CheckpointFacts
     from penstock.admin.checkpoint.facts import ListedCheckpoint as ListedCheckpoint
     from penstock.admin.checkpoint.facts import checkpoints as checkpoints
     from penstock.admin.checkpoint.facts import read_checkpoint as read_checkpoint
-    from penstock.admin.checkpoint.import_ import plan_import as plan_import
-    from penstock.admin.checkpoint.set import plan_offsets as plan_offsets
     from penstock.admin.configuration import EffectiveValue as EffectiveValue
     from penstock.admin.configuration import KeyFacts as KeyFacts
     from penstock.admin.configuration import effective_values as effective_values
     from penstock.admin.configuration import key_facts as key_facts
-    from penstock.admin.job.adopt import adopt as adopt
     from penstock.admin.job.audit import AuditRecord as AuditRecord
     from penstock.admin.job.audit import UnreadableAuditRecord as UnreadableAuditRecord
     from penstock.admin.job.audit import audit as audit
@@ -40,13 +39,14 @@ if TYPE_CHECKING:
     from penstock.admin.job.delete import delete_job as delete_job
     from penstock.admin.job.delete import job_content as job_content
     from penstock.admin.job.drain import DrainFacts as DrainFacts
+    from penstock.admin.job.drain import ExportedDrains as ExportedDrains
     from penstock.admin.job.drain import cancel_drain as cancel_drain
     from penstock.admin.job.drain import drain as drain
-    from penstock.admin.job.drain_exchange import ExportedDrains as ExportedDrains
-    from penstock.admin.job.drain_exchange import export_drains as export_drains
-    from penstock.admin.job.drain_exchange import import_drains as import_drains
+    from penstock.admin.job.drain import export_drains as export_drains
+    from penstock.admin.job.drain import import_drains as import_drains
     from penstock.admin.job.lease import LeaseFacts as LeaseFacts
     from penstock.admin.job.lease import lease as lease
+    from penstock.admin.job.ownership import adopt as adopt
     from penstock.admin.job.sign import SigningFacts as SigningFacts
     from penstock.admin.job.sign import sign as sign
     from penstock.admin.job.status import JobStatus as JobStatus
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob as FoundJob
     from penstock.admin.jobs import open_all_jobs as open_all_jobs
     from penstock.admin.jobs import open_job as open_job
-    from penstock.admin.startpoint.ask import AskedFacts as AskedFacts
     from penstock.admin.startpoint.facts import RequestFacts as RequestFacts
+    from penstock.admin.startpoint.set import AskedFacts as AskedFacts
     from penstock.admin.startpoint.set import import_startpoints as import_startpoints
     from penstock.admin.startpoint.set import set_startpoint as set_startpoint
     from penstock.admin.startpoint.waiting import DeletedFacts as DeletedFacts
@@ -83,9 +83,6 @@ if TYPE_CHECKING:
     from penstock.admin.state.spark_import import SparkImport as SparkImport
     from penstock.admin.state.spark_import import import_spark as import_spark
     from penstock.admin.state.spark_import import plan_spark_import as plan_spark_import
-    from penstock.admin.stream.delete import StreamUse as StreamUse
-    from penstock.admin.stream.delete import delete_stream as delete_stream
-    from penstock.admin.stream.delete import stream_use as stream_use
     from penstock.admin.stream.names import FoundStream as FoundStream
     from penstock.admin.stream.names import open_stream as open_stream
     from penstock.admin.stream.publish import Published as Published
@@ -97,16 +94,19 @@ if TYPE_CHECKING:
     from penstock.admin.stream.streams import DeletedStream as DeletedStream
     from penstock.admin.stream.streams import ListedStream as ListedStream
     from penstock.admin.stream.streams import StreamFacts as StreamFacts
+    from penstock.admin.stream.streams import StreamUse as StreamUse
     from penstock.admin.stream.streams import create_stream as create_stream
+    from penstock.admin.stream.streams import delete_stream as delete_stream
     from penstock.admin.stream.streams import describe_stream as describe_stream
     from penstock.admin.stream.streams import end_stream as end_stream
     from penstock.admin.stream.streams import set_retention as set_retention
+    from penstock.admin.stream.streams import stream_use as stream_use
     from penstock.admin.stream.streams import streams as streams
     from penstock.admin.stream.tail import Message as Message
     from penstock.admin.stream.tail import StreamTail as StreamTail
-    from penstock.admin.table.versions import TableVersions as TableVersions
-    from penstock.admin.table.versions import table_versions as table_versions
-    from penstock.admin.table.versions import use_table as use_table
+    from penstock.admin.table import TableVersions as TableVersions
+    from penstock.admin.table import table_versions as table_versions
+    from penstock.admin.table import use_table as use_table
     from penstock.checkpoint.versions.v1 import CheckpointV1 as CheckpointV1
     from penstock.checkpoint.versions.v2 import CheckpointV2 as CheckpointV2
     from penstock.checkpoint.versions.value import Checkpoint as Checkpoint
@@ -114,25 +114,21 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
     __getattr__, __dir__, __all__ = lazy_names(
         __name__,
         {
-            "penstock.admin.checkpoint.change": "CheckpointChange WrittenCheckpoint write_checkpoint",
-            "penstock.admin.checkpoint.export": "export_checkpoint",
+            "penstock.admin.checkpoint.change": "CheckpointChange WrittenCheckpoint plan_offsets write_checkpoint",
+            "penstock.admin.checkpoint.exchange": "export_checkpoint plan_import",
             "penstock.admin.checkpoint.facts": "CheckpointFacts ListedCheckpoint checkpoints read_checkpoint",
-            "penstock.admin.checkpoint.import_": "plan_import",
-            "penstock.admin.checkpoint.set": "plan_offsets",
             "penstock.admin.configuration": "EffectiveValue KeyFacts effective_values key_facts",
-            "penstock.admin.job.adopt": "adopt",
             "penstock.admin.job.audit": "AuditRecord UnreadableAuditRecord audit",
             "penstock.admin.job.delete": "JobContent delete_job job_content",
-            "penstock.admin.job.drain": "DrainFacts cancel_drain drain",
-            "penstock.admin.job.drain_exchange": "ExportedDrains export_drains import_drains",
+            "penstock.admin.job.drain": "DrainFacts ExportedDrains cancel_drain drain export_drains import_drains",
             "penstock.admin.job.lease": "LeaseFacts lease",
+            "penstock.admin.job.ownership": "adopt",
             "penstock.admin.job.sign": "SigningFacts sign",
             "penstock.admin.job.status": "JobStatus UnreadableJob status statuses",
             "penstock.admin.job.stop": "StopFacts stop",
             "penstock.admin.jobs": "FoundJob open_all_jobs open_job",
-            "penstock.admin.startpoint.ask": "AskedFacts",
             "penstock.admin.startpoint.facts": "RequestFacts",
-            "penstock.admin.startpoint.set": "import_startpoints set_startpoint",
+            "penstock.admin.startpoint.set": "AskedFacts import_startpoints set_startpoint",
             "penstock.admin.startpoint.waiting": (
                 "DeletedFacts ExportedStartpoints delete_startpoints export_startpoints startpoints"
             ),
@@ -142,16 +138,16 @@ else:  # unknown to type checkers, for which a misspelled name stays an error
                 "OpenDiff OpenStore StateVerdict StoredEntry Watcher open_diff open_state verify"
             ),
             "penstock.admin.state.spark_import": "ImportFacts SparkImport import_spark plan_spark_import",
-            "penstock.admin.stream.delete": "StreamUse delete_stream stream_use",
             "penstock.admin.stream.names": "FoundStream open_stream",
             "penstock.admin.stream.publish": "PublishOptions Published publish",
             "penstock.admin.stream.records": "MalformedRecordError",
             "penstock.admin.stream.replay": "ReplayedLetters replay",
             "penstock.admin.stream.streams": (
-                "DeletedStream ListedStream StreamFacts create_stream describe_stream end_stream set_retention streams"
+                "DeletedStream ListedStream StreamFacts StreamUse create_stream delete_stream describe_stream "
+                "end_stream set_retention stream_use streams"
             ),
             "penstock.admin.stream.tail": "Message StreamTail",
-            "penstock.admin.table.versions": "TableVersions table_versions use_table",
+            "penstock.admin.table": "TableVersions table_versions use_table",
             "penstock.checkpoint.versions.v1": "CheckpointV1",
             "penstock.checkpoint.versions.v2": "CheckpointV2",
             "penstock.checkpoint.versions.value": "Checkpoint",

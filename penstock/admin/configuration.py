@@ -143,7 +143,7 @@ def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[
 
 
 def _of_side_store(side: SideStoreFacts, config: JobConfig) -> Iterator[EffectiveValue]:
-    """What holds for a store that something else fills, where the configuration does not say it."""
+    """The values for a store that something else fills, where the configuration gives none."""
     for key in (STORE_BACKUP, STORE_RESTORE, STORE_CHANGELOG):
         if (name := key.full(side.store)) not in config.origins:
             yield EffectiveValue(name, None, f"no part of checkpoints: {side}")
@@ -165,7 +165,7 @@ def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:
 
 
 def _origin(key: AnyKey, subject: str, config: JobConfig) -> str:
-    """The origin of the value that holds, and the key it was given under if that is another one."""
+    """The origin of the effective value, with the key if the value was given under another one."""
     asked: AnyKey | None = key
     while asked is not None:
         name = asked.full(subject if asked.is_pattern else "")

@@ -16,26 +16,26 @@ from penstock.system.registry import open_system
 from penstock.system.spark import QUERY_SYSTEM
 
 _NAMED = Progress(sys.maxsize, 0)
-"""How far outputs to DataFrames of a query are published: that a record names their rows is all it takes."""
+"""The progress of outputs to DataFrames of a query: rows are published once a record names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxOutput:
-    """What a checkpoint has for one output."""
+    """The messages of a checkpoint for one output."""
 
     output: str
     messages: int
     published: int | None
-    """How many of them are published for certain; None if the system could not be asked."""
+    """The messages that are certainly published; None if the system could not be asked."""
 
     @property
     def is_published(self) -> bool:
-        """Whether all of them are."""
+        """True if all messages are published."""
         return self.published == self.messages
 
 
 Marks = Mapping[SystemStreamPartition, Progress | None]
-"""How far publishing is, by the partitions whose system answered."""
+"""The progress of publishing, by the partitions whose system answered."""
 
 
 def outbox_outputs(owed: Sequence[Unpublished], marks: Marks) -> tuple[OutboxOutput, ...]:
@@ -63,7 +63,7 @@ def outbox_outputs(owed: Sequence[Unpublished], marks: Marks) -> tuple[OutboxOut
 
 
 def read_marks(owed: Iterable[Unpublished], publisher: str, config: JobConfig) -> Marks:
-    """How far publishing is, as the systems say it. One that cannot be asked is left out. Nobody is fenced."""
+    """The progress of publishing, asked of the systems. One that cannot be asked is left out. Nobody is fenced."""
     parts = {ssp for record in owed for each in record.objects for ssp in each.parts}
     found: dict[SystemStreamPartition, Progress | None] = {}
     for name in sorted({ssp.system for ssp in parts}):

@@ -13,7 +13,7 @@ from penstock.side.shown import SideStoreFacts, side_store_board
 
 
 def side_stores(job: FoundJob) -> tuple[SideStoreFacts, ...]:
-    """Those of the last run, and what fills them. Raises CorruptError or IncompatibleError if they cannot be read."""
+    """The stores that the last run only reads, and their sources. Raises CorruptError or IncompatibleError."""
     found = side_store_board(job.objects, job.paths).get()
     return () if found is None else found.stores
 

@@ -13,13 +13,12 @@ from typer.core import TyperCommand
 
 import penstock
 from penstock.cli.shared.errors import ReportingGroup, report_unexpected
-from penstock.cli.shared.help import tidy_help
-from penstock.cli.shared.options import Debug
+from penstock.cli.shared.options import Debug, command, tidy_help
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A command that is not imported yet: where it is, and what a list of commands says of it."""
+    """A command that is not imported yet: its place, and its text in a list of commands."""
 
     module: str
     help: str
@@ -35,26 +34,24 @@ class _Entry:
             tidy_help(group)
             return group
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name)(getattr(module, self.function))
-        command = typer.main.get_command(alone)
-        tidy_help(command)
-        return command
+        command(alone, name)(getattr(module, self.function))
+        single = typer.main.get_command(alone)
+        tidy_help(single)
+        return single
 
 
 COMMANDS = {
     "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
-    "status": _Entry(
-        "job.status", "Show whether a job is running and how far it has read, or list all jobs.", "status"
-    ),
-    "drain": _Entry("job.drain", "Ask a job to process everything in flight and then end.", "drain"),
-    "stop": _Entry("job.stop", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
-    "job": _Entry("job.commands", "Delete, adopt or sign a job, or show its audit log."),
-    "checkpoint": _Entry("checkpoint.commands", "Show the checkpoints of a job, or write one by hand."),
-    "startpoint": _Entry("startpoint.commands", "Choose where the next start of a job begins to read."),
+    "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
+    "drain": _Entry("drain", "Ask a job to process everything in flight and then end.", "drain"),
+    "stop": _Entry("drain", "Ask a running job to stop after its current batch, with a last commit.", "stop"),
+    "job": _Entry("job", "Delete, adopt or sign a job, or show its audit log."),
+    "checkpoint": _Entry("checkpoint", "Show the checkpoints of a job, or write one by hand."),
+    "startpoint": _Entry("startpoint", "Choose where the next start of a job begins to read."),
     "state": _Entry("state.commands", "Read, compare and verify the backed-up state of a job."),
     "stream": _Entry("stream.commands", "Create, publish to, read, replay, limit, end and delete streams."),
-    "table": _Entry("table.commands", "Show the versions of pushed tables, or choose one."),
-    "config": _Entry("config.commands", "Check a configuration, or list the keys."),
+    "table": _Entry("table", "Show the versions of pushed tables, or choose one."),
+    "config": _Entry("config", "Check a configuration, or list the keys."),
 }
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.admin.checkpoint.append import append_successor
+from penstock.admin.checkpoint.change import append_successor
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.edit import Content, OffsetKey, content_of, with_offsets
 from penstock.checkpoint.log import CheckpointLog

@@ -10,7 +10,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.admin.job.side_inputs import side_inputs_in
+from penstock.admin.job.metrics import side_inputs_in
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import UserCodeError
 from penstock.system.base import OffsetRange

@@ -36,7 +36,7 @@ from penstock.checkpoint.samza.topic import TopicMessage, read_topic_message
 from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
-from penstock.cli.checkpoint.offsets import parse_offsets
+from penstock.cli.checkpoint import parse_offsets
 from penstock.container.process import launch
 from penstock.errors import CorruptError, PenstockError
 from penstock.host.machine import ExecutorProcess

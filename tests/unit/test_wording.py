@@ -92,8 +92,6 @@ def help_texts() -> list[str]:
     functions = [each for tree in trees for each in ast.walk(tree) if isinstance(each, ast.FunctionDef)]
     alone = {entry.function for entry in COMMANDS.values()}
     commands = [
-        each
-        for each in functions
-        if each.name in alone or ".command(" in "".join(map(ast.unparse, each.decorator_list))
+        each for each in functions if each.name in alone or "command(" in "".join(map(ast.unparse, each.decorator_list))
     ]
     return [text for each in commands if (text := ast.get_docstring(each))]

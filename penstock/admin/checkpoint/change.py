@@ -1,18 +1,37 @@
-"""A checkpoint that is planned, reviewed, and then written."""
+"""Changes a stopped job by a checkpoint: planned, reviewed, then appended to the log."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.admin.checkpoint.append import append_successor
+from penstock.admin.checkpoint.target import stream_ends
 from penstock.admin.job.audit import audited
+from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
-from penstock.checkpoint.edit import Content, OffsetChange
+from penstock.admin.side_stores import refuse_side_inputs
+from penstock.api.ssp import SystemStreamPartition
+from penstock.checkpoint.edit import (
+    Content,
+    OffsetChange,
+    OffsetKey,
+    choose_origin,
+    content_of,
+    offset_changes,
+    refuse_outside,
+    successor,
+    with_identities,
+    with_offsets,
+)
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.errors import IncompatibleError, NotFoundError, PenstockError, RetryableError
+from penstock.retry import Retry, retry
+
+_APPEND = Retry(pause_s=0.2, tries=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +81,6 @@ class CheckpointChange:
     before: Content | None = field(repr=False)
     content: Content = field(repr=False)
     seen: LogView = field(repr=False)
-    """The log that the change was planned on."""
     log: CheckpointLog = field(repr=False)
     changes: tuple[OffsetChange, ...]
     notes: tuple[str, ...] = ()
@@ -70,17 +88,17 @@ class CheckpointChange:
 
     @property
     def is_needed(self) -> bool:
-        """Whether anything would change."""
+        """True if anything would change."""
         return self.content != self.before
 
     @property
     def moves_markers(self) -> bool:
-        """Whether the change replaces state: markers differ."""
+        """True if the change replaces state: markers differ."""
         return self.before is None or self.before.markers != self.content.markers
 
     @property
     def markers(self) -> dict[str, dict[str, int]]:
-        """How many tasks have a marker after the change, by backend and store."""
+        """The number of tasks with a marker after the change, by backend and store."""
         return _marker_counts(self.content)
 
 
@@ -132,3 +150,110 @@ def _marker_counts(content: Content) -> dict[str, dict[str, int]]:
     for (name, store), count in sorted(counts.items()):
         found.setdefault(name, {})[store] = count
     return found
+
+
+def append_successor(
+    found: FoundJob, log: CheckpointLog, seen: LogView, base: CheckpointRecord, content: Content, command: str
+) -> CheckpointRecord:
+    """Claim the job and append the record that `edit.successor` makes. `seen` is the log that all was decided on.
+
+    The record is in the log as a whole or not at all; a process that dies before leaves a claim, which changes nothing.
+
+    Raises:
+        LeaseHeldError: the job runs.
+        IncompatibleError: somebody wrote a checkpoint since, or no start would begin with this one.
+        FencedError: another driver took the job over meanwhile.
+        PenstockError: the store failed, and whether the record is in the log is not known.
+    """
+    latest = seen.latest
+    with claimed_job(found, log, command) as claim:
+        view = log.known()
+        if view.latest != latest or view.retained != seen.retained:
+            raise IncompatibleError(
+                f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
+                "command read the log. Run it again and look at the new changes"
+            )
+        now_ms = time.time_ns() // 1_000_000
+        record = successor(base, content, view, claim, found.config.task, now_ms, time.monotonic_ns())
+        append_record(log, record, found.paths.root)
+    return record
+
+
+def append_record(log: CheckpointLog, record: CheckpointRecord, job: str) -> None:
+    """Append a record for a claim that is held. Retries what may pass; the same record twice is one record.
+
+    Raises:
+        FencedError: another driver took the job over meanwhile.
+        PenstockError: the store failed, and whether the record is in the log is not known.
+    """
+    try:
+        retry(lambda: log.append(record), _APPEND)
+    except RetryableError as error:
+        raise PenstockError(
+            f"checkpoint {record.id} could not be written in {_APPEND.tries} tries: {error}. `penstock checkpoint "
+            f"list {job}` shows whether the log has it nevertheless"
+        ) from error
+
+
+def plan_offsets(
+    job: FoundJob,
+    offsets: Mapping[OffsetKey, int] | Mapping[SystemStreamPartition, int],
+    from_checkpoint: str | None = None,
+) -> CheckpointChange:
+    """Plan a checkpoint like the last one with other positions. Writes nothing.
+
+    The state is not moved with the input; the change's `warnings` explain the consequences.
+
+    Args:
+        job: the job, which must be stopped when the change is written.
+        offsets: the NEXT offset to read, by partition (Samza's checkpoints hold the last offset processed). An
+            `OffsetKey` names the position of one task. Other partitions keep their positions.
+        from_checkpoint: the id of the checkpoint to begin with; the last one, if None.
+
+    Raises:
+        NotFoundError: the job has no checkpoint, none with this id, or does not read a partition.
+        IncompatibleError: an offset is outside its partition, or an input was deleted and created again and not all of
+            its positions are given.
+        CorruptError: the log is damaged where it is needed.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     change = admin.plan_offsets(job, {ps.SystemStreamPartition("local", "trips", 0): 0})
+        ...     [(each.old, each.new) for each in change.changes], len(change.warnings)
+        ([(3, 0)], 1)
+    """
+    log = CheckpointLog(job.objects, job.paths)
+    view = log.read()
+    base = choose_origin(view, from_checkpoint, job.config.task)
+    if base is None:
+        raise NotFoundError(
+            f"job `{job.paths.root}` has no checkpoint yet, so it has no positions to change. Start it once first"
+        )
+    wanted = {key if isinstance(key, OffsetKey) else OffsetKey(key): offset for key, offset in offsets.items()}
+    refuse_side_inputs(job, base, [key.ssp.system_stream for key in wanted])
+    before = content_of(base, lambda task: job.config.changelog_partitions(base.stores, task))
+    next_offsets = with_offsets(base, wanted)
+    asked = stream_ends(job.config, {key.ssp.system_stream for key in wanted})
+    content = Content(next_offsets, before.markers, with_identities(base, wanted.keys(), asked.identities))
+    changes = offset_changes(before.next_offsets, content.next_offsets)
+    refuse_outside(changes, asked.ends, asked.unknown)
+    warnings = (*asked.warnings(), *_older(base, view.latest), *_state(base, changes))
+    return CheckpointChange(job, "set", base, before, content, view, log, changes, warnings=warnings)
+
+
+def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[str]:
+    if latest is not None and latest.id != base.id:
+        yield (
+            f"checkpoint {base.id} is not the last one ({latest.id}): the state, and the positions that the file "
+            "does not name, go back to it too"
+        )
+
+
+def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[str]:
+    if not base.stores or not changes:
+        return
+    stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
+    moves = [change.new - change.old for change in changes if change.old is not None]
+    twice = "messages that are read again count twice in it" if min(moves) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves) > 0 else ""
+    yield f"the state ({stores}) stays as it is: {' and '.join(filter(None, (twice, never)))}"

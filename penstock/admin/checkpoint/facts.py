@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import OutboxOutput, outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
+from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Detail, Ended
@@ -18,6 +19,54 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.outbox.unpublished import Unpublished
 from penstock.side.shown import SideStoreFacts
+
+
+@dataclass(frozen=True, slots=True)
+class IntermediatePartition:
+    """One partition. `position` is the offset behind what was read last; None if nothing is known of it. `ranges` are
+    the offsets, from the first one to the one behind the last, that are still to be read."""
+
+    partition: int
+    position: int | None
+    unread: int
+    ranges: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IntermediateFacts:
+    """A durable intermediate stream at a checkpoint. `writer` is the operator that writes it. `unread` counts the
+    messages that ended batches wrote and that are still to be read. `watermark_ms` is the watermark of the operator
+    that reads, in epoch milliseconds: None if it has none yet, 2^63 - 1 once all inputs have ended."""
+
+    stream: str
+    writer: str
+    key_serde: str
+    value_serde: str
+    generation: int
+    unread: int
+    watermark_ms: int | None
+    partitions: tuple[IntermediatePartition, ...]
+
+
+def intermediate_facts(record: CheckpointRecord) -> tuple[IntermediateFacts, ...]:
+    """The facts of every such stream of a checkpoint."""
+    found = []
+    for stream, own in sorted(record.intermediate.items()):
+        writer, key, value = (*record.intermediate_layout[stream].split(" "), "", "")[:3]
+        partitions = tuple(
+            IntermediatePartition(
+                partition,
+                own.positions.get(partition),
+                own.left_of(partition),
+                tuple(offsets for written in own.unread for offsets in written.ranges.get(partition, ())),
+            )
+            for partition in sorted(own.ends())
+        )
+        watermark = None if own.watermark == NO_WATERMARK else own.watermark
+        found.append(
+            IntermediateFacts(str(stream), writer, key, value, own.generation, own.left(), watermark, partitions)
+        )
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +84,8 @@ class CheckpointSummary:
     stores: Mapping[str, str]
 
     @classmethod
-    def of(cls, record: CheckpointRecord) -> CheckpointSummary:
-        """The summary of a record."""
+    def of(cls, record: CheckpointRecord, **more: Any) -> Self:
+        """The summary of a record; `more` are the fields that a derived class adds."""
         return cls(
             id=str(record.id),
             kind=record.kind_detail,
@@ -47,6 +96,7 @@ class CheckpointSummary:
             run_id=record.run_id,
             task_count=record.task_count,
             stores=dict(record.stores),
+            **more,
         )
 
 
@@ -86,23 +136,14 @@ class TaskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointFacts:
+class CheckpointFacts(CheckpointSummary):
     """All fields of a checkpoint, whether it is retained, and the damaged records of the log."""
 
-    id: str
     parent: str | None
     slot: int
     retained: bool
-    kind: Detail
-    ended: Ended | None
-    epoch: int
-    run_id: str
     writer: str
-    batch: int
-    batch_time_ms: int
-    task_count: int
     partitioner: str
-    stores: Mapping[str, str]
     consumed_startpoints: tuple[str, ...]
     reset_operators: tuple[str, ...]
     versions: tuple[int, ...]
@@ -112,11 +153,11 @@ class CheckpointFacts:
     side_stores: tuple[SideStoreFacts, ...] = ()
     """The stores that no checkpoint has, because the last run only reads them."""
     outbox: tuple[OutboxOutput, ...] = ()
-    """What it has for exactly-once outputs, by output, with what earlier ones had left."""
+    """The messages for exactly-once outputs, by output, and those that earlier checkpoints had left."""
     outbox_objects: int = 0
     outbox_bytes: int = 0
     keepers: tuple[str, ...] = ()
-    """The systems that keep how far publishing is."""
+    """The systems that record the progress of publishing."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """By input partition, the offsets that were gone before the job had read them."""
 
@@ -200,21 +241,13 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
     record = find_checkpoint(view, wanted, paths.root)
     slot = view.slot_of(record)
     tasks = sorted({*record.tasks, *record.next_offsets})
-    return CheckpointFacts(
-        id=str(record.id),
+    return CheckpointFacts.of(
+        record,
         parent=None if record.parent is None else str(record.parent),
         slot=slot,
         retained=slot in view.retained,
-        kind=record.kind_detail,
-        ended=record.ended,
-        epoch=record.epoch,
-        run_id=record.run_id,
         writer=record.writer,
-        batch=record.batch,
-        batch_time_ms=record.batch_time_ms,
-        task_count=record.task_count,
         partitioner=record.partitioner,
-        stores=dict(record.stores),
         consumed_startpoints=record.consumed_startpoints,
         reset_operators=record.reset_operators,
         versions=_versions(record),

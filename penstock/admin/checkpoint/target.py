@@ -1,13 +1,12 @@
-"""The job a checkpoint is imported into: as its last checkpoint has it or, while it has none, its application."""
+"""The job that a checkpoint is imported into: as its last checkpoint has it or, without one, its application."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
-from penstock.admin.checkpoint.ends import StreamEnds, changelogs, stream_ends
 from penstock.admin.jobs import FoundJob
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.checkpoint.edit import Content, content_of
 from penstock.checkpoint.id import CheckpointId
@@ -15,15 +14,54 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.samza.imported import SamzaCheckpoint
 from penstock.config.model import JobConfig
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
+from penstock.system.base import PartitionOffsets
+from penstock.system.registry import open_system
 from penstock.wording import argument
 
 NAME_IT = f"a job without a checkpoint needs its application: name it with {argument('app')}"
 
 
 @dataclass(frozen=True, slots=True)
+class StreamEnds:
+    """The ends of streams, and the reason for each stream whose ends are unknown."""
+
+    ends: Mapping[SystemStreamPartition, PartitionOffsets]
+    unknown: Mapping[SystemStream, str]
+    identities: Mapping[SystemStream, str] = field(default_factory=dict)
+
+    def warnings(self) -> tuple[str, ...]:
+        return tuple(
+            f"the offsets of `{stream}` were not checked ({why}); the job's next start checks them"
+            for stream, why in self.unknown.items()
+        )
+
+
+def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnds:
+    """Ask the systems for the ends and the identities of the streams."""
+    ends: dict[SystemStreamPartition, PartitionOffsets] = {}
+    unknown: dict[SystemStream, str] = {}
+    identities: dict[SystemStream, str] = {}
+    for stream in sorted(set(streams)):
+        try:
+            admin = open_system(config.system(stream.system)).admin()
+            try:
+                identity = admin.stream_identity(stream.stream)
+                found = admin.offsets(stream.stream)
+            finally:
+                admin.close()
+        except PenstockError as error:
+            unknown[stream] = str(error)
+        else:
+            ends |= {SystemStreamPartition(stream.system, stream.stream, number): end for number, end in found.items()}
+            if identity is not None:
+                identities[stream] = identity
+    return StreamEnds(ends, unknown, identities)
+
+
+@dataclass(frozen=True, slots=True)
 class ImportTarget:
-    """What of the job stays, `base`, and what it says at present, `before`: None as long as there is no checkpoint."""
+    """The job of an import. `base` has the fields that stay; `before` is its content now, None without a checkpoint."""
 
     config: JobConfig
     base: CheckpointRecord
@@ -32,8 +70,7 @@ class ImportTarget:
     ends: StreamEnds
 
     def changelogs(self, task: int) -> Mapping[SystemStreamPartition, str]:
-        """Which partition of which changelog stream is which store's, of a task."""
-        return changelogs(self.config, self.base, task)
+        return self.config.changelog_partitions(self.base.stores, task)
 
     def covering(self, found: SamzaCheckpoint) -> tuple[ImportTarget, list[str]]:
         """The target with the stores that the checkpoint is to cover, and what to tell of the others: all that the
@@ -46,7 +83,7 @@ class ImportTarget:
         return replace(self, base=replace(self.base, stores=covered)), notes
 
     def unusable(self, found: SamzaCheckpoint) -> dict[str, str]:
-        """Which backends of the file cannot restore a store of this job, and why.
+        """The backends in the file that cannot restore a store of this job, with the reasons.
 
         A `module:Class` is imported only if the job names it already, never because a file does.
         """
@@ -71,7 +108,7 @@ class ImportTarget:
         return reasons
 
     def finds_everywhere(self, found: SamzaCheckpoint) -> bool:
-        """Whether all markers of the file name what any job finds, and nothing in the folder of the job they are of."""
+        """True if all markers of the file name things that any job finds, and nothing in their own job's folder."""
         from penstock.state.backends.registry import built_in
 
         own = built_in()
@@ -79,7 +116,7 @@ class ImportTarget:
 
 
 def find_target(found: FoundJob, view: LogView) -> ImportTarget:
-    """What the job is like, by its newest checkpoint in whatever version, else by its application.
+    """The job as its newest checkpoint has it, in any version, or else its application.
 
     Raises:
         ConfigError: there is neither.
@@ -92,12 +129,12 @@ def find_target(found: FoundJob, view: LogView) -> ImportTarget:
         return _described_by(found.config, found.application)
     inputs = {task: tuple(base.next_offsets.get(task, ())) for task in range(base.task_count)}
     ends = stream_ends(found.config, {ssp.system_stream for own in inputs.values() for ssp in own})
-    before = content_of(base, lambda task: changelogs(found.config, base, task))
+    before = content_of(base, lambda task: found.config.changelog_partitions(base.stores, task))
     return ImportTarget(found.config, base, before, inputs, ends)
 
 
 def _described_by(config: JobConfig, app: Application) -> ImportTarget:
-    from penstock.admin.application import application_inputs
+    from penstock.admin.startpoint.inputs import application_inputs
     from penstock.side.plan import with_side_inputs
     from penstock.start.layout import store_layout
 

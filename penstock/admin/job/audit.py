@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import time
 from collections.abc import Iterator, Mapping
@@ -73,6 +74,16 @@ def audit(job: FoundJob, limit: int | None = None) -> tuple[AuditRecord | Unread
     return tuple(_record(key, found) for key, found in AuditLog(job.objects, job.paths).read(limit))
 
 
+def operator() -> str:
+    """The name of the user who runs this process, or the user's number, because in a container it may have no name."""
+    return psutil.Process().username()
+
+
+def this_process() -> str:
+    """The operator and the process, for the messages of other processes."""
+    return f"{operator()} on host `{socket.gethostname()}` (process {os.getpid()})"
+
+
 @contextmanager
 def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None) -> Iterator[AuditedChange]:
     """Record a change of the job: that it begins before the block, and its outcome after it.
@@ -86,8 +97,7 @@ def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None
         PenstockError: the record could not be written. The block has not begun.
     """
     log = AuditLog(job.objects, job.paths)
-    user, host = psutil.Process().username(), socket.gethostname()
-    entry = AuditEntry(_now_ms(), user, host, PROGRAM.get(), action, changes or {})
+    entry = AuditEntry(_now_ms(), operator(), socket.gethostname(), PROGRAM.get(), action, changes or {})
     try:
         change = AuditedChange(log.begin(entry), dict(entry.changes))
     except PenstockError as error:
@@ -103,7 +113,7 @@ def audited(job: FoundJob, action: str, changes: Mapping[str, str] | None = None
 
 
 def _end(log: AuditLog, change: AuditedChange, entry: AuditEntry) -> None:
-    """What was done is done, whether the log has the outcome or not."""
+    """Never fails: the change is done, even if the log cannot record the outcome."""
     try:
         log.end(change.record, entry)
     except PenstockError as error:

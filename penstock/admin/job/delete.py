@@ -11,7 +11,7 @@ from pathlib import Path
 from penstock.admin.job.audit import audited
 from penstock.admin.job.ownership import held_job
 from penstock.admin.jobs import FoundJob
-from penstock.admin.stream.changelogs import changelogs_of
+from penstock.admin.stream.use import changelogs_of
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.job.identity import check_root, known_uid
@@ -38,14 +38,14 @@ class JobContent:
     folders: tuple[str, ...]
     """Folders of this host with copies of its stores, and logs."""
     changelogs: tuple[str, ...]
-    """The streams that the job owns. They are not deleted."""
+    """The streams that the job owns, which are not deleted."""
     table_objects: int = 0
-    """Versions of pushed tables: their manifests and files. What they were made from is not deleted."""
+    """Manifests and files of pushed tables. Their sources are not deleted."""
     table_bytes: int = 0
     outbox_objects: int = 0
     """Objects with exactly-once output, published or not."""
     unpublished_messages: int = 0
-    """Messages that the last checkpoint leaves to exactly-once outputs. Those that are not published yet never will
+    """Messages that the last checkpoint holds for exactly-once outputs. Those that are not published yet never will
     be."""
 
 
@@ -162,7 +162,7 @@ def _own_uid(found: FoundJob) -> str:
 
 
 def _folders(found: FoundJob) -> list[Path]:
-    """This host's own. Those of a folder that is a copy belong to the original, unless it was adopted."""
+    """The job's folders on this host. For a copy that was not adopted there are none: they are the original's."""
     base = Path(found.config.job.logged_store_base_dir)
     try:
         check_root(found.objects, found.paths, found.config.job.root)

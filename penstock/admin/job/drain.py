@@ -1,26 +1,26 @@
-"""Asks the run of a job to drain, and withdraws the request."""
+"""Asks the run of a job to drain, withdraws the request, and exchanges requests with Samza."""
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from penstock.admin.job.audit import audited
+from penstock.admin.coordinator_stream import coordinator_line, last_messages
+from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import shown_drain
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
+from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainNotifications, DrainRequests
 from penstock.drain.utils import drain_target, present_run
-from penstock.errors import NotFoundError, PenstockError, PenstockTimeoutError
+from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
+from penstock.wording import counted
 
 _POLL_SECONDS = 0.2
 Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]
@@ -36,12 +36,12 @@ class DrainFacts:
     run_id: str | None
     requests: tuple[str, ...]
     is_running: bool
-    """Whether a driver has the job. Without one, the drain begins with the next start."""
+    """True if a driver has the job. Without one, the drain begins with the next start."""
     last_checkpoint: str | None
     notes: tuple[str, ...] = ()
-    """What an import left out."""
+    """Messages that an import left out."""
     summary: DrainProgress | None = None
-    """What each stage processed, once the run has drained; None also if the run could not write it."""
+    """The work of each stage, once the run has drained; None also if the run could not write it."""
 
 
 def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
@@ -133,10 +133,9 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
     own, requests = _to_cancel(job), DrainRequests(job.objects, job.paths)
     if not own:
         raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
-    who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
     with audited(job, "drain cancel", _audited_run(own[0].run_id)):
         for each in own:
-            requests.cancel(each, who)
+            requests.cancel(each, this_process())
         if not (running := _is_running(job)):
             requests.delete(own)
         deadline = time.monotonic() + timeout_s
@@ -195,7 +194,6 @@ def _await_end(job: FoundJob, run_id: str, deadline: float) -> None:
 
 
 def _answer(job: FoundJob, own: tuple[DrainNotification, ...]) -> CheckpointRecord | None:
-    """The record of the drain that the notifications asked for, once it is there."""
     asked = _names(own)
     records = CheckpointLog(job.objects, job.paths).read("report").checkpoints
     return next((each for each in reversed(records) if asked.intersection(each.drains)), None)
@@ -225,3 +223,77 @@ def _facts(job: FoundJob, status: Outcome, own: tuple[DrainNotification, ...], *
         is_running=running,
         last_checkpoint=None if latest is None else str(latest.id),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedDrains:
+    """Messages of Samza's coordinator stream as JSON texts, and notes about what these leave out."""
+
+    lines: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def export_drains(job: FoundJob) -> ExportedDrains:
+    """The requests to drain the job, whichever run they name, in the form of Samza's coordinator stream.
+
+    What cannot be read is left out, and `notes` names it.
+
+    Args:
+        job: the job.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.export_drains(job).lines
+        ()
+    """
+    found = DrainRequests(job.objects, job.paths).find()
+    notes = tuple(f"left out: {problem}" for _, problem in found.unreadable)
+    return ExportedDrains(tuple(map(_exported_line, found.notifications)), notes)
+
+
+def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
+    """Ask the present run to drain with the requests in messages of Samza's coordinator stream, the inverse of
+    `export_drains`. Each keeps its uuid. Requests for other runs are left out, unless the job has no run and theirs may
+    still come.
+
+    Args:
+        job: the job.
+        lines: JSON texts, `{"key": ..., "value": ...}`. Of equal keys the last one counts; one without a value deletes
+            it.
+
+    Raises:
+        CorruptError: a line cannot be read; the message has its number. Nothing was written.
+        NotFoundError: no line asks such a run to drain. Nothing was written.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     admin.import_drains(job, [])
+        Traceback (most recent call last):
+        ...
+        penstock.errors.NotFoundError: no request asks the next run of job flights-1 to drain
+    """
+    notifications, notes = imported_notifications(lines)
+    return ask_for_drain(job, notifications, notes)
+
+
+def imported_notifications(lines: Iterable[str]) -> tuple[list[DrainNotification], list[str]]:
+    """The notifications in lines of `{"key": ..., "value": ...}`, and what was passed over.
+
+    Raises:
+        CorruptError: a line cannot be read; it is named by its number.
+    """
+    messages, others = last_messages(lines, {NAMESPACE})
+    found = []
+    for line, _, key, value in messages:
+        try:
+            notification = decode_notification(value, key)
+        except CorruptError as error:
+            raise CorruptError(f"line {line}: {error}") from error
+        if str(notification.uuid) != key:
+            raise CorruptError(f"line {line}: the key is `{key}`, but the notification is {notification.uuid}")
+        found.append(notification)
+    return found, [f"skipped: {counted(others, 'message')} without a drain notification"] if others else []
+
+
+def _exported_line(notification: DrainNotification) -> str:
+    return coordinator_line(NAMESPACE, str(notification.uuid), encode_notification(notification).decode())

@@ -56,16 +56,15 @@ class DrainStatus:
     late: tuple[DrainRequestFacts, ...] = ()
     """Requests to drain runs that are over: they drain nothing, and the next start deletes them."""
     progress: DrainProgress | None = None
-    """What each stage has processed, as of a second ago; of a run that has drained, the summary. None before the run
+    """The work of each stage, as of a second ago; the summary, once the run has drained. None before the run
     has noticed the request, and if it could not write it."""
 
 
 NO_DRAIN = DrainStatus()
-"""Nobody has asked."""
 
 
 def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
-    """What is known of the drain of the present run.
+    """The drain of the present run.
 
     Args:
         job: the job.
@@ -91,7 +90,7 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
 
 
 def shown_drain(job: FoundJob, run_id: str) -> DrainProgress | None:
-    """What the driver wrote of the drain of a run; None if it wrote nothing, or that cannot be read.
+    """The progress that the driver of a run wrote; None if it wrote none, or it cannot be read.
 
     Args:
         job: the job.

@@ -22,15 +22,15 @@ _MOST_PAUSE_S = 0.2
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """Whether a job is running. `holder` has the lease, or had it last; None if there never was a holder."""
+    """The verdict on a job's lease. `holder` has the lease, or had it last; None if there never was a holder."""
 
     running: Running
     reason: str
     holder: LeaseHolder | None = None
     gone: bool = False
-    """Whether its holder is gone without having released it."""
+    """True if the holder is gone and did not release the lease."""
     last_sign_ms: int | None = None
-    """When the lease was written last, by its holder's clock, in epoch milliseconds; None if that is not known."""
+    """The last write of the lease, by its holder's clock, in epoch milliseconds; None if unknown."""
 
 
 def watch_lease(
@@ -68,7 +68,7 @@ def watch_lease(
 
 
 def lease(job: FoundJob, *, wait: bool = True) -> LeaseFacts:
-    """Whether the job is running, and which driver has its lease or had it last.
+    """The verdict on the job's lease: is a driver running, and which driver has the lease or had it last?
 
     Args:
         job: the job.

@@ -1,4 +1,4 @@
-"""Changing a job: only while nobody else runs it."""
+"""Changes a job that nobody else runs; makes a copied job folder a separate job."""
 
 from __future__ import annotations
 
@@ -6,14 +6,41 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import Claim
 from penstock.driver.guards.tenure import Tenure
 from penstock.errors import PenstockError
-from penstock.job.identity import check_root
+from penstock.job.identity import JobIdentity, check_root
+from penstock.job.identity import adopt as adopt_folder
 
 logger = logging.getLogger(__name__)
+
+
+def adopt(job: FoundJob, *, moved: bool = False) -> tuple[JobIdentity, JobIdentity]:
+    """Make a copied job folder a separate job, which can be started beside the original.
+
+    Args:
+        job: the job in the copied folder.
+        moved: the folder was moved and its old place is empty. It remains the same job.
+
+    Returns:
+        The identity before and after. They are equal if the folder is not a copy.
+
+    Raises:
+        LeaseHeldError: the job runs.
+
+    Example:
+        >>> with admin.open_job("flights") as job:
+        ...     before, after = admin.adopt(job)
+        ...     before == after
+        True
+    """
+    with audited(job, "job adopt") as change, held_job(job, CheckpointLog(job.objects, job.paths), "adopt"):
+        before, after = adopt_folder(job.objects, job.paths, job.config.job.root, moved=moved)
+        change.changes |= {"uid": f"{before.uid} -> {after.uid}", "folder": f"{before.folder} -> {after.folder}"}
+    return before, after
 
 
 @contextmanager
@@ -58,7 +85,7 @@ def held_job(found: FoundJob, log: CheckpointLog, command: str) -> Iterator[Tenu
 
 
 def _leave(tenure: Tenure) -> None:
-    """What was done is done, whether the lease is given back or runs out."""
+    """Never fails: the change is done, and a lease that is not released runs out."""
     try:
         tenure.leave()
     except PenstockError as error:

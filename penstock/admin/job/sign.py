@@ -36,7 +36,7 @@ class SigningFacts:
     job: str
     objects: int
     signed: int
-    """Those that were signed by this call; the others were signed with the key before."""
+    """The objects that this call signed; the others had a signature of the key before."""
 
 
 def sign(job: FoundJob) -> SigningFacts:
@@ -86,7 +86,7 @@ def sign(job: FoundJob) -> SigningFacts:
 
 
 def _trusts_unsigned(job: FoundJob) -> bool:
-    """Whether objects without a signature are signed: not once all were, because then a stranger wrote them. The job's
+    """True if objects without a signature are signed: not once all were, because then a stranger wrote them. The job's
     uid is signed last."""
     try:
         job.objects.get(job.paths.uid)
@@ -143,7 +143,7 @@ def _to_sign(objects: ObjectStore, *, trusts: bool) -> SignedStore:
 
 
 def _sign_object(store: SignedStore, key: str) -> bool | None:
-    """Whether it was signed; None if it was deleted meanwhile."""
+    """True if this call signed it; None if it was deleted meanwhile."""
     try:
         return store.sign_again(key)
     except NotFoundError:

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.admin.checkpoint.facts import CheckpointSummary
-from penstock.admin.checkpoint.intermediate import IntermediateFacts, intermediate_facts
+from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
+from penstock.admin.job.inputs import InputStatus, input_statuses
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
-from penstock.admin.job.side_inputs import SideInputStatus, side_inputs_in
-from penstock.admin.job.tables import TableUse, tables_in
+from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
-from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
+from penstock.api.time.watermarks import END_OF_TIME
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -34,59 +32,17 @@ from penstock.host.logs import log_directory
 from penstock.job.lease import LeaseHolder
 from penstock.job.shown_failure import Failure, failure_board, failure_of
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
-from penstock.job.shown_outage import Outage, outage_board
+from penstock.job.shown_outage import Outage
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.unpublished import OwedOutput
 from penstock.side.shown import SideStoreFacts
-from penstock.standby.shown import StandbyFacts, standby_board
-from penstock.start.identities import continue_in
+from penstock.standby.shown import StandbyFacts
 from penstock.start.startpoints.decide import sort_out, taken_uuids
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import task_name
-from penstock.system.base import OpenTransaction, PartitionOffsets, System
-from penstock.system.registry import open_system
-from penstock.system.spark import QUERY_SYSTEM
-from penstock.wording import counted, utc_text
+from penstock.wording import utc_text
 
-_STANDSTILL_MS = 10_000
-"""How long a transaction must have been open to be shown."""
 _AT_ONCE = 16
-"""Jobs that are looked at at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """`next_offset` is the smallest one if several tasks read the partition. `lag` is how much comes after the last
-    checkpoint, in the stream's `lag_unit`; None if the stream cannot be read. `event_time_ms` is the highest event time
-    that was read, in epoch milliseconds; None if the application does not use event time, and before the first message.
-    `lost` is how many messages were deleted before the job had read them, and are missing from its state."""
-
-    partition: int
-    next_offset: int
-    upcoming: int | None
-    lag: int | None
-    event_time_ms: int | None = None
-    lost: int = 0
-    open_transaction: OpenTransaction | None = None
-    """A transaction of some writer that has kept messages from being read for some seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputStatus:
-    """One input stream; `problem` says why its ends are unknown or do not fit."""
-
-    stream: str
-    partitions: tuple[PartitionStatus, ...]
-    lag: int | None
-    problem: str | None
-    dense_offsets: bool = True
-    """Whether offsets have no gaps. Where they have, `lag` and `lost` are in offsets, and there are at most so many
-    messages."""
-    held_back_by: int | None = None
-    """The partition with the lowest event time, which holds the watermark back; None without event time, and if all
-    are idle. It does so until it is idle."""
-    lag_unit: str = "message"
-    """What `lag` counts: `file` for a folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +57,7 @@ class WatermarkStatus:
 
 @dataclass(frozen=True, slots=True)
 class BackendStatus:
-    """What the last checkpoint has of a store in one backend: a task whose base is still being made has no marker."""
+    """A store in one backend, at the last checkpoint. A task whose base is still being made has no marker."""
 
     store: str
     backend: str
@@ -111,16 +67,16 @@ class BackendStatus:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
-    """What the last checkpoint has for exactly-once outputs. While the job runs, it is published within moments. If the
+    """The messages of the last checkpoint for exactly-once outputs. A running job publishes them within moments. If the
     job does not run, its next start publishes the part that readers do not see yet."""
 
     outputs: Mapping[str, int]
-    """How many messages, by output, published or not."""
+    """Output → messages, published or not."""
     messages: int
     since_slot: int
-    """The number of the oldest record that any of them is of."""
+    """The slot of the oldest record with such messages."""
     published: int | None = None
-    """How many are published for certain; None if a system could not be asked."""
+    """The messages that are certainly published; None if a system could not be asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +91,7 @@ class JobStatus:
     logs: str
     """The folder of its containers' logs, on each host."""
     containers: tuple[ContainerProcess, ...]
-    """Its containers on this host."""
+    """The containers on this host."""
     status: Running | Literal["failed"]
     """`failed`: it is not running, and its last run ended with an error or without a word."""
     reason: str
@@ -157,13 +113,13 @@ class JobStatus:
     standbys: tuple[StandbyFacts, ...] = ()
     """The standbys of the tasks as of a few seconds ago; empty if the run has none, or the job is not running."""
     side_inputs: tuple[SideInputStatus, ...] = ()
-    """How far stores are behind their side inputs, as of some seconds ago or of the end of the last run."""
+    """The lag of stores behind their side inputs, as of some seconds ago or of the end of the last run."""
     tables: tuple[TableUse, ...] = ()
     """The pushed tables, as of some seconds ago or of the end of the last run."""
     dead_letters: int = 0
-    """How many messages the last run sent to the dead-letter stream, as of some seconds ago or of its end."""
+    """Messages that the last run sent to the dead-letter stream, as of some seconds ago or of its end."""
     metrics_ms: int | None = None
-    """When `side_inputs`, `tables` and `dead_letters` were so, in epoch milliseconds; None while the job runs: some
+    """The time of `side_inputs`, `tables` and `dead_letters`, in epoch milliseconds; None while the job runs: some
     seconds ago."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
@@ -178,7 +134,7 @@ class JobStatus:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no driver has the job: it is not running, or has failed."""
+        """True if no driver has the job: it is not running, or has failed."""
         return self.status in {"not running", "failed"}
 
 
@@ -214,7 +170,7 @@ def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | UnreadableJo
 
 
 def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
-    """Whether the job is running, how far it has read, and its last checkpoint. Writes nothing.
+    """The status of a job: is it running, how far has it read, and its last checkpoint. Writes nothing.
 
     Args:
         job: the job.
@@ -232,22 +188,46 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     """
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
-    found = assemble(job, lease, view, _inputs(view, job.config), _startpoints(job, view))
-    failure = _failure(job, lease, view)
-    if failure is not None:
-        found = replace(found, status="failed", failure=failure)
-    drain = drain_status(job, view)
-    waiting = () if drain.step == "drained" else drain.requests
-    found = replace(found, drains=tuple(each.uuid for each in waiting), drain=drain, side_stores=side_stores(job))
+    inputs, startpoints = input_statuses(view, job.config), _startpoints(job, view)
+    failure, drain = _failure(job, lease, view), drain_status(job, view)
+    owner, last = view.owner, view.checkpoints[-1] if view.checkpoints else None
+    run_id = None if owner is None or lease.running == "not running" else owner.run_id
+    logs = str(log_directory(job.config, job.paths))
+    standbys = None if run_id is None else standby_board(job.objects, job.paths).get_of(run_id)
+    outage = None if run_id is None else outage_board(job.objects, job.paths).get_of(run_id)
     shown = _shown_run(job)
-    if shown is None:
-        return found
-    return replace(
-        found,
-        side_inputs=side_inputs_in(shown.metrics),
-        tables=tables_in(shown.metrics),
-        dead_letters=_dead_letters_in(shown.metrics),
-        metrics_ms=None if found.status == "running" else shown.time_ms,
+    metrics = Snapshot({}) if shown is None else shown.metrics
+    return JobStatus(
+        job=job.paths.root,
+        name=job.paths.name,
+        id=job.paths.job_id,
+        root=job.config.job.root,
+        logs=logs,
+        containers=tuple(containers_here(logs)),
+        status=lease.running if failure is None else "failed",
+        reason=lease.reason,
+        holder=lease.holder,
+        run_id=None if owner is None else owner.run_id,
+        epoch=None if owner is None else owner.epoch,
+        checkpoints=len(view.checkpoints),
+        last_checkpoint=None if last is None else CheckpointSummary.of(last),
+        inputs=inputs,
+        backends=() if last is None else _backends(last, job.config),
+        startpoints=startpoints,
+        taken_startpoints=taken_facts(view),
+        watermarks=() if last is None else _watermarks(last),
+        drains=() if drain.step == "drained" else tuple(each.uuid for each in drain.requests),
+        drain=drain,
+        standbys=() if standbys is None else standbys.standbys,
+        side_inputs=side_inputs_in(metrics),
+        tables=tables_in(metrics),
+        dead_letters=_dead_letters_in(metrics),
+        metrics_ms=None if shown is None or lease.running == "running" else shown.time_ms,
+        intermediate=() if last is None else intermediate_facts(last),
+        side_stores=side_stores(job),
+        outbox=_outbox(view.owed, job.config),
+        outage=None if outage is None else outage.outage,
+        failure=failure,
     )
 
 
@@ -261,7 +241,7 @@ def _dead_letters_in(metrics: Snapshot) -> int:
 
 
 def _failure(job: FoundJob, lease: LeaseFacts, view: LogView) -> Failure | None:
-    """The last words of the last run; if it had none and its driver is gone, what is known of that."""
+    """The last words of the last run; without any, the disappearance of its driver."""
     if view.owner is None or lease.running != "not running":
         return None
     with suppress(CorruptError, IncompatibleError):  # nothing depends on the words
@@ -278,52 +258,11 @@ def _failure(job: FoundJob, lease: LeaseFacts, view: LogView) -> Failure | None:
 
 
 def _shown_run(job: FoundJob) -> ShownRun | None:
-    """What the last run said last; None if it said nothing, or that cannot be read."""
+    """The last metrics of the last run; None if it wrote none, or they cannot be read."""
     try:
         return MetricsBoard(job.objects, job.paths).get()
     except PenstockError:
         return None
-
-
-def assemble(
-    job: FoundJob,
-    lease: LeaseFacts,
-    view: LogView,
-    inputs: tuple[InputStatus, ...],
-    startpoints: tuple[RequestFacts, ...] = (),
-) -> JobStatus:
-    """The facts put together."""
-    owner = view.owner
-    logs = str(log_directory(job.config, job.paths))
-    last = view.checkpoints[-1] if view.checkpoints else None
-    standbys, outage = None, None
-    if owner is not None and lease.running != "not running":
-        standbys = standby_board(job.objects, job.paths).get_of(owner.run_id)
-        outage = outage_board(job.objects, job.paths).get_of(owner.run_id)
-    return JobStatus(
-        job=job.paths.root,
-        name=job.paths.name,
-        id=job.paths.job_id,
-        root=job.config.job.root,
-        logs=logs,
-        containers=tuple(containers_here(logs)),
-        status=lease.running,
-        reason=lease.reason,
-        holder=lease.holder,
-        run_id=None if owner is None else owner.run_id,
-        epoch=None if owner is None else owner.epoch,
-        checkpoints=len(view.checkpoints),
-        last_checkpoint=None if last is None else CheckpointSummary.of(last),
-        inputs=inputs,
-        backends=() if last is None else _backends(last, job.config),
-        startpoints=startpoints,
-        taken_startpoints=taken_facts(view),
-        watermarks=() if last is None else _watermarks(last),
-        standbys=() if standbys is None else standbys.standbys,
-        outage=None if outage is None else outage.outage,
-        intermediate=() if last is None else intermediate_facts(last),
-        outbox=_outbox(view.owed, job.config),
-    )
 
 
 def _outbox(owed: OwedOutput, config: JobConfig) -> OutboxStatus | None:
@@ -349,7 +288,6 @@ def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:
 
 
 def _startpoints(job: FoundJob, view: LogView) -> tuple[RequestFacts, ...]:
-    """Those that no start has taken."""
     requests, unreadable = StartpointManager(job.objects, job.paths).read()
     ttl_ms = job.config.job.startpoint_ttl_ms
     found = sort_out(requests, taken_uuids(view.checkpoints), time.time_ns() // 1_000_000, ttl_ms)
@@ -373,165 +311,3 @@ def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus,
 def _names_backends(config: JobConfig, store: str) -> bool:
     keys = (table.STORES_BACKUP.name, table.STORE_BACKUP.full(store))
     return any(config.origin(key) != "default" for key in keys)
-
-
-def _inputs(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
-    if not view.checkpoints:
-        return ()
-    last = view.checkpoints[-1]
-    positions, times = _smallest(last.next_offsets), _smallest(last.event_times)
-    found = []
-    for stream, next_offsets in sorted(positions.items()):
-        one = _input(stream, next_offsets, last, config)
-        one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
-        idle = _idle(one, view, config.idle_ms(stream))
-        found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
-    return tuple(found)
-
-
-def _input(
-    stream: SystemStream, next_offsets: Mapping[int, int], last: CheckpointRecord, config: JobConfig
-) -> InputStatus:
-    """A stream as it is now, against the last checkpoint."""
-    if _is_frame(stream, last):
-        return input_status(stream, next_offsets, {}, None)  # Spark alone knows what comes next
-    try:
-        now = _look(stream, config)
-    except PenstockError as error:
-        return input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
-    misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
-    if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
-        misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
-    one = input_status(stream, next_offsets, now.ends, misfit, system=now.system)
-    return _with_transactions(one, now.transactions)
-
-
-def _is_frame(stream: SystemStream, last: CheckpointRecord) -> bool:
-    """Whether it is a DataFrame of a query."""
-    return stream.system == QUERY_SYSTEM and stream in last.identities
-
-
-def _smallest(
-    values: Mapping[int, Mapping[SystemStreamPartition, int]],
-) -> dict[SystemStream, dict[int, int]]:
-    """By stream and partition, the smallest value of all tasks."""
-    found: dict[SystemStream, dict[int, int]] = defaultdict(dict)
-    for own in values.values():
-        for ssp, value in own.items():
-            before = found[ssp.system_stream].get(ssp.partition, value)
-            found[ssp.system_stream][ssp.partition] = min(value, before)
-    return found
-
-
-def _idle(status: InputStatus, view: LogView, idle_ms: int) -> set[int]:
-    """The partitions that were idle at the last checkpoint. A partition with nothing unread now was at its end since
-    the oldest checkpoint of the epoch that has the same position: before it, a start counted the time anew."""
-    last = view.checkpoints[-1]
-    still = {each.partition for each in status.partitions if each.lag == 0}
-    idle: set[int] = set()
-    for record in reversed(view.checkpoints):
-        if record.epoch != last.epoch or not still:
-            break
-        there = _smallest(record.next_offsets).get(SystemStream.parse(status.stream), {})
-        still &= {each.partition for each in status.partitions if there.get(each.partition) == each.next_offset}
-        if last.batch_time_ms - record.batch_time_ms >= idle_ms:
-            idle |= still
-    return idle
-
-
-def _with_times(
-    status: InputStatus, times: Mapping[int, int], last: CheckpointRecord, idle: Collection[int]
-) -> InputStatus:
-    """The event times of its partitions. The lowest one that is not idle holds the others back, or one that has none
-    yet; not so in a DataFrame, because which task met a row says nothing about its time."""
-    partitions = tuple(replace(each, event_time_ms=times.get(each.partition)) for each in status.partitions)
-    if _is_frame(SystemStream.parse(status.stream), last):
-        return replace(status, partitions=partitions)
-    ended = {ssp.partition for ssp in last.ended_inputs if str(ssp.system_stream) == status.stream}
-    reached = {each.partition: times.get(each.partition, NO_WATERMARK) for each in partitions}
-    slowest = min(
-        (part for part in reached if part not in ended and part not in idle), key=reached.__getitem__, default=None
-    )
-    return replace(status, partitions=partitions, held_back_by=slowest)
-
-
-def _with_lost(status: InputStatus, lost: Mapping[int, int]) -> InputStatus:
-    partitions = tuple(replace(each, lost=lost.get(each.partition, 0)) for each in status.partitions)
-    return replace(status, partitions=partitions)
-
-
-def _with_transactions(status: InputStatus, found: Mapping[int, OpenTransaction]) -> InputStatus:
-    """With those that are not just being written."""
-    before_ms = time.time_ns() // 1_000_000 - _STANDSTILL_MS
-    old = {partition: each for partition, each in found.items() if each.since_ms <= before_ms}
-    return replace(
-        status, partitions=tuple(replace(each, open_transaction=old.get(each.partition)) for each in status.partitions)
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class _Now:
-    """A stream as it is."""
-
-    ends: Mapping[int, PartitionOffsets]
-    system: System
-    identity: str | None
-    transactions: Mapping[int, OpenTransaction]
-
-
-def _look(stream: SystemStream, config: JobConfig) -> _Now:
-    system = open_system(config.system(stream.system))
-    admin = system.admin()
-    try:
-        identity = admin.stream_identity(stream.stream)
-        ends = admin.offsets(stream.stream)
-        return _Now(ends, system, identity, admin.open_transactions(stream.stream))
-    finally:
-        admin.close()
-
-
-def input_status(
-    stream: SystemStream,
-    next_offsets: Mapping[int, int],
-    ends: Mapping[int, PartitionOffsets],
-    problem: str | None,
-    *,
-    system: System | None = None,
-) -> InputStatus:
-    """Positions against the stream's ends, which some system has."""
-    partitions = []
-    for partition, offset in sorted(next_offsets.items()):
-        end = ends.get(partition)
-        upcoming = None if end is None else end.upcoming
-        lag = None if system is None or upcoming is None or upcoming < offset else system.lag(offset, upcoming)
-        partitions.append(PartitionStatus(partition, offset, upcoming, lag))
-    lags = [each.lag for each in partitions]
-    total = None if None in lags else sum(lag for lag in lags if lag is not None)
-    found = InputStatus(str(stream), tuple(partitions), total, problem)
-    return found if system is None else replace(found, dense_offsets=system.dense_offsets, lag_unit=system.lag_unit)
-
-
-def _misfit(
-    stream: SystemStream,
-    next_offsets: Mapping[int, int],
-    ends: Mapping[int, PartitionOffsets],
-    *,
-    skips: bool = False,
-) -> str | None:
-    """What does not fit between positions and ends. `skips`: messages that are gone are skipped."""
-    if next_offsets.keys() != ends.keys():
-        return (
-            f"it has {counted(len(ends), 'partition')} now, the checkpoint has {len(next_offsets)}: the job will "
-            "not start"
-        )
-    for partition, offset in sorted(next_offsets.items()):
-        end = ends[partition]
-        if not end.oldest <= offset <= end.upcoming:
-            ssp = SystemStreamPartition(stream.system, stream.stream, partition)
-            holds = f"{ssp} holds offsets from {end.oldest} to before {end.upcoming}, the next to read is {offset}"
-            return (
-                f"{holds}: the messages between are lost, and will be skipped"
-                if skips and offset < end.oldest
-                else holds
-            )
-    return None

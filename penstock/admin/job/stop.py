@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
-import os
-import socket
 import time
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.log import CheckpointLog
@@ -30,7 +27,7 @@ class StopFacts:
     run_id: str | None
     last_checkpoint: str | None
     drains: bool = False
-    """Whether the run drains before it ends, because it was asked to, or has done so."""
+    """True if the run drains before it ends, because it was asked to, or has drained."""
 
 
 def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopFacts:
@@ -55,9 +52,8 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     state = _state(job)
     if lease.running == "not running" or state is None:
         return StopFacts(job.paths.root, "not running", None, _last_checkpoint(job))
-    who = f"{getpass.getuser()} on host `{socket.gethostname()}` (process {os.getpid()})"
     with audited(job, "stop", {"run": state.holder.run_id}):
-        StopRequests(job.objects, job.paths).ask(state.token, who)
+        StopRequests(job.objects, job.paths).ask(state.token, this_process())
     if not wait:
         waiting = DrainRequests(job.objects, job.paths).find().for_run(state.holder.run_id)
         return StopFacts(job.paths.root, "asked", state.holder.run_id, _last_checkpoint(job), bool(waiting))
@@ -75,7 +71,7 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
 
 
 def _holds(job: FoundJob, asked: LeaseState) -> bool:
-    """Whether the driver that was asked still has the job."""
+    """True if the driver that was asked still has the job."""
     state = _state(job)
     if state is None or state.token != asked.token or state.released or state.holder.known_dead():
         return False

@@ -15,7 +15,7 @@ from penstock.start.startpoints.serde import to_document
 from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
-"""Whether the next start applies it; another one takes its place; it is too old; an earlier start has taken it; or it
+"""In this order: the next start applies it; another one takes its place; it is too old; an earlier start took it; it
 is damaged. The next start deletes all of them but those that are damaged, which every start leaves out."""
 
 
@@ -148,7 +148,7 @@ def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resol
 
 
 def taken_facts(view: LogView) -> TakenFacts | None:
-    """What the last run's last start with startpoints made of them; None if there was none, as far as the log goes."""
+    """The effect of startpoints at the last run's last start with any; None if the log has no such start."""
     checkpoints = view.checkpoints
     if not checkpoints:
         return None

@@ -1,15 +1,15 @@
-"""What a job reads, and where its next start would begin."""
+"""The inputs of a job, and where its next start would begin."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from penstock.admin.application import application_inputs
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.application.application import Application
 from penstock.batch.positions import to_next_offsets
 from penstock.checkpoint.edit import OffsetChange, choose_origin, offset_changes
 from penstock.checkpoint.log import CheckpointLog
@@ -17,16 +17,26 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
-from penstock.side.plan import side_input_of
+from penstock.side.plan import side_input_of, with_side_inputs
 from penstock.start.facts import resolver
+from penstock.start.grouping import Grouping
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
-from penstock.start.streams import INTERMEDIATE
+from penstock.start.streams import INTERMEDIATE, JobStreams
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 from penstock.wording import argument
+
+
+def application_inputs(config: JobConfig, app: Application) -> tuple[Grouping, JobInputs]:
+    """The inputs of each task, and their ends. Raises NotFoundError if an input does not exist."""
+    graph = with_side_inputs(app.graph(), config)
+    with closing(JobStreams.open(graph, config)) as streams:
+        ends = streams.ends()
+        grouping = streams.group(ends)
+        return grouping, JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
 
 
 class Admins(dict[str, SystemAdmin]):
@@ -66,8 +76,7 @@ class StartpointJob:
         return Candidates(self.origin, self.view.restorable, self.found.config.task.checkpoint_read_versions)
 
     def decide(self, live: Sequence[StartpointRequest], new: Collection[StartpointRequest] = ()) -> StartDecision:
-        """What a start would do now; `new` are those of `live` that are not written. Raises what `decide_start`
-        raises."""
+        """The decision of a start now; `new` are the unwritten requests of `live`. Raises as `decide_start`."""
         return decide_start(live, self.inputs, self.candidates(), self.resolve, new)
 
     def resolve(self, request: StartpointRequest) -> int:

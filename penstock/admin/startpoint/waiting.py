@@ -124,7 +124,7 @@ def export_startpoints(job: FoundJob) -> ExportedStartpoints:
 
 
 def _waiting(found: FoundJob) -> tuple[Sorted, tuple[UnreadableRequest, ...]]:
-    """The requests of a job, by what a start now would make of them; and those that it could not read."""
+    """The requests of a job, sorted as a start would now; and the unreadable ones."""
     requests, unreadable = StartpointManager(found.objects, found.paths).read()
     taken = taken_uuids(CheckpointLog(found.objects, found.paths).read("report").checkpoints) if requests else ()
     return sort_out(requests, taken, time.time_ns() // 1_000_000, found.config.job.startpoint_ttl_ms), unreadable

@@ -12,7 +12,7 @@ from penstock.admin.job.ownership import owned_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.side_stores import side_stores
 from penstock.admin.state.version import choose_version
-from penstock.admin.table.versions import table_names
+from penstock.admin.table import table_names
 from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.identity import known_uid
@@ -27,7 +27,7 @@ from penstock.wording import counted
 
 @dataclass(frozen=True, slots=True)
 class CollectedGarbage:
-    """What was deleted by backend; with `dry_run`, what would be deleted."""
+    """The deleted objects by backend; with `dry_run`, the objects that would be deleted."""
 
     dry_run: bool
     backends: Mapping[str, Garbage]

@@ -19,7 +19,7 @@ from penstock.state.reading.inventory import StoredObjects, marker_text, stored_
 
 @dataclass(frozen=True, slots=True)
 class TaskVersion:
-    """What one backend holds of one task's store: its marker, and that for people."""
+    """One task's store in one backend: its marker, and the marker for people."""
 
     task: int
     version: str
@@ -28,7 +28,7 @@ class TaskVersion:
 
 @dataclass(frozen=True, slots=True)
 class HeldVersion:
-    """What one backend holds of a store for a checkpoint; None, and no tasks, if no backend has a marker of it. A task
+    """A store in one backend for a checkpoint; None, and no tasks, if no backend has a marker of it. A task
     whose base is still being made is not among `versions`."""
 
     checkpoint: str
@@ -49,7 +49,7 @@ class StateFacts:
     versions: tuple[HeldVersion, ...]
     objects: tuple[StoredObjects, ...]
     damaged: bool
-    """Whether the checkpoint log is damaged, and this may not be all."""
+    """True if the checkpoint log is damaged, so that this may not be all."""
     side_stores: tuple[SideStoreFacts, ...] = ()
     """The stores that the last run only read, and what fills them. A checkpoint has at most copies of them."""
 
@@ -97,7 +97,7 @@ def state_versions(found: FoundJob, version: str | None = None) -> StateFacts:
 
 
 def held_versions(config: JobConfig, record: CheckpointRecord) -> list[HeldVersion]:
-    """What the backends hold for one checkpoint, by store: also of copies of stores that the job only reads. Raises
+    """The content of the backends for one checkpoint, by store, with copies of stores that the job only reads. Raises
     CorruptError if a task's value does not decode."""
     found: dict[str, dict[str | None, list[TaskVersion]]] = {store: {} for store in sorted(record.stores)}
     for task in range(record.task_count):

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.admin.checkpoint.append import append_record
+from penstock.admin.checkpoint.change import append_record
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.store_uploads import StoreUploads
@@ -34,21 +34,20 @@ BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]
 
 @dataclass(frozen=True, slots=True)
 class FirstState:
-    """What the first checkpoint of a query's job is made of."""
+    """The content of the first checkpoint of a query's job."""
 
     graph: ApplicationGraph
     config: JobConfig
     query: str
-    """The query's id."""
     batch: int
     """The last batch that the state has seen."""
     plan: str
-    """What tells it from others of its number (`OfferedBatch.plan`)."""
+    """Tells the batch from others of its number (`OfferedBatch.plan`)."""
     tasks: int
     stores: tuple[str, ...]
     back_up: BackUp
     batches: int = 0
-    """How many batches made the state; without any, the job's first batch brings initial state."""
+    """The number of batches that made the state; with 0, the job's first batch brings initial state."""
 
 
 def first_record(config: JobConfig, on_damage: OnDamage = "raise") -> CheckpointRecord | None:

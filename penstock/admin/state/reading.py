@@ -224,7 +224,7 @@ class StateVerdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether the backends of every store hold the same."""
+        """True if the backends of every store hold the same."""
         return all(verdict.agrees for verdict in self.stores)
 
 

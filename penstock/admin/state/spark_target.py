@@ -38,24 +38,24 @@ class StoreTarget:
     view: LogView
     """The log that everything is decided on."""
     base: ImportTarget
-    """What a start would begin with."""
+    """The checkpoint or application that a start would begin with."""
     spec: StoreSpec
     layout: str
     next_offsets: NextOffsets
-    """Those of the last checkpoint; of a job that never ran, where its first start would begin."""
+    """From the last checkpoint or, for a job that never ran, as its first start would choose them."""
     tasks: int
     owners: int
-    """By how many partitions a key is owned by its task."""
+    """The number of partitions that decides which task owns a key."""
     systems: Mapping[str, System]
 
     @property
     def ran(self) -> bool:
-        """Whether the job has a checkpoint."""
+        """True if the job has a checkpoint."""
         return self.base.before is not None
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """Those that back the store up."""
+        """The backends that back the store up."""
         return self.found.config.store(self.spec.name).backup_factories
 
     def refuse_content(self) -> None:
@@ -123,7 +123,7 @@ def _first_offsets(streams: JobStreams, config: JobConfig, grouping: Grouping) -
 
 
 def _owners(graph: ApplicationGraph, store: str, streams: JobStreams, tasks: int) -> int:
-    """By how many partitions the messages that reach the store's operators are spread over the tasks, by their keys."""
+    """The number of partitions by which the keys of the messages for the store are spread over the tasks."""
     counts: dict[int, str] = {}
     specs = {op.id: op for op in graph.operators}
     pending = graph.store_users().get(store, [])

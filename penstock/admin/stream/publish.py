@@ -29,7 +29,7 @@ _MOST_MS = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """How records become messages.
+    """The mapping of records to messages.
 
     Args:
         format: `csv` or `jsonl`; None to decide by the file's name.

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 
-from penstock.admin.stream.audited import audited_stream
 from penstock.admin.stream.names import FoundStream, no_stream, open_stream
+from penstock.admin.stream.use import audited_stream
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.runtime.messages.dead_letters import DeadLetter, decode_dead_letter
@@ -26,17 +26,17 @@ class ReplayedLetters:
     """The result of `replay`."""
 
     messages: Mapping[str, int]
-    """How many were put back, by stream."""
+    """Messages that were put back, by stream."""
     earlier: int
-    """How many an earlier replay has handled: it put them back, or said that it could not."""
+    """Letters that an earlier replay handled: it put them back, or reported that it could not."""
     repeated: int
-    """How many were further letters of a message that was put back."""
+    """Further letters of a message that was put back."""
     refused: int
-    """How many cannot be put back."""
+    """Letters that cannot be put back."""
     reasons: tuple[str, ...]
-    """Why, for the first of those."""
+    """Reasons for the first of the refused letters."""
     unmarked: tuple[str, ...]
-    """The streams whose systems do not keep what was put back: another replay does so again."""
+    """Streams whose systems keep no progress: another replay puts their messages back again."""
 
 
 def replay(dead: FoundStream, to: FoundStream | None = None) -> ReplayedLetters:
@@ -120,7 +120,7 @@ class _Replay:
         )
 
     def _learn(self, letters: list[RawMessage], writers: _Writers) -> None:
-        """Note the places of what an earlier replay has handled: another letter of the same message may follow, in any
+        """Note the messages that an earlier replay handled: another letter of the same message may follow, in any
         partition."""
         for offset, _, _, data in letters:
             with suppress(_RefusedError, CorruptError):
@@ -212,7 +212,7 @@ class _Input:
         self.closed = (
             None if owner is None else f"`{found.stream}` is {owned_stream(owner)} that only its owner writes: {owner}"
         )
-        """Why nothing can be put into it; None if it can."""
+        """The reason why nothing can be put into it; None if messages can."""
 
     def message(self, ssp: SystemStreamPartition, offset: int) -> RawMessage | None:
         """The message with this offset; None if it is gone."""
@@ -227,7 +227,7 @@ class _Input:
 
 
 class _Writers:
-    """The writers of one partition of dead letters, one for each system, and how far they had come before."""
+    """The writers of one partition of dead letters, one for each system, and their earlier progress."""
 
     def __init__(self, name: str, epoch: int, stack: ExitStack) -> None:
         self._identity = WriterIdentity(name, epoch)

@@ -87,7 +87,7 @@ class StreamTail:
             yield from self._from({number: end.upcoming for number, end in ends.items()}, ends, follow=True)
 
     def is_intermediate(self) -> bool:
-        """Whether it is a job's intermediate stream, in which a byte before each value says what the message is.
+        """True for a job's intermediate stream, where a byte before each value tells the kind of message.
 
         Raises:
             NotFoundError: the stream does not exist.

@@ -14,7 +14,7 @@ from penstock.cli.run.view import RunDisplay, RunObserver, open_display
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.commands import remember_application, remember_job
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
-from penstock.cli.shared.options import Assignments, ConfigFile, Debug
+from penstock.cli.shared.options import Call, Debug
 from penstock.config.load import load_config
 from penstock.errors import UserCodeError
 from penstock.job.paths import JobPaths
@@ -33,19 +33,12 @@ def run(
             metavar="APP",
             help="The application, or a function that returns it: module:object or file.py:object.",
             callback=remember_application,
-            show_default=False,
         ),
     ],
-    config: ConfigFile = None,
-    assignments: Assignments = None,
+    call: Call,
     until: Annotated[
         str | None,
-        typer.Option(
-            "--until",
-            metavar="latest",
-            help="`latest`: process what the inputs hold now, then end.",
-            show_default=False,
-        ),
+        typer.Option("--until", metavar="latest", help="`latest`: process what the inputs hold now, then end."),
     ] = None,
     close: Annotated[
         bool,
@@ -59,13 +52,7 @@ def run(
         typer.Option("--drain", help="Read nothing: process everything in flight, close windows, fire timers and end."),
     ] = False,
     from_checkpoint: Annotated[
-        str | None,
-        typer.Option(
-            "--from",
-            metavar="ID",
-            help="Begin with this checkpoint instead of the last one.",
-            show_default=False,
-        ),
+        str | None, typer.Option("--from", metavar="ID", help="Begin with this checkpoint instead of the last one.")
     ] = None,
     reset_operators: Annotated[
         list[str] | None,
@@ -74,7 +61,6 @@ def run(
             metavar="ID",
             help="Drop what waits in this operator and keep all other state; may be repeated. Windows, joins, tasks "
             "with timers and partition_by through a stream can be reset.",
-            show_default=False,
         ),
     ] = None,
     debug: Debug = False,
@@ -88,7 +74,7 @@ def run(
         logging.getLogger("penstock").setLevel(logging.DEBUG)  # with it, Spark shows its stacks
     loaded = load_application(application)
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
-    settings = load_config(config, assignments=assignments or (), default_job_name=name, stores=stores)
+    settings = load_config(call.config, assignments=call.assignments or (), default_job_name=name, stores=stores)
     paths = JobPaths(settings.job.name, settings.job.id)
     remember_job(paths.root)
     say(f"starting Spark for job {paths.root}; this takes some seconds")

@@ -33,7 +33,7 @@ class StopSignals:
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of requests."""
         return self._stops.count
 
     def count_only(self, already: int = 0) -> None:

@@ -109,7 +109,7 @@ def _utc_formatter() -> logging.Formatter:
 
 
 def _log_to(handler: logging.Handler) -> Callable[[], None]:
-    """Send what Penstock logs to the handler; returns what undoes it."""
+    """Send Penstock's log to the handler. Returns a function that undoes it."""
     logger = logging.getLogger("penstock")
     before, propagated = logger.level, logger.propagate
     handler.addFilter(lambda record: record.name != PROGRESS_LOGGER)  # the display says the same

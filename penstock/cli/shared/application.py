@@ -143,7 +143,7 @@ def _made(function: Callable[[], Any], reference: str) -> Application:
 
 @contextmanager
 def _users_code(reference: str) -> Iterator[None]:
-    """Reports with its traceback what the user's code raises; Penstock's own errors need none."""
+    """Reports errors of the user's code with their traceback; Penstock's own errors need none."""
     try:
         yield
     except PenstockError:
@@ -175,7 +175,7 @@ def _put_first(folder: Path) -> None:
 
 
 def _local_modules(main: ModuleType, folder: Path, *, always: bool) -> tuple[ModuleType, ...]:
-    """Modules from the folder. What is installed, and Penstock itself, can be imported everywhere."""
+    """Modules from the folder. Installed ones, and Penstock itself, can be imported everywhere."""
     local = [module for module in list(sys.modules.values()) if _is_local(module, folder)]
     if always and main not in local:
         local.append(main)

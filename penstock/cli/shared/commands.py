@@ -1,4 +1,4 @@
-"""Commands in messages, as they can be pasted: with the job, the application and the configuration of the call."""
+"""Options and commands in messages, as they can be pasted: with the job, application and configuration of the call."""
 
 from __future__ import annotations
 
@@ -8,6 +8,24 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+OPTIONS = {
+    "app": "--app",
+    "assignments": "-c",
+    "clamp": "--clamp",
+    "file": "--config",
+    "force": "--force",
+    "from_checkpoint": "--from",
+    "function": "--map",
+    "operator": "--operator",
+    "raw": "--raw",
+    "replace": "--replace",
+    "reset_operators": "--reset-operator",
+    "task": "--task",
+    "with_state": "--with-state",
+}
+"""Argument -> option."""
+_ARGUMENT = re.compile(rf'`({"|".join(OPTIONS)})=(?:True|\.\.\.|\[?"([^"`]*)"\]?)`')
+
 _QUOTED = re.compile(r"`(penstock [a-z][^`]*)`")
 _JOB = re.compile(r"(?<=\s)JOB(?=\s|$)")
 _ASSIGNMENT = re.compile(r"(?s)((?:-c)?([^=]+)=).+")
@@ -15,7 +33,7 @@ _USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class _Call:
-    """What the command that runs was called with."""
+    """The arguments of the running command."""
 
     file: Path | None = None
     assignments: Sequence[str] = ()
@@ -63,8 +81,6 @@ def for_people(text: str) -> str:
         "`penstock checkpoint list flights --config 'my job.yaml'` lists its checkpoints, ..."
         >>> forget_call()
     """
-    from penstock.cli.shared.arguments import with_options
-
     text = with_options(text)
     return _QUOTED.sub(lambda found: f"`{as_pasted(found[1])}`", text) if "`penstock " in text else text
 
@@ -146,3 +162,13 @@ def _given(command: Any, arguments: Sequence[str]) -> Mapping[str, Any]:
     context = command.context_class(command, info_name=command.name, resilient_parsing=True)
     values, _, _ = command.make_parser(context).parse_args(list(arguments))
     return dict(values)
+
+
+def with_options(text: str) -> str:
+    """A message of the library with options in place of arguments (`penstock.wording.argument`).
+
+    Example:
+        >>> with_options('to begin without state, give `with_state="clear"`')
+        'to begin without state, give --with-state clear'
+    """
+    return _ARGUMENT.sub(lambda found: " ".join(filter(None, (OPTIONS[found[1]], found[2]))), text)

@@ -36,7 +36,7 @@ def show_tracebacks(wanted: bool) -> bool:
 
 
 def tracebacks_wanted() -> bool:
-    """Whether `--debug` was given."""
+    """True if `--debug` was given."""
     return _Tracebacks.wanted
 
 
@@ -67,7 +67,7 @@ class ReportingGroup(TyperGroup):
 
 
 def _name_commands(error: Exception) -> None:
-    """Where the group that was called has no command like the one that was named, say which it has."""
+    """List the commands of the group if it has none like the one that was named."""
     context, message = getattr(error, "ctx", None), getattr(error, "message", "")
     if context is not None and message.startswith("No such command") and "Did you mean" not in message:
         commands = ", ".join(f"'{name}'" for name in context.command.list_commands(context))

@@ -1,33 +1,38 @@
-"""Options that several commands share."""
+"""Options that all commands share, what they open, and how help shows them."""
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from penstock.cli.shared.commands import remember_assignments, remember_file, remember_job
 from penstock.cli.shared.errors import show_tracebacks
 
+if TYPE_CHECKING:
+    from penstock.admin.jobs import FoundJob
+    from penstock.admin.stream.names import FoundStream
+
+Value = TypeVar("Value")
+Function = TypeVar("Function", bound=Callable[..., None])
+
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config",
-        metavar="FILE",
-        help="The configuration, a YAML or properties file.",
-        callback=remember_file,
-        show_default=False,
+        "--config", metavar="FILE", help="The configuration, a YAML or properties file.", callback=remember_file
     ),
 ]
 Assignments = Annotated[
     list[str] | None,
     typer.Option(
-        "-c",
-        metavar="KEY=VALUE",
-        help="Set a configuration key; may be repeated.",
-        callback=remember_assignments,
-        show_default=False,
+        "-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.", callback=remember_assignments
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to standard output.")]
@@ -40,6 +45,128 @@ JobName = Annotated[
         metavar="JOB",
         help="The job: `name-id`, or its name alone, to take `job.id` from the configuration.",
         callback=remember_job,
-        show_default=False,
     ),
 ]
+StreamName = Annotated[
+    str, typer.Argument(metavar="NAME", help="The stream: `system.stream`, or a name without a dot for one of `local`.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The configuration that a command was called with. Opens what the command works on."""
+
+    config: ConfigFile = None
+    assignments: Assignments = None
+
+    def open(self, job: str, *, deleted: bool = False) -> AbstractContextManager[FoundJob]:
+        """The job of a name. Raises as `penstock.admin.open_job`."""
+        from penstock.admin.jobs import open_job
+
+        return open_job(job, self.config, self.assignments, deleted=deleted)
+
+    @contextmanager
+    def target(self, job: str, application: str | None) -> Iterator[FoundJob]:
+        """The job of a name; with its application it need not have been started before.
+
+        Raises:
+            NotFoundError: there is no such job.
+            ConfigError: the application is another job's; or as loading it.
+        """
+        from penstock.admin.checkpoint.target import NAME_IT
+        from penstock.admin.jobs import open_job
+        from penstock.cli.shared.application import load_application
+        from penstock.errors import NotFoundError
+
+        app = None if application is None else load_application(application).app
+        with ExitStack() as stack:
+            try:
+                found = stack.enter_context(open_job(job, self.config, self.assignments, app=app, called=application))
+            except NotFoundError as error:
+                if app is not None:
+                    raise
+                raise NotFoundError(f"{error}. If it was never started: {NAME_IT}") from error
+            yield found
+
+    def stream(self, name: str) -> FoundStream:
+        """The stream of a name, which need not exist. Raises ConfigError."""
+        from penstock.admin.stream.names import open_stream
+
+        return open_stream(name, self.config, self.assignments)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonCall(Call):
+    """The call of a command that takes `--json`, too."""
+
+    as_json: AsJson = False
+
+    def show(self, value: Value, show: Callable[[Value], None]) -> None:
+        """Print the value as JSON, or show it to people."""
+        from penstock.cli.shared.output import print_json
+
+        (print_json if self.as_json else show)(value)
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Function], Function]:
+    """Add a function to a group as its command of this name.
+
+    In place of its argument `call`, the command takes the options that are the fields of a `Call`; --json comes last.
+    """
+
+    def add(function: Function) -> Function:
+        app.command(name)(_with_options(function))
+        return function
+
+    return add
+
+
+def _with_options(function: Callable[..., None]) -> Callable[..., None]:
+    hints = get_type_hints(function, include_extras=True)
+    made = hints.get("call")
+    if made is None:
+        return function
+    own = get_type_hints(made, include_extras=True)
+    options = [
+        Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=own[each.name])
+        for each in fields(made)
+    ]
+    before, last = options[:2], options[2:]
+    parameters: list[Parameter] = []
+    for each in inspect.signature(function).parameters.values():
+        rest = [each.replace(kind=Parameter.KEYWORD_ONLY, annotation=hints[each.name])]
+        parameters += before if each.name == "call" else rest
+    signature = inspect.Signature([*parameters, *last])
+
+    @functools.wraps(function)
+    def called(**given: Any) -> None:
+        function(
+            **{key: value for key, value in given.items() if key not in own},
+            call=made(**{key: given[key] for key in own}),
+        )
+
+    vars(called)["__signature__"] = signature
+    called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
+    return called
+
+
+def tidy_help(command: Any) -> None:
+    """Prepare the help of a command, or of a group with its commands, for any width of the terminal.
+
+    A paragraph is one line, which the terminal breaks; otherwise the breaks of its docstring stay where they are. An
+    option that takes no value shows no type.
+
+    Args:
+        command: the command, which is changed.
+    """
+    if command.help:
+        command.help = _joined(command.help)
+    for param in (*command.params, command.get_help_option(typer.Context(command))):
+        if getattr(param, "is_flag", False) and param.metavar is None:
+            param.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        tidy_help(each)
+
+
+def _joined(text: str) -> str:
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in inspect.cleandoc(text).split("\n\n"))

@@ -19,10 +19,10 @@ from penstock.wording import utc_text
 
 _LONGEST_ID = 40
 _LEAST_TEXT = 12
-"""To how many columns a text is broken at the most."""
+"""The least width that a text is broken to, in columns."""
 _GAP = 3
 _WIDE = 200
-"""Columns where neither a terminal nor `COLUMNS` says how many there are, so that a pipe gets whole values."""
+"""The width in columns if neither a terminal nor `COLUMNS` gives one, so that a pipe gets whole values."""
 
 
 def stdout_console() -> Console:
@@ -86,7 +86,7 @@ def fitting(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int, f
 
 
 def _may_break(cells: Iterable[str]) -> bool:
-    """Whether a column holds texts: an id, a number or a time is short and has no blanks."""
+    """True if a column holds texts: an id, a number or a time is short and has no blanks."""
     return any(" " in cell or len(cell) > _LONGEST_ID for cell in cells)
 
 
@@ -129,7 +129,7 @@ def to_json(value: object) -> Any:
 
 
 def effect(before: int | None, after: int) -> str:
-    """How many messages a position moves, and in which direction."""
+    """The number of messages that a position moves by, and the direction."""
     if before is None:
         return "begins here"
     count = abs(after - before)

@@ -8,9 +8,9 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from penstock.cli.shared.application import load_application, load_function
-from penstock.cli.shared.confirm import Confirmation, YesOnly
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.input import Confirmation, YesOnly
+from penstock.cli.shared.options import JsonCall
 from penstock.cli.shared.output import print_facts, print_json, print_table, stderr_console
 from penstock.errors import ConfigError
 from penstock.wording import counted
@@ -20,27 +20,21 @@ if TYPE_CHECKING:
 
 
 def import_spark(
-    application: Annotated[
-        str,
-        typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.", show_default=False),
-    ],
+    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
     checkpoint: Annotated[
         str,
         typer.Argument(
-            metavar="CHECKPOINT",
-            help="The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://.",
-            show_default=False,
+            metavar="CHECKPOINT", help="The checkpointLocation of the Spark query: a folder, s3://, gs:// or az://."
         ),
     ],
-    store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.", show_default=False)],
+    store: Annotated[str, typer.Option("--store", metavar="NAME", help="The application's store.")],
     operator: Annotated[
         int | None,
         typer.Option("--operator", metavar="N", help="Spark's stateful operator; needed if the query has several."),
     ] = None,
     spark_store: Annotated[str, typer.Option("--spark-store", metavar="NAME", help="Its state store.")] = "default",
     variable: Annotated[
-        str | None,
-        typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState."),
+        str | None, typer.Option("--state-var", metavar="NAME", help="The state variable of a transformWithState.")
     ] = None,
     batch: Annotated[
         int | None,
@@ -54,15 +48,13 @@ def import_spark(
             help="module:function or file.py:function, called with key and value as dicts of their columns (a "
             "ListState's value is a list of them); returns (key, value) for the store, or None to leave it out. A "
             "third item is the key of the entry's messages, as bytes or text, where the store has other keys.",
-            show_default=False,
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Take keys and values as Spark's bytes.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Delete what the store holds now.")] = False,
     yes: YesOnly = False,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    *,
+    call: JsonCall,
 ) -> None:
     """Fill a store with the state of a Spark Structured Streaming query (RocksDB provider).
 
@@ -76,13 +68,13 @@ def import_spark(
 
     if raw and function is not None:
         raise ConfigError("--raw takes no function: leave out --raw or --map")
-    confirmation = Confirmation.of(yes=yes, as_json=as_json, file="")
+    confirmation = Confirmation.of(yes=yes, as_json=call.as_json, file="")
     with plan_spark_import(
         load_application(application).app,
         checkpoint,
         store,
-        config,
-        assignments,
+        call.config,
+        call.assignments,
         operator=operator,
         spark_store=spark_store,
         variable=variable,
@@ -92,11 +84,11 @@ def import_spark(
         called=application,
         function_called=f"`{function}`",
     ) as planned:
-        if not as_json:
+        if not call.as_json:
             _show(planned)
         facts = _import(planned, confirmation, replace=replace)
         ran = planned.target.ran
-    if as_json:
+    if call.as_json:
         print_json(facts)
     else:
         _tell(facts, ran=ran)

@@ -1,4 +1,4 @@
-"""`penstock state get` and `scan`. What they need of Arrow and RocksDB is imported when they are called."""
+"""`penstock state get`, `scan` and `diff`. They import Arrow and RocksDB when they are called."""
 
 from __future__ import annotations
 
@@ -9,22 +9,45 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from penstock.admin.jobs import open_job
-from penstock.admin.state.version import version_text
+from penstock.admin.state.version import FORMS, version_text
 from penstock.api.serdes.base import end_of_prefix
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
-from penstock.cli.shared.output import print_table
-from penstock.cli.state.options import SHOWN, AppReference, AsHex, BackendName, Limit, StoreName, Version
+from penstock.cli.shared.options import JobName, JsonCall
+from penstock.cli.shared.output import print_facts, print_table
 from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
     from penstock.cli.state.texts import Texts
+    from penstock.state.reading.diff import Difference
     from penstock.state.reading.store_version import Entry
 
-TaskNumber = Annotated[
-    int | None, typer.Option("--task", metavar="N", min=0, help="Only this task.", show_default=False)
+_CHANGES = ("added", "removed", "changed")
+
+Version = Annotated[
+    str, typer.Option("--version", "--checkpoint", metavar="V", help=f"Which retained version: {FORMS}.")
 ]
+SHOWN = 20
+"""Rows of a table if no limit is given."""
+
+StoreName = Annotated[str, typer.Argument(metavar="STORE", help="The store.")]
+BackendName = Annotated[
+    str | None,
+    typer.Option("--backend", metavar="NAME", help="Restore from this backend; by default the first that can."),
+]
+AppReference = Annotated[
+    str | None,
+    typer.Option("--app", metavar="APP", help="Take custom serdes from this `module:object` or `file.py:object`."),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", metavar="N", min=0, help=f"At most this many entries; by default {SHOWN} in a table, all as JSON."
+    ),
+]
+AsHex = Annotated[bool, typer.Option("--hex", help="Keys are bytes in hexadecimal.")]
+
+
+TaskNumber = Annotated[int | None, typer.Option("--task", metavar="N", min=0, help="Only this task.")]
 
 
 def get_value(
@@ -41,9 +64,8 @@ def get_value(
     task: TaskNumber = None,
     backend: BackendName = None,
     app: AppReference = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    *,
+    call: JsonCall,
 ) -> None:
     """Print the value of a key as of a retained version. The job may be running; it is not disturbed.
 
@@ -55,7 +77,7 @@ def get_value(
     from penstock.cli.state.texts import parse_hex
 
     with (
-        open_job(job, config, assignments) as found,
+        call.open(job) as found,
         restoring() as view,
         open_version(found, store, version, backend=backend, watcher=view) as opened,
     ):
@@ -70,13 +92,13 @@ def get_value(
             )
         for entry in entries:
             backend = opened.backend(entry.task)
-            if as_json:
+            if call.as_json:
                 origin = {"checkpoint": str(opened.record.id), "backend": backend}
                 print_line(_entry_fields(entry, keys, values) | origin)
             else:
                 say(f"task {entry.task}, checkpoint {version_text(opened.record)}, restored from {backend}")
                 sys.stdout.write(values.full(entry.value) + "\n")
-        say_troubles(*([keys, values] if as_json else [values]))
+        say_troubles(*([keys, values] if call.as_json else [values]))
 
 
 def scan_entries(
@@ -100,9 +122,8 @@ def scan_entries(
     limit: Limit = None,
     backend: BackendName = None,
     app: AppReference = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    *,
+    call: JsonCall,
 ) -> None:
     """List the entries of a store as of a retained version, across all tasks, in the order of the keys' bytes.
 
@@ -112,7 +133,7 @@ def scan_entries(
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
 
     with (
-        open_job(job, config, assignments) as found,
+        call.open(job) as found,
         restoring() as view,
         open_version(found, store, version, backend=backend, watcher=view) as opened,
     ):
@@ -120,7 +141,7 @@ def scan_entries(
         start, end = _bounds(keys, prefix, from_key, to_key, as_hex=as_hex)
         entries = opened.scan(start, end, None if task is None else [task])
         view.stop()
-        if as_json:
+        if call.as_json:
             for entry in islice(entries, limit):
                 print_line(_entry_fields(entry, keys, values))
         else:
@@ -132,7 +153,7 @@ def scan_entries(
 def _bounds(
     keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
 ) -> tuple[bytes | None, bytes | None]:
-    """Where the keys begin (inclusive) and end (exclusive): inside of the prefix and of both bounds."""
+    """The first key and the end (exclusive) of the keys within the prefix and both bounds."""
     from penstock.cli.state.texts import parse_hex
 
     parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
@@ -160,3 +181,84 @@ def _print_entries(title: str, entries: Iterator[Entry], limit: int, keys: Texts
     print_table(title, ("key", "value", "task"), shown, right="task")
     if next(entries, None) is not None:
         say_more(limit)
+
+
+def diff_versions(
+    job: JobName,
+    store: StoreName,
+    before: Annotated[str, typer.Option("--from", metavar="V", help=f"The first version: {FORMS}.")],
+    after: Annotated[str, typer.Option("--to", metavar="V", help="The second version.")] = "latest",
+    limit: Limit = None,
+    backend: BackendName = None,
+    app: AppReference = None,
+    *,
+    call: JsonCall,
+) -> None:
+    """Show which keys of a store were added, removed or changed between two retained versions, in key order.
+
+    --json prints one object a line: `change`, `key`, `task`, and the values `from` and `to` where they exist. The last
+    line has the counts of all changes, whatever the limit.
+    """
+    from penstock.admin.state.reading import open_diff
+    from penstock.cli.state.reading import print_line, restoring, say_more, say_troubles, store_texts
+
+    with (
+        call.open(job) as found,
+        restoring() as view,
+        open_diff(found, store, before, after, backend=backend, watcher=view) as opened,
+    ):
+        old, new = opened.before, opened.after
+        keys, values = store_texts(new, store, app)
+        differences = _Counted(opened.differences)
+        view.stop()
+        if call.as_json:
+            for each in differences.up_to(limit):
+                print_line(_fields(each, keys, values))
+            print_line({"counts": differences.counts(), "from": str(old.id), "to": str(new.id)})
+        else:
+            shown = SHOWN if limit is None else limit
+            title = f"Store {store} of {found.paths.root}, {version_text(old)} to {version_text(new)}"
+            rows = [_difference_row(each, keys, values) for each in differences.up_to(shown)]
+            print_table(title, ("change", "key", "from", "to", "task"), rows, right="task")
+            counts = differences.counts()
+            print_facts([(change, f"{count:,}") for change, count in counts.items()])
+            if sum(counts.values()) > shown:
+                say_more(shown)
+        say_troubles(keys, values)
+
+
+class _Counted:
+    """Counts all differences, and yields the first ones."""
+
+    def __init__(self, differences: Iterator[Difference]) -> None:
+        self._differences = differences
+        self._counts = dict.fromkeys(_CHANGES, 0)
+
+    def up_to(self, limit: int | None) -> Iterator[Difference]:
+        return islice(self._iterate(), limit)
+
+    def counts(self) -> dict[str, int]:
+        """Count all differences. Consumes the rest, so nothing follows this call."""
+        for _ in self._iterate():
+            pass
+        return self._counts
+
+    def _iterate(self) -> Iterator[Difference]:
+        for each in self._differences:
+            self._counts[each.change] += 1
+            yield each
+
+
+def _fields(each: Difference, keys: Texts, values: Texts) -> dict[str, Any]:
+    return {
+        "change": each.change,
+        **keys.field("key", each.key),
+        "task": each.task,
+        **({} if each.before is None else values.field("from", each.before)),
+        **({} if each.after is None else values.field("to", each.after)),
+    }
+
+
+def _difference_row(each: Difference, keys: Texts, values: Texts) -> tuple[object, ...]:
+    before, after = (None if value is None else values.short(value) for value in (each.before, each.after))
+    return (each.change, keys.short(each.key), before, after, each.task)

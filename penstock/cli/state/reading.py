@@ -64,7 +64,7 @@ def restoring() -> Iterator[RestoreView]:
 
 
 def store_texts(record: CheckpointRecord, store: str, app: str | None) -> tuple[Texts, Texts]:
-    """How keys and values of a store are shown: by the serdes the checkpoint names, or those of the application.
+    """The texts of a store's keys and values, by the serdes that the checkpoint names or those of the application.
 
     Raises:
         NotFoundError: the checkpoint has no such store, or the application's file is not there.

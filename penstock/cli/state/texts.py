@@ -120,7 +120,7 @@ class Texts:
         return value if printable(value.encode()) is not None else None
 
     def _decode(self, data: bytes) -> tuple[Any] | None:
-        """What JSON can hold, in a tuple since it may be None; None for what is shown as hex."""
+        """The value as JSON, in a tuple because it may be None; None if it is shown as hex."""
         if self._serde is None:
             return None
         try:
@@ -143,7 +143,7 @@ def parse_hex(text: str) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """The value as JSON has it. An object of the application's own is its fields, or what `repr` says of it."""
+    """The value as JSON. An object of the application's own becomes its fields, or its `repr`."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, tuple):  # of a Tuple
@@ -163,7 +163,6 @@ def _whole_number(text: str) -> int:
 
 
 def _key_of(serde: Serde[Any], text: str) -> Any:
-    """The key that a text means."""
     if isinstance(serde, _WHOLE):
         return _whole_number(text)
     if isinstance(serde, _DOUBLE):

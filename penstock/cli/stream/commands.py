@@ -1,123 +1,93 @@
-"""`penstock stream`: streams without a job."""
+"""`penstock stream`; the commands that read or write messages have a separate file."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from penstock.admin.stream.names import open_stream
-from penstock.admin.stream.streams import create_stream, describe_stream
-from penstock.api.retention import StreamRetention
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.admin.stream.streams import (
+    create_stream,
+    describe_stream,
+    end_stream,
+    existing_stream,
+    set_retention,
+    stream_retention,
+    streams,
+)
+from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.input import Yes, confirm
+from penstock.cli.shared.options import Call, JsonCall, StreamName, command
 from penstock.cli.shared.output import print_facts, print_json, print_table
-from penstock.cli.stream import delete as stream_delete
-from penstock.cli.stream import end as stream_end
-from penstock.cli.stream import list as stream_list
-from penstock.cli.stream import replay as stream_replay
-from penstock.cli.stream import retain as stream_retain
-from penstock.cli.stream import tail
-from penstock.cli.stream.options import RetentionAge, RetentionBytes, StreamName, retention_of
+from penstock.cli.stream.messages import publish, replay, tail
+from penstock.config.model import DEFAULT_SYSTEM
+from penstock.config.values.kinds import Bytes, Millis, Number, RefusedError
+from penstock.errors import ConfigError
 from penstock.wording import counted
 
 app = typer.Typer(help="Create, publish to, read, replay, limit, end and delete streams.", no_args_is_help=True)
-app.command("tail")(tail.tail)
-app.command("list")(stream_list.list_streams)
-app.command("delete")(stream_delete.delete_stream)
-app.command("retain")(stream_retain.retain)
-app.command("end")(stream_end.end)
-app.command("replay")(stream_replay.replay)
+
+RetentionAge = Annotated[
+    str | None,
+    typer.Option(
+        "--retention",
+        metavar="AGE",
+        help="How long a message is kept after it was appended, such as 7d or 12h; none: no limit.",
+    ),
+]
+RetentionBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--retention-bytes", metavar="SIZE", help="How much each partition keeps, such as 10GB; none: no limit."
+    ),
+]
 
 
-class FileFormat(StrEnum):
-    """What a file to publish may hold."""
+def retention_of(age: str | None, size: str | None, before: StreamRetention) -> StreamRetention:
+    """The limits that the options ask for. Raises ConfigError for a text that is none."""
+    return StreamRetention(
+        _limit("--retention", Millis(1), age, before.max_age_ms),
+        _limit("--retention-bytes", Bytes(LEAST_RETENTION_BYTES), size, before.max_bytes),
+    )
 
-    JSONL = "jsonl"
-    CSV = "csv"
+
+def _limit(option: str, kind: Number, text: str | None, before: int | None) -> int | None:
+    if text is None:
+        return before
+    if text.strip().lower() == "none":
+        return None
+    try:
+        return kind.parse(text)
+    except RefusedError as error:
+        reason = f" ({error})" if str(error) else ""
+        raise ConfigError(f"`{option} {text}`: expected {kind.expected}, or `none`{reason}") from None
 
 
-@app.command("create")
 def create(
     name: StreamName,
-    partitions: Annotated[
-        int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.", show_default=False)
-    ],
+    partitions: Annotated[int, typer.Option("--partitions", metavar="N", min=1, help="The number of partitions.")],
     age: RetentionAge = None,
     size: RetentionBytes = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
+    *,
+    call: Call,
 ) -> None:
     """Create a stream. If it exists with the same number of partitions, nothing happens.
 
     With --retention or --retention-bytes, an existing stream must have exactly these limits.
     """
     retention = None if age is None and size is None else retention_of(age, size, StreamRetention())
-    found = open_stream(name, config, assignments)
+    found = call.stream(name)
     made = create_stream(found, partitions, retention)
     size = counted(partitions, "partition")
     typer.echo(f"created `{found.stream}` with {size}" if made else f"`{found.stream}` already exists with {size}")
 
 
-@app.command("publish")
-def publish(
-    name: StreamName,
-    file: Annotated[
-        str,
-        typer.Option(
-            "--file",
-            metavar="FILE",
-            help="JSON lines or CSV, also .gz or .zip; - for standard input.",
-            show_default=False,
-        ),
-    ],
-    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field with the key.")] = None,
-    value: Annotated[
-        str | None,
-        typer.Option(
-            "--value",
-            metavar="FIELD",
-            help="The field with the value: a string as it is, for ps.String(), anything else as JSON. Without it, the "
-            "whole record.",
-        ),
-    ] = None,
-    timestamp: Annotated[
-        str | None,
-        typer.Option(
-            "--timestamp", metavar="FIELD", help="The field with the time, in epoch milliseconds or ISO 8601."
-        ),
-    ] = None,
-    infer: Annotated[
-        bool, typer.Option("--infer", help="CSV: read numbers as numbers and empty fields as null.")
-    ] = False,
-    form: Annotated[
-        FileFormat | None, typer.Option("--format", help="The file's format, if its name does not show it.")
-    ] = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-) -> None:
-    """Publish every record of a file, in order within each partition."""
-    from penstock.admin.stream.publish import PublishOptions
-    from penstock.cli.stream.publish_view import publish_with_progress
-
-    found = open_stream(name, config, assignments)
-    options = PublishOptions(
-        format=None if form is None else form.value,
-        key_field=key,
-        value_field=value,
-        timestamp_field=timestamp,
-        infer=infer,
-    )
-    typer.echo(publish_with_progress(found, file, options))
-
-
-@app.command("describe")
-def describe(
-    name: StreamName, config: ConfigFile = None, assignments: Assignments = None, as_json: AsJson = False
-) -> None:
+def describe(name: StreamName, call: JsonCall) -> None:
     """Show the partitions of a stream and the offsets they hold."""
-    facts = describe_stream(open_stream(name, config, assignments))
-    if as_json:
+    facts = describe_stream(call.stream(name))
+    if call.as_json:
         print_json(facts)
         return
     print_facts(
@@ -133,3 +103,110 @@ def describe(
     )
     columns = ("partition", "oldest", "newest", "upcoming", "messages")
     print_table("", (*columns, "ended"), rows, right=" ".join(columns))
+
+
+def list_streams(
+    system: Annotated[
+        str, typer.Argument(metavar="SYSTEM", help="The system whose streams are listed.")
+    ] = DEFAULT_SYSTEM,
+    *,
+    call: JsonCall,
+) -> None:
+    """List the streams of a system."""
+    found = streams(system, call.config, call.assignments)
+    if call.as_json:
+        print_json(found)
+        return
+    rows = [(each.stream, each.partitions, each.messages, each.retention, each.owner) for each in found]
+    columns = ("stream", "partitions", "messages", "retention", "owner")
+    print_table(f"Streams of {system}", columns, rows, right="partitions messages", first_to_go="owner,retention")
+
+
+def delete_stream(
+    name: StreamName,
+    yes: Yes = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete it even if a job reads or owns it.")] = False,
+    *,
+    call: JsonCall,
+) -> None:
+    """Delete a stream and all its messages.
+
+    The command is refused if the last checkpoint of a job under `job.root` has a position in the stream, or if the
+    stream is the changelog of such a job. It does not look for jobs that only write to the stream, or for jobs under
+    other roots.
+    """
+    from penstock.admin.stream.streams import delete_stream as delete
+    from penstock.admin.stream.streams import refuse_used, stream_use
+
+    found = call.stream(name)
+    facts = existing_stream(found)
+    if not force:
+        use = stream_use(found)
+        if use.note is not None:
+            say(use.note)
+        refuse_used(found, use)
+    messages = [] if facts.messages is None else [counted(facts.messages, "message")]
+    size = [counted(facts.partition_count, "partition"), *messages]
+    confirm(f"Delete stream `{found.stream}` with {' and '.join(size)}?", yes=yes)
+    deleted = delete(found, force=True)
+    if call.as_json:
+        print_json(deleted)
+    else:
+        typer.echo(f"deleted `{found.stream}`: {', '.join(size)}")
+
+
+def retain(
+    name: StreamName,
+    age: RetentionAge = None,
+    size: RetentionBytes = None,
+    yes: Yes = False,
+    *,
+    call: JsonCall,
+) -> None:
+    """Change how long a stream keeps its messages.
+
+    A limit that is not given stays as it is. Messages beyond the limits are deleted now and with later appends. A job
+    that has not read one of them ends with an error that names its offset and the oldest one, or skips them if
+    `streams.<id>.on.data.loss` is `skip`.
+    """
+    if age is None and size is None:
+        raise typer.BadParameter("give --retention, --retention-bytes, or both")
+    found = call.stream(name)
+    before = stream_retention(found)
+    after = retention_of(age, size, before)
+    if after.is_limited and after != before:
+        confirm(
+            f"Keep the messages of stream `{found.stream}`: {after} (now: {before}), and delete the others?", yes=yes
+        )
+    deleted = set_retention(found, after)
+    if call.as_json:
+        facts = {"retentionMs": after.max_age_ms, "retentionBytes": after.max_bytes, "deleted": deleted}
+        print_json({"stream": str(found.stream), **facts})
+    else:
+        typer.echo(f"`{found.stream}` keeps its messages: {after}; {deleted:,} were deleted now")
+
+
+def end(name: StreamName, call: Call) -> None:
+    """Mark the end of a stream, after which no message follows.
+
+    A job that has read all its inputs to such an end closes its windows and ends. A message that is published later
+    reopens its partition.
+    """
+    found = call.stream(name)
+    end_stream(found)
+    typer.echo(f"`{found.stream}` has ended, until a message is published to it")
+
+
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "tail": tail,
+    "list": list_streams,
+    "delete": delete_stream,
+    "retain": retain,
+    "end": end,
+    "replay": replay,
+    "create": create,
+    "publish": publish,
+    "describe": describe,
+}
+for _name, _function in _COMMANDS.items():
+    command(app, _name)(_function)

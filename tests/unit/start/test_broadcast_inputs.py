@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.admin.application import application_inputs
+from penstock.admin.startpoint.inputs import application_inputs
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.edit import OffsetKey, with_offsets

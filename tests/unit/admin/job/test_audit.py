@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import pytest
 
 import penstock as ps
 from penstock import admin
-from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited
+from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord, audited, operator, this_process
 from penstock.api.retention import StreamRetention
 from penstock.errors import FailedMessage
 from penstock.job import audit_log
@@ -396,3 +397,12 @@ def test_the_example_of_the_page(home: Path) -> None:
     for varying in ("record", "timeMs", "endedMs", "user", "host"):
         del found[varying], shown[varying]
     assert found == shown
+
+
+def test_an_operator_without_a_name_is_known_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_entry(uid: int) -> None:
+        raise KeyError(uid)
+
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
+    assert operator() == str(os.getuid())
+    assert this_process().startswith(f"{os.getuid()} on host `")

@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from penstock.admin.job.drain_exchange import imported_notifications
+from penstock.admin.job.drain import imported_notifications
 from penstock.api.drain import DrainNotification
 from penstock.errors import CorruptError
 from tests.support.places import GOLDEN

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from penstock.admin.checkpoint import append as checkpoint_write
+from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
@@ -24,7 +24,7 @@ from penstock.checkpoint.choice import choose_version
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.versions.markers import markers_of, read_task
-from penstock.cli.shared.confirm import Confirmation
+from penstock.cli.shared.input import Confirmation
 from penstock.config.load import load_config
 from penstock.job.lease import LeaseHeldError, LeaseHolder, acquire
 from penstock.system.base import OffsetRange, WriterIdentity

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from examples.folder_system import FolderSystem
-from penstock.admin.job.status import input_status
+from penstock.admin.job.inputs import input_status
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.checkpoint.id import CheckpointId

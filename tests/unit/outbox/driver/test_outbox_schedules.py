@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.admin.checkpoint.append import append_successor
+from penstock.admin.checkpoint.change import append_successor
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 import penstock as ps
-from penstock.admin.job.side_inputs import side_inputs_in
+from penstock.admin.job.metrics import side_inputs_in
 from penstock.batch.batch import NO_BATCH, Batch
 from penstock.errors import ContainerLostError
 from penstock.system.partitioner import partition_of

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DoubleType, IntegerType, LongType, StringType, StructType
 
 from penstock import admin
-from penstock.admin.checkpoint.append import append_record
+from penstock.admin.checkpoint.change import append_record
 from penstock.admin.state import query_state
 from penstock.admin.state.query_state import first_record
 from penstock.admin.state.reading import open_version

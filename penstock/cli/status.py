@@ -5,25 +5,22 @@ from __future__ import annotations
 import sys
 import time
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from penstock.admin.job.drain_status import DrainRequestFacts
-from penstock.admin.job.metrics import metrics_of
-from penstock.admin.job.side_inputs import SideInputStatus
+from penstock.admin.job.metrics import SideInputStatus, TableUse, metrics_of
 from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
 from penstock.admin.job.status import status as job_status
-from penstock.admin.job.tables import TableUse
-from penstock.admin.jobs import load_without_job, open_all_jobs, open_job
+from penstock.admin.jobs import load_without_job, open_all_jobs
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.watermarks import holds_back_text
-from penstock.cli.job.drain_table import print_drain
+from penstock.cli.drain import print_drain
 from penstock.cli.shared.commands import remember_job
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import JsonCall
 from penstock.cli.shared.output import (
     print_facts,
     print_json,
@@ -42,17 +39,15 @@ _WATCH_SECONDS = 1.0
 AnyJob = Annotated[
     str | None,
     typer.Argument(
-        metavar="JOB",
-        help="The job: `name-id`, or its name alone. Without it, all jobs.",
-        callback=remember_job,
+        metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs.", callback=remember_job
     ),
 ]
 
 
 def status(
     job: AnyJob = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
+    *,
+    call: JsonCall,
     wait: Annotated[
         bool,
         typer.Option(
@@ -70,7 +65,6 @@ def status(
     watch: Annotated[
         bool, typer.Option("--watch", help="Show one job whenever it changes, until it is no longer running.")
     ] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Show whether a job is running and how far it has read, or list all jobs.
 
@@ -80,35 +74,31 @@ def status(
     if watch and metrics:
         raise ConfigError("--watch and --metrics exclude each other: give one of them")
     if watch:
-        _watch(job, config, assignments, as_json=as_json)
+        _watch(job, call)
         return
     if metrics:
-        _show_metrics(job, config, assignments, as_json=as_json)
+        _show_metrics(job, call)
         return
     if job is None:
-        _show_all(config, assignments, wait=wait, as_json=as_json)
+        _show_all(call, wait=wait)
         return
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         console = stderr_console()
         with console.status("watching the lease (--no-wait skips this)") if console.is_terminal else nullcontext():
             facts = job_status(found, wait=wait)
-    if as_json:
-        print_json(facts)
-    else:
-        _show(facts)
+    call.show(facts, _show)
 
 
-def _watch(job: str | None, config: Path | None, assignments: list[str] | None, *, as_json: bool) -> None:
-    """Show a job whenever something has changed."""
+def _watch(job: str | None, call: JsonCall) -> None:
     if job is None:
         raise ConfigError("--watch shows one job: name it, as `penstock status JOB --watch`")
     before: JobStatus | None = None
     while before is None or before.status == "running":
         if before is not None:
             time.sleep(_WATCH_SECONDS)
-        with open_job(job, config, assignments) as found:
+        with call.open(job) as found:
             facts = job_status(found)
-        if as_json and facts != before:
+        if call.as_json and facts != before:
             print_json_line(facts)
         elif facts != before:
             if sys.stdout.isatty():
@@ -119,12 +109,12 @@ def _watch(job: str | None, config: Path | None, assignments: list[str] | None, 
         before = facts
 
 
-def _show_metrics(job: str | None, config: Path | None, assignments: list[str] | None, *, as_json: bool) -> None:
+def _show_metrics(job: str | None, call: JsonCall) -> None:
     if job is None:
         raise ConfigError("--metrics shows the metrics of one job: name it, as `penstock status JOB --metrics`")
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         shown = metrics_of(found).to_dict()
-    if as_json:
+    if call.as_json:
         print_json(shown)
         return
     for source, groups in shown.items():
@@ -140,14 +130,14 @@ def _metric(value: Any) -> str:
     return f"{value['count']:,} of {average:,.1f} ms, at most {value['max_ns'] / 1e6:,.1f} ms"
 
 
-def _show_all(config: Path | None, assignments: list[str] | None, *, wait: bool, as_json: bool) -> None:
-    with open_all_jobs(config, assignments) as jobs:
+def _show_all(call: JsonCall, *, wait: bool) -> None:
+    with open_all_jobs(call.config, call.assignments) as jobs:
         found = statuses(jobs, wait=wait)
-    if as_json:
+    if call.as_json:
         print_json(found)
         return
     print_table(
-        f"Jobs in {load_without_job(config, assignments).job.root}",
+        f"Jobs in {load_without_job(call.config, call.assignments).job.root}",
         ("job", "status", "lag", "last checkpoint", "batch", "at", "run"),
         [_row(one) for one in found],
         right="lag batch",
@@ -313,7 +303,7 @@ def _show_tables(facts: JobStatus) -> None:
 
 
 def _seen(facts: JobStatus) -> str:
-    """When it was as the metrics say."""
+    """The time of the metrics, for people."""
     return "a few seconds ago" if facts.metrics_ms is None else f"at {utc_text(facts.metrics_ms)}"
 
 

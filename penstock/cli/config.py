@@ -10,7 +10,7 @@ from penstock.admin.configuration import EffectiveValue, check_application, effe
 from penstock.admin.jobs import load_without_job
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile
+from penstock.cli.shared.options import AsJson, JsonCall, command
 from penstock.cli.shared.output import print_json, print_table
 from penstock.config.load import load_config
 from penstock.wording import counted
@@ -18,40 +18,36 @@ from penstock.wording import counted
 app = typer.Typer(help="Check a configuration, or list the keys.", no_args_is_help=True)
 
 
-@app.command("check")
+@command(app, "check")
 def check(
     application: Annotated[
         str | None,
         typer.Argument(metavar="APP", help="Check it against this application, too: module:object or file.py:object."),
     ] = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
+    *,
+    call: JsonCall,
     all_keys: Annotated[bool, typer.Option("--all", help="Show keys that have their defaults, too.")] = False,
-    as_json: AsJson = False,
 ) -> None:
     """Print the values that are set and where each comes from, or all mistakes. JSON always has all keys."""
     if application is None:
-        loaded = load_without_job(config, assignments)
+        loaded = load_without_job(call.config, call.assignments)
         graph = None
     else:
         app = load_application(application).app
         graph = app.graph()
         stores = [store.name for store in graph.stores]
-        loaded = load_config(config, assignments=assignments or (), default_job_name=app.name, stores=stores)
+        loaded = load_config(call.config, assignments=call.assignments or (), default_job_name=app.name, stores=stores)
         check_application(graph, loaded)
     values = effective_values(loaded, graph)
-    if as_json:
+    if call.as_json:
         print_json(values)
     else:
         _show(values if all_keys else [each for each in values if each.key in loaded.origins], len(values))
 
 
-@app.command("keys")
+@command(app, "keys")
 def keys(
-    text: Annotated[
-        str | None,
-        typer.Argument(metavar="TEXT", help="Only keys whose name contains this text.", show_default=False),
-    ] = None,
+    text: Annotated[str | None, typer.Argument(metavar="TEXT", help="Only keys whose name contains this text.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """List every key, what it means and its default."""

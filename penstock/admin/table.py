@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import getpass
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from penstock.admin.job.audit import audited
+from penstock.admin.job.audit import audited, operator
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.tables.versions.manifest import TableManifest
-from penstock.tables.versions.notes import refusal_of
+from penstock.tables.versions.notes import Refusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
 from penstock.wording import listed
 
@@ -23,28 +22,16 @@ class TableVersion:
     version: int
     rows: int
     size_bytes: int
-    """Of its files in the job root."""
+    """The size of its files in the job root."""
     file_count: int
     source: str
-    """The folder that it was made from."""
     source_version: str
-    """Which version of that folder it was."""
+    """The Delta version, or the hash of the file list."""
     built_ms: int
-    """When, in epoch milliseconds."""
+    """In epoch milliseconds."""
     tasks: int
-    """For how many tasks it was built; 1 if every task has all rows. A job with another number of tasks does not use
+    """The number of tasks that it was built for; 1 if every task has all rows. A job with another number does not use
     it."""
-
-
-@dataclass(frozen=True, slots=True)
-class RefusedVersion:
-    """What was pushed last and did not become a version."""
-
-    source_version: str
-    """Empty if it could not even be identified."""
-    reason: str
-    time_ms: int
-    """When, in epoch milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +43,9 @@ class TableVersions:
     chosen: int | None
     """The version that `use_table` set; None: the newest one."""
     unreadable: Mapping[int, str]
-    """Why a version cannot be read."""
-    refused: RefusedVersion | None
-    """What was refused since the newest version came."""
+    """Version → the reason why it cannot be read."""
+    refused: Refusal | None
+    """The last source that was refused since the newest version came."""
 
     @property
     def to_use(self) -> int | None:
@@ -116,7 +103,7 @@ def use_table(job: FoundJob, table: str, version: int | None) -> TableVersions:
     registry = TableRegistry(job.objects, job.paths, table)
     change = f"{registry.pinned() or 'newest'} -> {version or 'newest'}"
     with audited(job, "table use", {"table": table, "version": change}):
-        registry.pin(version, f"{getpass.getuser()} on {socket.gethostname()}")
+        registry.pin(version, f"{operator()} on {socket.gethostname()}")
     return _facts(job, table)
 
 
@@ -139,7 +126,7 @@ def _facts(job: FoundJob, table: str) -> TableVersions:
         tuple(_version(each) for each in found.manifests),
         registry.pinned(),
         found.unreadable,
-        None if refusal is None else RefusedVersion(refusal.source_version, refusal.reason, refusal.time_ms),
+        refusal,
     )
 
 

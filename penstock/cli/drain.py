@@ -1,4 +1,4 @@
-"""`penstock drain`."""
+"""`penstock drain` and `penstock stop`."""
 
 from __future__ import annotations
 
@@ -7,22 +7,28 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.job.drain import DrainFacts, cancel_drain
+from penstock.admin.job.drain import DrainFacts, ExportedDrains, cancel_drain, export_drains, import_drains
 from penstock.admin.job.drain import drain as drain_job
-from penstock.admin.job.drain_exchange import ExportedDrains, export_drains, import_drains
-from penstock.admin.jobs import open_job
-from penstock.cli.job.drain_table import print_drain
+from penstock.admin.job.stop import StopFacts
+from penstock.admin.job.stop import stop as stop_job
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.files import read_text
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
-from penstock.cli.shared.output import print_json
+from penstock.cli.shared.input import read_text
+from penstock.cli.shared.options import JobName, JsonCall
+from penstock.cli.shared.output import print_table
+from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.errors import ConfigError
+
+_TITLES = {
+    "draining": "Drain, as of the last batch",
+    "committing": "Drain: everything is processed, and the last commit is under way",
+    "drained": "Drained: what was processed since the request",
+}
+_COLUMNS = ("stage", "operators or outputs", "messages", "panes", "timers", "joined", "left")
 
 
 def drain(
     job: JobName,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
+    call: JsonCall,
     run_id: Annotated[
         str | None,
         typer.Option(
@@ -30,7 +36,6 @@ def drain(
             metavar="ID",
             help="The run that is to drain, by its app.run.id. By default the present one, or the next if there is "
             "none.",
-            show_default=False,
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has drained.")] = False,
@@ -48,11 +53,9 @@ def drain(
             metavar="FILE",
             help='Write the requests of this file: lines of {"key": ..., "value": ...}, as --export prints them; - for '
             "standard input.",
-            show_default=False,
         ),
     ] = None,
     timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 3600.0,
-    as_json: AsJson = False,
 ) -> None:
     """Ask a job to process everything in flight and then end.
 
@@ -64,7 +67,7 @@ def drain(
     if run_id is not None and (cancel or export or import_file is not None):
         raise ConfigError("--run names the run to ask, so it does not go with --cancel, --export and --import FILE")
     lines = None if import_file is None else read_text(import_file).split("\n")
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         if export:
             _print_exported(export_drains(found))
             return
@@ -74,14 +77,15 @@ def drain(
             facts = cancel_drain(found, timeout_s=timeout_s)
         else:
             facts = drain_job(found, run_id=run_id, wait=wait, timeout_s=timeout_s)
-    if as_json:
-        print_json(facts)
-    else:
-        for note in facts.notes:
-            say(f"note: {note}")
-        typer.echo(_text(facts))
-        if facts.summary is not None:
-            print_drain(facts.summary)
+    call.show(facts, _show_drain)
+
+
+def _show_drain(facts: DrainFacts) -> None:
+    for note in facts.notes:
+        say(f"note: {note}")
+    typer.echo(_text(facts))
+    if facts.summary is not None:
+        print_drain(facts.summary)
 
 
 def _print_exported(exported: ExportedDrains) -> None:
@@ -102,3 +106,45 @@ def _text(facts: DrainFacts) -> str:
             return f"{run} has drained; the last checkpoint is {facts.last_checkpoint}"
         case "cancelled":
             return f"{run} no longer drains; it continues from checkpoint {facts.last_checkpoint}"
+
+
+def stop(
+    job: JobName,
+    call: JsonCall,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")] = True,
+    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 600.0,
+) -> None:
+    """Ask a running job to stop after its current batch, with a last commit.
+
+    The command works from any machine that can reach the job root. It never stops a later run. A run that was asked to
+    drain drains first.
+    """
+    with call.open(job) as found:
+        call.show(stop_job(found, wait=wait, timeout_s=timeout_s), _show_stop)
+
+
+def _show_stop(facts: StopFacts) -> None:
+    checkpoint = f"the last checkpoint is {facts.last_checkpoint}"
+    if facts.status == "not running":
+        typer.echo(f"job {facts.job} is not running; {checkpoint}")
+    elif facts.status == "asked":
+        first = "; it was asked to drain, and does so first" if facts.drains else ""
+        typer.echo(f"job {facts.job}, run {facts.run_id}, was asked to stop after its current batch{first}")
+    else:
+        ended = "drained" if facts.drains else "ended"
+        typer.echo(f"job {facts.job}, run {facts.run_id}, has {ended}; {checkpoint}")
+
+
+def print_drain(drain: DrainProgress, *, running: bool = True) -> None:
+    """Each stage of a drain, and what it waits for, or waited for when its driver was lost."""
+    rows = [_row(stage) for stage in drain.stages]
+    right = "stage messages panes timers joined left"
+    print_table(_TITLES[drain.phase], _COLUMNS, rows, right=right, first_to_go="joined")
+    if drain.waits_for:
+        print_table("", ("it waits for" if running else "it waited for",), [(drain.waits_for,)])
+
+
+def _row(stage: StageDrain) -> tuple[object, ...]:
+    left = "0" if stage.ended else stage.left or None
+    names = ", ".join(stage.names)
+    return (stage.stage, names, stage.messages, stage.panes, stage.timers, stage.joined, left)

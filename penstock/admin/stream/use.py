@@ -1,21 +1,27 @@
-"""Records changes of a stream in the audit logs of the jobs that use it."""
+"""The jobs that use or own a stream; changes of a stream are recorded in their audit logs."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob, open_all_jobs
 from penstock.admin.side_stores import side_stores
-from penstock.admin.stream.changelogs import is_restored_from
 from penstock.admin.stream.names import FoundStream
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.errors import CorruptError, IncompatibleError, NotFoundError
+from penstock.checkpoint.versions import changelog_marker
+from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.versions.markers import needed_markers
+from penstock.errors import CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.job.identity import known_uid
-from penstock.state.backends.changelog_stream.owner import owner_uid
+from penstock.state.backends.changelog_stream.owner import is_owned_by, owner_uid
+from penstock.system.registry import open_system
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -49,13 +55,13 @@ def audited_stream(
 
 
 def is_position(stream: SystemStream, record: CheckpointRecord) -> bool:
-    """Whether a checkpoint has a position in the stream."""
+    """True if a checkpoint has a position in the stream."""
     read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
     return stream in read or stream in record.intermediate
 
 
 def is_side_input(stream: SystemStream, job: FoundJob) -> bool:
-    """Whether the last run filled a store from the stream."""
+    """True if the last run filled a store from the stream."""
     return any(str(stream) in each.side_inputs for each in side_stores(job))
 
 
@@ -77,3 +83,30 @@ def _owner_uid(found: FoundStream) -> str | None:
         except NotFoundError:
             return None  # the change itself says so
     return None if owner is None else owner_uid(owner)
+
+
+def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
+    """The streams that the job with this uid owns, in every system that records owners and can be reached."""
+    streams: list[str] = []
+    for name in found.config.system_names:
+        try:
+            streams += _owned(found, name, uid)
+        except PenstockError as error:
+            logger.info("system %s was not searched for the job's changelog streams: %s", name, error)
+    return tuple(streams)
+
+
+def is_restored_from(stream: SystemStream, record: CheckpointRecord) -> bool:
+    """True if a store's state at the checkpoint is in the stream."""
+    streamed = (needed_markers(record, task, {}).get(changelog_marker.BACKEND, {}) for task in record.tasks)
+    texts = (text for stores in streamed for own in stores.values() for text in own)
+    return any(ChangelogStreamMarker.deserialize(text).ssp.system_stream == stream for text in texts)
+
+
+def _owned(found: FoundJob, name: str, uid: str) -> list[str]:
+    system = open_system(found.config.system(name))
+    if not system.keeps_owners:
+        return []
+    with closing(system.admin()) as admin:
+        owners = admin.owners()
+    return [f"{name}.{stream}" for stream, owner in sorted(owners.items()) if is_owned_by(owner, found.paths.root, uid)]

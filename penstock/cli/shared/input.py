@@ -1,9 +1,10 @@
-"""A question before something is changed or deleted."""
+"""Input of a command besides its options: a file, and the answer to a question before something is changed."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,16 +12,33 @@ import typer
 from penstock.admin.job.lease import refuse_running
 from penstock.admin.jobs import FoundJob
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.files import STDIN
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 YesOnly = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
+STDIN = "-"
+
+
+def read_text(file: str) -> str:
+    """The text of a file, or of standard input if it is `-`.
+
+    Raises:
+        NotFoundError: there is no such file.
+        ConfigError: it cannot be read.
+    """
+    try:
+        data = sys.stdin.buffer.read() if file == STDIN else Path(file).read_bytes()
+        return data.decode("utf-8-sig")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"there is no file `{file}`") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"`{file}` cannot be read: {error}") from error
+
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """Whether a question is asked: if there is a terminal, and `--yes` was not given."""
+    """A question that is asked if there is a terminal and `--yes` was not given."""
 
     yes: bool
     may_ask: bool

@@ -1,4 +1,4 @@
-"""`penstock table`: the versions of a job's pushed tables."""
+"""`penstock table`."""
 
 from __future__ import annotations
 
@@ -6,39 +6,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from penstock.admin.jobs import open_job
 from penstock.cli.shared.errors import say
-from penstock.cli.shared.options import AsJson, Assignments, ConfigFile, JobName
+from penstock.cli.shared.options import JobName, JsonCall, command
 from penstock.cli.shared.output import print_json, print_table
 from penstock.wording import size_text, utc_text
 
 if TYPE_CHECKING:
-    from penstock.admin.table.versions import TableVersions
+    from penstock.admin.table import TableVersions
 
 app = typer.Typer(help="Show the versions of pushed tables, or choose one.", no_args_is_help=True)
 _NEWEST = "newest"
-TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.", show_default=False)]
+TableName = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
 
-@app.command("versions")
+@command(app, "versions")
 def versions(
     job: JobName,
-    table: Annotated[
-        str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.", show_default=False)
-    ] = None,
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="The name of the table; by default all.")] = None,
+    *,
+    call: JsonCall,
 ) -> None:
     """List the versions of one pushed table of a job, or of all of them.
 
     The version that the job is to use is marked. `penstock status` shows the version that a running job has loaded.
     """
-    from penstock.admin.table.versions import table_versions
+    from penstock.admin.table import table_versions
 
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         tables = table_versions(found, table)
-    if as_json:
+    if call.as_json:
         print_json(tables)
         return
     if not tables:
@@ -47,33 +43,29 @@ def versions(
         _show(each)
 
 
-@app.command("use")
+@command(app, "use")
 def use(
     job: JobName,
     table: TableName,
     version: Annotated[
         str,
         typer.Argument(
-            metavar="VERSION",
-            help="The number of the version; `newest` for the newest one, now and in future.",
-            show_default=False,
+            metavar="VERSION", help="The number of the version; `newest` for the newest one, now and in future."
         ),
     ],
-    config: ConfigFile = None,
-    assignments: Assignments = None,
-    as_json: AsJson = False,
+    call: JsonCall,
 ) -> None:
     """Choose the version of a pushed table that a job uses, for example to go back to the previous one.
 
     A running job notices the choice within `tables.poll.ms`, and switches between two batches, in all tasks at once.
     """
-    from penstock.admin.table.versions import use_table
+    from penstock.admin.table import use_table
 
     if version != _NEWEST and not (version.isascii() and version.isdigit() and int(version) > 0):
         raise typer.BadParameter(f"a version is a number, or `{_NEWEST}`, not `{version}`")
-    with open_job(job, config, assignments) as found:
+    with call.open(job) as found:
         facts = use_table(found, table, None if version == _NEWEST else int(version))
-    if as_json:
+    if call.as_json:
         print_json(facts)
     else:
         which = f"its newest version ({facts.to_use})" if facts.chosen is None else f"version {facts.chosen}"

@@ -1,0 +1,218 @@
+"""How far a job has read its inputs, from its log and from the streams."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.time.watermarks import NO_WATERMARK
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
+from penstock.config.model import JobConfig
+from penstock.errors import PenstockError
+from penstock.start.identities import continue_in
+from penstock.system.base import OpenTransaction, PartitionOffsets, System
+from penstock.system.registry import open_system
+from penstock.system.spark import QUERY_SYSTEM
+from penstock.wording import counted
+
+_STANDSTILL_MS = 10_000
+"""Younger transactions are not shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """`next_offset` is the smallest one if several tasks read the partition. `lag` is how much comes after the last
+    checkpoint, in the stream's `lag_unit`; None if the stream cannot be read. `event_time_ms` is the highest event time
+    that was read, in epoch milliseconds; None if the application does not use event time, and before the first message.
+    `lost` is how many messages were deleted before the job had read them, and are missing from its state."""
+
+    partition: int
+    next_offset: int
+    upcoming: int | None
+    lag: int | None
+    event_time_ms: int | None = None
+    lost: int = 0
+    open_transaction: OpenTransaction | None = None
+    """A writer's transaction that has kept messages from being read for some seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputStatus:
+    """One input stream; `problem` says why its ends are unknown or do not fit."""
+
+    stream: str
+    partitions: tuple[PartitionStatus, ...]
+    lag: int | None
+    problem: str | None
+    dense_offsets: bool = True
+    """True if offsets have no gaps. With gaps, `lag` and `lost` count offsets, and there are at most so many
+    messages."""
+    held_back_by: int | None = None
+    """The partition with the lowest event time, which holds the watermark back; None without event time, and if all
+    are idle. It does so until it is idle."""
+    lag_unit: str = "message"
+    """The unit of `lag`: `file` for a folder."""
+
+
+def input_statuses(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
+    if not view.checkpoints:
+        return ()
+    last = view.checkpoints[-1]
+    positions, times = _smallest(last.next_offsets), _smallest(last.event_times)
+    found = []
+    for stream, next_offsets in sorted(positions.items()):
+        one = _input(stream, next_offsets, last, config)
+        one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
+        idle = _idle(one, view, config.idle_ms(stream))
+        found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
+    return tuple(found)
+
+
+def _input(
+    stream: SystemStream, next_offsets: Mapping[int, int], last: CheckpointRecord, config: JobConfig
+) -> InputStatus:
+    if _is_frame(stream, last):
+        return input_status(stream, next_offsets, {}, None)  # Spark alone knows what comes next
+    try:
+        now = _look(stream, config)
+    except PenstockError as error:
+        return input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
+    misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
+    if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
+        misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
+    one = input_status(stream, next_offsets, now.ends, misfit, system=now.system)
+    return _with_transactions(one, now.transactions)
+
+
+def _is_frame(stream: SystemStream, last: CheckpointRecord) -> bool:
+    return stream.system == QUERY_SYSTEM and stream in last.identities
+
+
+def _smallest(
+    values: Mapping[int, Mapping[SystemStreamPartition, int]],
+) -> dict[SystemStream, dict[int, int]]:
+    """By stream and partition, the smallest value of all tasks."""
+    found: dict[SystemStream, dict[int, int]] = defaultdict(dict)
+    for own in values.values():
+        for ssp, value in own.items():
+            before = found[ssp.system_stream].get(ssp.partition, value)
+            found[ssp.system_stream][ssp.partition] = min(value, before)
+    return found
+
+
+def _idle(status: InputStatus, view: LogView, idle_ms: int) -> set[int]:
+    """The partitions that were idle at the last checkpoint. A partition with nothing unread now was at its end since
+    the oldest checkpoint of the epoch that has the same position: before it, a start counted the time anew."""
+    last = view.checkpoints[-1]
+    still = {each.partition for each in status.partitions if each.lag == 0}
+    idle: set[int] = set()
+    for record in reversed(view.checkpoints):
+        if record.epoch != last.epoch or not still:
+            break
+        there = _smallest(record.next_offsets).get(SystemStream.parse(status.stream), {})
+        still &= {each.partition for each in status.partitions if there.get(each.partition) == each.next_offset}
+        if last.batch_time_ms - record.batch_time_ms >= idle_ms:
+            idle |= still
+    return idle
+
+
+def _with_times(
+    status: InputStatus, times: Mapping[int, int], last: CheckpointRecord, idle: Collection[int]
+) -> InputStatus:
+    """The event times of its partitions. The lowest one that is not idle holds the others back, or one that has none
+    yet; not so in a DataFrame, because which task met a row says nothing about its time."""
+    partitions = tuple(replace(each, event_time_ms=times.get(each.partition)) for each in status.partitions)
+    if _is_frame(SystemStream.parse(status.stream), last):
+        return replace(status, partitions=partitions)
+    ended = {ssp.partition for ssp in last.ended_inputs if str(ssp.system_stream) == status.stream}
+    reached = {each.partition: times.get(each.partition, NO_WATERMARK) for each in partitions}
+    slowest = min(
+        (part for part in reached if part not in ended and part not in idle), key=reached.__getitem__, default=None
+    )
+    return replace(status, partitions=partitions, held_back_by=slowest)
+
+
+def _with_lost(status: InputStatus, lost: Mapping[int, int]) -> InputStatus:
+    partitions = tuple(replace(each, lost=lost.get(each.partition, 0)) for each in status.partitions)
+    return replace(status, partitions=partitions)
+
+
+def _with_transactions(status: InputStatus, found: Mapping[int, OpenTransaction]) -> InputStatus:
+    """Adds the transactions that are open for long."""
+    before_ms = time.time_ns() // 1_000_000 - _STANDSTILL_MS
+    old = {partition: each for partition, each in found.items() if each.since_ms <= before_ms}
+    return replace(
+        status, partitions=tuple(replace(each, open_transaction=old.get(each.partition)) for each in status.partitions)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """The present state of a stream."""
+
+    ends: Mapping[int, PartitionOffsets]
+    system: System
+    identity: str | None
+    transactions: Mapping[int, OpenTransaction]
+
+
+def _look(stream: SystemStream, config: JobConfig) -> _Now:
+    system = open_system(config.system(stream.system))
+    admin = system.admin()
+    try:
+        identity = admin.stream_identity(stream.stream)
+        ends = admin.offsets(stream.stream)
+        return _Now(ends, system, identity, admin.open_transactions(stream.stream))
+    finally:
+        admin.close()
+
+
+def input_status(
+    stream: SystemStream,
+    next_offsets: Mapping[int, int],
+    ends: Mapping[int, PartitionOffsets],
+    problem: str | None,
+    *,
+    system: System | None = None,
+) -> InputStatus:
+    """Positions against the stream's ends, which some system has."""
+    partitions = []
+    for partition, offset in sorted(next_offsets.items()):
+        end = ends.get(partition)
+        upcoming = None if end is None else end.upcoming
+        lag = None if system is None or upcoming is None or upcoming < offset else system.lag(offset, upcoming)
+        partitions.append(PartitionStatus(partition, offset, upcoming, lag))
+    lags = [each.lag for each in partitions]
+    total = None if None in lags else sum(lag for lag in lags if lag is not None)
+    found = InputStatus(str(stream), tuple(partitions), total, problem)
+    return found if system is None else replace(found, dense_offsets=system.dense_offsets, lag_unit=system.lag_unit)
+
+
+def _misfit(
+    stream: SystemStream,
+    next_offsets: Mapping[int, int],
+    ends: Mapping[int, PartitionOffsets],
+    *,
+    skips: bool = False,
+) -> str | None:
+    """The contradiction between positions and ends, if any. `skips`: lost messages are skipped."""
+    if next_offsets.keys() != ends.keys():
+        return (
+            f"it has {counted(len(ends), 'partition')} now, the checkpoint has {len(next_offsets)}: the job will "
+            "not start"
+        )
+    for partition, offset in sorted(next_offsets.items()):
+        end = ends[partition]
+        if not end.oldest <= offset <= end.upcoming:
+            ssp = SystemStreamPartition(stream.system, stream.stream, partition)
+            holds = f"{ssp} holds offsets from {end.oldest} to before {end.upcoming}, the next to read is {offset}"
+            return (
+                f"{holds}: the messages between are lost, and will be skipped"
+                if skips and offset < end.oldest
+                else holds
+            )
+    return None

@@ -1,0 +1,160 @@
+"""`penstock job`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from penstock.admin.job.audit import AuditRecord, UnreadableAuditRecord
+from penstock.admin.job.audit import audit as audit_log
+from penstock.admin.job.delete import JobContent, delete_job, job_content
+from penstock.admin.job.lease import refuse_running
+from penstock.admin.job.ownership import adopt as adopt_job
+from penstock.admin.job.sign import SigningFacts
+from penstock.admin.job.sign import sign as sign_job
+from penstock.cli.shared.commands import as_pasted
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.input import Yes, confirm
+from penstock.cli.shared.options import Call, JobName, JsonCall, command
+from penstock.cli.shared.output import print_facts, print_json, print_table
+from penstock.wording import counted, size_text, utc_text
+
+app = typer.Typer(help="Delete, adopt or sign a job, or show its audit log.", no_args_is_help=True)
+
+
+@command(app, "delete")
+def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
+    """Delete a job that is not running: its checkpoints, state and metadata, and its folders on this host.
+
+    Its audit log stays. Its streams stay too, changelogs and intermediate streams included; `penstock stream delete`
+    deletes those. If the command is interrupted, repeat it: until then, the job cannot be started.
+    """
+    with call.open(job) as found:
+        refuse_running(found)
+        content = job_content(found)
+        if not call.as_json:
+            _show(content)
+        confirm(f"Delete job {content.job}?", yes=yes)
+        delete_job(found, content)
+    if call.as_json:
+        print_json(content)
+    else:
+        say(f"job {content.job} was deleted")
+        if content.changelogs:
+            commands = "\n".join("  " + as_pasted(f"penstock stream delete {stream}") for stream in content.changelogs)
+            say(f"its changelogs and intermediate streams are still there; to delete them:\n{commands}")
+
+
+def _show(content: JobContent) -> None:
+    print_facts(
+        [
+            ("job", content.job),
+            ("job root", content.root),
+            *(("root of a backend", root) for root in content.roots),
+            ("checkpoints", content.checkpoints),
+            ("state", f"{counted(content.state_objects, 'object')}, {size_text(content.state_bytes)}"),
+            *_tables(content),
+            *_outbox(content),
+            ("metadata", counted(content.metadata_objects, "object")),
+            *(("folder of this host", folder) for folder in content.folders),
+            *(("stream that stays", stream) for stream in content.changelogs),
+        ]
+    )
+
+
+def _tables(content: JobContent) -> list[tuple[str, str]]:
+    if not content.table_objects:
+        return []
+    return [("pushed tables", f"{counted(content.table_objects, 'object')}, {size_text(content.table_bytes)}")]
+
+
+def _outbox(content: JobContent) -> list[tuple[str, str]]:
+    if not content.outbox_objects:
+        return []
+    left = f", with {counted(content.unpublished_messages, 'message')} that may not be published yet"
+    return [("outbox", counted(content.outbox_objects, "object") + (left if content.unpublished_messages else ""))]
+
+
+@command(app, "adopt")
+def adopt(
+    job: JobName,
+    moved: Annotated[
+        bool, typer.Option("--moved", help="The folder was moved and its old place is empty: it remains the same job.")
+    ] = False,
+    *,
+    call: Call,
+) -> None:
+    """Make a copied job folder a separate job, which can run beside the original.
+
+    The copy continues from the copied checkpoints. It writes to the outputs of the original, as a separate writer,
+    unless the configuration names others. Changelog streams belong to the original: name others for the copy.
+    """
+    with call.open(job) as found:
+        root = found.config.job.root
+        before, after = adopt_job(found, moved=moved)
+    name = found.paths.root
+    if before == after:
+        say(f"job {name} already belongs to {after.folder}; nothing was changed")
+    elif before.uid == after.uid:
+        say(f"job {name} now belongs to {after.folder}, and is the same job as before")
+    else:
+        say(
+            f"job {name} in {root} is a separate job now, with the uid {after.uid}. It writes to the outputs "
+            "of its application beside the original, unless the configuration names others"
+        )
+
+
+@command(app, "sign")
+def sign(job: JobName, call: JsonCall) -> None:
+    """Sign the objects of a job that is not running, and its records in Kafka, with `job.root.key`.
+
+    The first time, the command trusts objects and records without a signature as they are: make sure before that nobody
+    else could write to the root and to Penstock's topics. Later, it refuses such objects and leaves out such records.
+    It verifies what is signed with `job.root.key.previous`, and signs it with the new key. If the command is
+    interrupted, repeat it.
+    """
+    with call.open(job) as found:
+        call.show(sign_job(found), _show_signed)
+
+
+def _show_signed(facts: SigningFacts) -> None:
+    say(f"job {facts.job}: {counted(facts.signed, 'object')} of {facts.objects} signed; the others were before")
+
+
+@command(app, "audit")
+def audit(
+    job: JobName,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Show so many of the newest records.")] = 50,
+    *,
+    call: JsonCall,
+) -> None:
+    """Show what operators did to a job, newest last: who, when, with which command, what changed, and the outcome.
+
+    The log stays when the job is deleted.
+    """
+    with call.open(job, deleted=True) as found:
+        records = audit_log(found, limit)
+    if call.as_json:
+        print_json(records)
+        return
+    print_table(
+        f"Audit log of {found.paths.root}",
+        ("time", "who", "action", "changed", "outcome", "program"),
+        map(_row, records),
+        first_to_go="program",
+    )
+
+
+def _row(record: AuditRecord | UnreadableAuditRecord) -> tuple[str | None, ...]:
+    if isinstance(record, UnreadableAuditRecord):
+        return (None, None, None, None, f"unreadable: {record.problem}", None)
+    reason = "the command has not ended" if record.outcome == "unknown" else record.error
+    return (
+        utc_text(record.time_ms),
+        f"{record.user}@{record.host}",
+        record.action,
+        "; ".join(f"{name}: {change}" for name, change in record.changes.items()) or None,
+        f"{record.outcome}: {reason}" if reason else record.outcome,
+        record.program,
+    )

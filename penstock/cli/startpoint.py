@@ -1,0 +1,287 @@
+"""`penstock startpoint`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Literal
+
+import typer
+
+from penstock.admin.startpoint.facts import RequestFacts
+from penstock.admin.startpoint.set import AskedFacts
+from penstock.admin.startpoint.set import import_startpoints as write_startpoints
+from penstock.admin.startpoint.set import set_startpoint as write_startpoint
+from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
+from penstock.api.startpoint import (
+    Startpoint,
+    StartpointOldest,
+    StartpointSpecific,
+    StartpointTimestamp,
+    StartpointUpcoming,
+)
+from penstock.cli.shared.commands import with_options
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.input import read_text
+from penstock.cli.shared.options import Call, JobName, JsonCall, command
+from penstock.cli.shared.output import effect, print_json, print_table, time_text
+from penstock.errors import ConfigError, PenstockError
+
+app = typer.Typer(help="Choose where the next start of a job begins to read.", no_args_is_help=True)
+
+AppOption = Annotated[
+    str | None,
+    typer.Option(
+        "--app",
+        metavar="APP",
+        help="The application, as for `penstock run`; needed if the job has no checkpoint, or its last one does not "
+        "have the input.",
+    ),
+]
+StreamOption = Annotated[str, typer.Option("--stream", metavar="STREAM", help="The input, `system.stream`.")]
+PartitionOption = Annotated[
+    list[int] | None, typer.Option("--partition", metavar="N", min=0, help="A partition; may be repeated.")
+]
+AllPartitions = Annotated[bool, typer.Option("--all-partitions", help="Every partition of the stream.")]
+TaskOption = Annotated[
+    str | None, typer.Option("--task", metavar="TASK", help="For this task only: N, or `Partition N`.")
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what it would do.")]
+
+
+def _chosen(partitions: Sequence[int] | None, *, all_partitions: bool) -> Sequence[int] | None:
+    """The partitions that the options name; None: all. Raises ConfigError if they name none, or in two ways."""
+    if bool(partitions) == all_partitions:
+        raise ConfigError("name the partitions: --partition N, which may be repeated, or --all-partitions")
+    return partitions or None
+
+
+@command(app, "set")
+def set_startpoint(
+    job: JobName,
+    stream: StreamOption,
+    partition: PartitionOption = None,
+    all_partitions: AllPartitions = False,
+    task: TaskOption = None,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset",
+            metavar="OFFSET",
+            help="Begin with the message at this offset: an integer or, for a folder, a file or FILE:ROW.",
+        ),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp",
+            metavar="TIME",
+            help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), or "
+            "epoch milliseconds.",
+        ),
+    ] = None,
+    oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest message.")] = False,
+    upcoming: Annotated[
+        bool, typer.Option("--upcoming", help="Begin with the next message written after the start.")
+    ] = False,
+    clamp: Annotated[
+        bool, typer.Option("--clamp", help="Begin at the nearest offset if --offset does not exist at the start.")
+    ] = False,
+    with_state: Annotated[
+        Literal["nearest", "clear", "keep"] | None,
+        typer.Option(
+            "--with-state",
+            help="nearest: begin all inputs and stores at the newest retained checkpoint at or before the position; "
+            "clear: empty the stores first; keep (the default): leave them as they are.",
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    application: AppOption = None,
+    *,
+    call: JsonCall,
+) -> None:
+    """Set where the next start of a job begins to read an input.
+
+    The job may be running. The position is inclusive. The next start resolves it and applies it once; the command
+    prints the offset that it means now. Only the input moves: --with-state chooses what happens to the state.
+    """
+    startpoint = _startpoint(offset, timestamp, oldest=oldest, upcoming=upcoming)
+    if clamp and offset is None:
+        raise ConfigError("--clamp is for --offset only: the other positions always exist")
+    chosen = _chosen(partition, all_partitions=all_partitions)
+    with call.target(job, application) as found:
+        facts = write_startpoint(
+            found,
+            stream,
+            startpoint,
+            partitions=chosen,
+            task=task,
+            clamp=clamp,
+            with_state=with_state,
+            dry_run=dry_run,
+        )
+    _show_asked(facts, call)
+
+
+def _timestamp(text: str) -> int:
+    """Epoch milliseconds of an ISO 8601 time, or of epoch milliseconds.
+
+    Raises:
+        ConfigError: it is neither, or it names no zone.
+    """
+    if text.isascii() and text.isdigit() and len(text) < 20:
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--timestamp `{text}` is neither a time such as 2013-06-01T00:00Z nor epoch milliseconds: {error}"
+        ) from error
+    if moment.tzinfo is None:
+        raise ConfigError(
+            f"--timestamp `{text}` has no time zone: write `{text}Z` for UTC, or add an offset such as +02:00"
+        )
+    return round(moment.timestamp() * 1000)
+
+
+def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upcoming: bool) -> Startpoint:
+    if sum((offset is not None, timestamp is not None, oldest, upcoming)) != 1:
+        raise ConfigError("choose one position: --timestamp TIME, --offset OFFSET, --oldest or --upcoming")
+    if offset is not None:
+        return StartpointSpecific(offset)
+    if timestamp is not None:
+        return StartpointTimestamp(_timestamp(timestamp))
+    return StartpointOldest() if oldest else StartpointUpcoming()
+
+
+@command(app, "import")
+def import_startpoints(
+    job: JobName,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help='Lines of {"key": ..., "value": ...}, as `startpoint export` prints them; - for standard input.',
+        ),
+    ],
+    dry_run: DryRun = False,
+    application: AppOption = None,
+    *,
+    call: JsonCall,
+) -> None:
+    """Set the startpoints in messages of Samza's coordinator stream: the inverse of `export`.
+
+    A startpoint that Samza has fanned out to a task applies to that task. Expired ones are skipped.
+    """
+    lines = read_text(file).split("\n")
+    with call.target(job, application) as found:
+        facts = write_startpoints(found, lines, dry_run=dry_run)
+    _show_asked(facts, call)
+
+
+@command(app, "list")
+def list_startpoints(job: JobName, application: AppOption = None, *, call: JsonCall) -> None:
+    """List the startpoints that wait for the job's next start, and the offsets that they mean now."""
+    with call.open(job) as found:
+        facts = startpoints(found, resolve=False)
+    if facts:
+        try:
+            with call.target(job, application) as whole:
+                facts = startpoints(whole)
+        except PenstockError as error:
+            say(f"warning: the offsets that they mean now are unknown: {error}")
+    if call.as_json:
+        print_json([replace(each, problem=each.problem and with_options(each.problem)) for each in facts])
+    else:
+        _show_requests(facts)
+
+
+@command(app, "delete")
+def delete_startpoint(
+    job: JobName,
+    stream: StreamOption,
+    partition: PartitionOption = None,
+    all_partitions: AllPartitions = False,
+    task: TaskOption = None,
+    *,
+    call: JsonCall,
+) -> None:
+    """Delete startpoints that no start has applied yet: for the partitions or, with --task, for that task alone."""
+    chosen = _chosen(partition, all_partitions=all_partitions)
+    with call.open(job) as found:
+        facts = delete_startpoints(found, stream, partitions=chosen, task=task)
+    if call.as_json:
+        print_json(facts)
+        return
+    for each in facts.deleted:
+        task_text = "" if each.task is None else f" of {each.task}"
+        say(f"deleted: `{each.stream}` partition {each.partition}{task_text}, {each.text}")
+
+
+@command(app, "export")
+def export(job: JobName, call: Call) -> None:
+    """Print the waiting startpoints in the form of Samza's coordinator stream: JSON lines with key and value.
+
+    Samza has neither --with-state nor --clamp: they are left out, and a note names them.
+    """
+    with call.open(job) as found:
+        exported = export_startpoints(found)
+    for note in exported.notes:
+        say(f"note: {note}")
+    sys.stdout.writelines(f"{line}\n" for line in exported.lines)
+
+
+def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
+    print_table(
+        "Startpoints that wait for the next start",
+        ("stream", "partition", "task", "startpoint", "means now", "state", "made", "expires", "status"),
+        [
+            (
+                *(each.stream, each.partition, each.task, each.text, each.resolves_to, each.with_state),
+                *(time_text(each.created_ms), time_text(each.expires_ms), each.status),
+            )
+            for each in facts
+        ],
+        right="partition",
+        first_to_go="made, expires, means now, state",
+    )
+    for each in facts:
+        if each.problem is not None:
+            what = "" if each.status == "unreadable" else "the job will not start: "
+            say(f"warning: {what}{each.problem}")
+
+
+def _show_asked(facts: AskedFacts, call: JsonCall) -> None:
+    if call.as_json:
+        print_json(replace(facts, notes=tuple(map(with_options, facts.notes))))
+        return
+    print_table(
+        f"Startpoints of {facts.job}",
+        ("stream", "partition", "task", "startpoint", "means now", "expires"),
+        [
+            (each.stream, each.partition, each.task, each.text, each.resolves_to, time_text(each.expires_ms))
+            for each in facts.requests
+        ],
+        first_to_go="expires, means now",
+        right="partition",
+    )
+    if facts.changes:
+        rows = [
+            (c.task, c.stream, c.partition, c.old_next, c.new_next, effect(c.old_next, c.new_next))
+            for c in facts.changes
+        ]
+        title = "The next start would move, as of the last checkpoint"
+        columns = ("task", "stream", "partition", "next", "begins at", "messages")
+        print_table(title, columns, rows, right="task partition next")
+    for note in facts.notes:
+        say(f"note: {note}")
+    if facts.dry_run:
+        say("nothing was written (--dry-run)")
+        return
+    say(
+        "written: the job's next start applies it once, even if that is a restart after a crash. A run that is "
+        f"active now is not affected. `penstock startpoint list {facts.job}` lists the startpoints that wait, "
+        "`penstock startpoint delete` deletes them"
+    )

@@ -1,0 +1,243 @@
+"""`penstock stream publish`, `tail` and `replay`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import orjson
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from penstock.admin.stream.tail import Message, StreamTail
+from penstock.api.intermediate import MessageType
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.options import Call, JsonCall, StreamName
+from penstock.cli.shared.output import print_json, stderr_console
+from penstock.documents import text_or_hex
+from penstock.errors import IncompatibleError
+from penstock.wording import counted, printable, size_text, utc_text
+
+if TYPE_CHECKING:
+    from penstock.admin.stream.names import FoundStream
+    from penstock.admin.stream.publish import Published, PublishOptions
+
+_LOG_EVERY_S = 5.0
+_PLAIN_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class FileFormat(StrEnum):
+    """The formats of a file to publish."""
+
+    JSONL = "jsonl"
+    CSV = "csv"
+
+
+def publish(
+    name: StreamName,
+    file: Annotated[
+        str, typer.Option("--file", metavar="FILE", help="JSON lines or CSV, also .gz or .zip; - for standard input.")
+    ],
+    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field with the key.")] = None,
+    value: Annotated[
+        str | None,
+        typer.Option(
+            "--value",
+            metavar="FIELD",
+            help="The field with the value: a string as it is, for ps.String(), anything else as JSON. Without it, the "
+            "whole record.",
+        ),
+    ] = None,
+    timestamp: Annotated[
+        str | None,
+        typer.Option(
+            "--timestamp", metavar="FIELD", help="The field with the time, in epoch milliseconds or ISO 8601."
+        ),
+    ] = None,
+    infer: Annotated[
+        bool, typer.Option("--infer", help="CSV: read numbers as numbers and empty fields as null.")
+    ] = False,
+    form: Annotated[
+        FileFormat | None, typer.Option("--format", help="The file's format, if its name does not show it.")
+    ] = None,
+    *,
+    call: Call,
+) -> None:
+    """Publish every record of a file, in order within each partition."""
+    from penstock.admin.stream.publish import PublishOptions
+
+    found = call.stream(name)
+    options = PublishOptions(
+        format=None if form is None else form.value,
+        key_field=key,
+        value_field=value,
+        timestamp_field=timestamp,
+        infer=infer,
+    )
+    typer.echo(_publish(found, file, options))
+
+
+class _Rate:
+    """The count and speed of publishing, for people."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic()
+
+    def text(self, messages: int, size: int) -> str:
+        rate = messages / max(time.monotonic() - self._began, 0.001)
+        return f"{counted(messages, 'message')}, {size_text(size)}, {rate:,.0f}/s"
+
+
+def _publish(found: FoundStream, file: str, options: PublishOptions) -> str:
+    """Publish the file, and show the progress on standard error. Returns a sentence with the result."""
+    rate = _Rate()
+    console = stderr_console()
+    if console.is_terminal:
+        done = _on_terminal(found, file, options, rate)
+    else:
+        done = _with_log_lines(found, file, options, rate)
+    return f"published to `{found.stream}`: {rate.text(done.messages, done.bytes)}"
+
+
+def _on_terminal(found: FoundStream, file: str, options: PublishOptions, rate: _Rate) -> Published:
+    from penstock.admin.stream.publish import publish
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=stderr_console(), transient=True) as bar:
+        shown = bar.add_task(f"publishing to {found.stream}")
+
+        def progress(messages: int, size: int) -> None:
+            bar.update(shown, description=f"publishing to {found.stream}: {rate.text(messages, size)}")
+
+        return publish(found.system, found.stream.stream, file, options, progress)
+
+
+def _with_log_lines(found: FoundStream, file: str, options: PublishOptions, rate: _Rate) -> Published:
+    from penstock.admin.stream.publish import publish
+
+    told = time.monotonic()
+
+    def progress(messages: int, size: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= _LOG_EVERY_S:
+            told = time.monotonic()
+            say(f"publishing to {found.stream}: {rate.text(messages, size)}")
+
+    return publish(found.system, found.stream.stream, file, options, progress)
+
+
+def tail(
+    name: StreamName,
+    partition: Annotated[
+        int | None, typer.Option("--partition", metavar="N", min=0, help="Only this partition.")
+    ] = None,
+    from_beginning: Annotated[
+        bool, typer.Option("--from-beginning", help="Begin with the oldest message instead of the last ones.")
+    ] = False,
+    count: Annotated[
+        int | None,
+        typer.Option("-n", metavar="N", min=0, help="How many messages; by default 10, or all with --from-beginning."),
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
+    *,
+    call: JsonCall,
+) -> None:
+    """Show the messages of a stream by their timestamps, those of each partition in their order.
+
+    With --from-beginning and -n, the command ends after that many messages, even with --follow. Without
+    --from-beginning, -n counts only messages that exist already. In an intermediate stream, values are shown without
+    their first byte, and control messages with their kind: WATERMARK, END_OF_STREAM or DRAIN.
+    """
+    found = StreamTail(call.stream(name), partition, sys.stdout.flush)
+    try:
+        show = _json_line if call.as_json else _text_line
+        typed = found.is_intermediate()
+        for message in found.messages(from_beginning=from_beginning, count=count, follow=follow):
+            sys.stdout.write(show(*_typed(message)) if typed else show(message))
+    except KeyboardInterrupt:
+        if not follow:
+            raise
+    finally:
+        sys.stdout.flush()
+        found.close()
+
+
+def _typed(message: Message) -> tuple[Message, MessageType | None]:
+    """A message of an intermediate stream without the first byte of its value, and the kind in that byte."""
+    try:
+        kind = MessageType((message.value or b"\xff")[0])
+    except ValueError:
+        return message, None
+    return replace(message, value=(message.value or b"")[1:]), kind
+
+
+def _text_line(message: Message, kind: MessageType | None = None) -> str:
+    where = f"{message.partition}:{message.offset}"
+    control = f"{kind.name} " if kind else ""  # a user's message is 0
+    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}\n"
+
+
+def _shown(data: bytes | None) -> str:
+    if data is None:
+        return "-"
+    text = printable(data)
+    if text is None:
+        return f"0x{data.hex()}"
+    return "".join(_PLAIN_CONTROLS.get(char, char) for char in text)
+
+
+def _json_line(message: Message, kind: MessageType | None = None) -> str:
+    """`key` and `value` are text or null; other bytes stand as `keyHex`, `valueHex`. A message of an intermediate
+    stream has its `type`."""
+    fields: dict[str, Any] = {
+        "partition": message.partition,
+        "offset": message.offset,
+        "timestamp": message.timestamp,
+        **text_or_hex("key", message.key),
+        **text_or_hex("value", message.value),
+        **({} if kind is None else {"type": kind.name}),
+    }
+    return orjson.dumps(fields).decode() + "\n"
+
+
+def replay(
+    name: StreamName,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="STREAM", help="Put them into this stream, not into the inputs that they came from."
+        ),
+    ] = None,
+    *,
+    call: JsonCall,
+) -> None:
+    """Put dead letters back to the input that they came from, each into its partition.
+
+    Every message is put back once, even if the command is run again or was killed. Dead letters stay where they are.
+    The command fails if some cannot be put back, such as timers that failed; all others are.
+    """
+    from penstock.admin.stream.replay import replay as put_back
+
+    dead = call.stream(name)
+    done = put_back(dead, None if to is None else call.stream(to))
+    if call.as_json:
+        print_json(done)
+    else:
+        for stream, count in sorted(done.messages.items()):
+            typer.echo(f"put {counted(count, 'message')} of `{dead.stream}` back to `{stream}`")
+        if not done.messages:
+            typer.echo(f"there is nothing of `{dead.stream}` to put back")
+        if done.earlier:
+            say(f"note: {counted(done.earlier, 'letter')} had been handled by an earlier replay")
+        if done.repeated:
+            say(f"note: {counted(done.repeated, 'letter')} were left out, of messages that have another one")
+    for stream in done.unmarked:
+        say(f"warning: the system of `{stream}` does not keep what was put back: another replay puts it back again")
+    if done.refused:
+        more = "" if done.refused == len(done.reasons) else ", and others"
+        raise IncompatibleError(
+            f"{counted(done.refused, 'dead letter')} cannot be put back: {'; '.join(done.reasons)}{more}"
+        )
