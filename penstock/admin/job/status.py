@@ -32,11 +32,11 @@ from penstock.host.logs import log_directory
 from penstock.job.lease import LeaseHolder
 from penstock.job.shown_failure import Failure, failure_board, failure_of
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
-from penstock.job.shown_outage import Outage
+from penstock.job.shown_outage import Outage, outage_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.unpublished import OwedOutput
 from penstock.side.shown import SideStoreFacts
-from penstock.standby.shown import StandbyFacts
+from penstock.standby.shown import StandbyFacts, standby_board
 from penstock.start.startpoints.decide import sort_out, taken_uuids
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import task_name
