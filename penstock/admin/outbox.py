@@ -1,4 +1,4 @@
-"""What checkpoints have for exactly-once outputs, and what of it is published."""
+"""Messages for exactly-once outputs in checkpoints, and how many of them are published."""
 
 from __future__ import annotations
 

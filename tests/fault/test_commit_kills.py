@@ -170,7 +170,6 @@ def test_uploads_fail_for_a_while_and_a_container_is_killed_between(tmp_path: Pa
 
 @pytest.mark.parametrize("seed", sampled(range(1, 5), 1))
 @pytest.mark.parametrize("backends", BACKENDS)
-@pytest.mark.slow
 def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int) -> None:
     chance = random.Random(seed)
     home = make_home(tmp_path, backends)

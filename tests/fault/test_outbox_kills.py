@@ -47,7 +47,6 @@ CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "
     ],
     ids=["workers", "workers without attempts", "workers of executors", "executors"],
 )
-@pytest.mark.slow
 def test_processes_of_spark_are_killed_within_batches(
     tmp_path: Path, seed: int, kills: int, master: dict[str, str], victims: Victims
 ) -> None:

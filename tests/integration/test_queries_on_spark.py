@@ -155,7 +155,6 @@ def test_a_handler_that_raises_gets_the_same_rows_again(world: World) -> None:
     world.verify(["a", "b", "a"], ["b"])
 
 
-@pytest.mark.slow
 def test_a_copy_that_is_made_a_separate_job_gets_the_rows_of_its_last_batch(world: World, tmp_path: Path) -> None:
     """The handler had not finished with them when everything was copied. The original gets them too."""
 
@@ -442,7 +441,6 @@ def test_a_query_starts_again_though_its_last_run_is_ending(world: World) -> Non
     world.verify(["a"], ["a"], ["a"])
 
 
-@pytest.mark.slow
 def test_of_two_queries_with_the_same_root_one_runs(world: World) -> None:
     """Started at the same moment, each with another checkpoint location."""
     world.publish("a", "b")

@@ -212,7 +212,6 @@ def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSes
     assert set(markers_of(last, 0)) == set(backends.split(","))
 
 
-@pytest.mark.slow
 def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: SparkSession) -> None:
     manager = home.manager()
     manager.write_startpoint(event_ssp(0), StartpointOldest())

@@ -1,4 +1,4 @@
-"""How far a job has read its inputs, from its log and from the streams."""
+"""The progress of a job in its inputs, from its log and from the streams."""
 
 from __future__ import annotations
 

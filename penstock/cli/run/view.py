@@ -1,4 +1,4 @@
-"""What people see of a running job: a progress bar on a terminal, log lines elsewhere. All of it on standard error."""
+"""The view of a running job: a progress bar on a terminal, log lines elsewhere. All of it on standard error."""
 
 from __future__ import annotations
 

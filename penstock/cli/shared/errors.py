@@ -1,4 +1,4 @@
-"""How failures are reported: on standard error, what happened, where, what to do next; a traceback only on request."""
+"""Reports of failures: on standard error, what happened, where, what to do next; a traceback only on request."""
 
 from __future__ import annotations
 

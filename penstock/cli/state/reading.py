@@ -1,4 +1,4 @@
-"""What the commands that read a job's state share: showing what is restored, and the texts of a store."""
+"""Shared by the commands that read a job's state: the progress of a restore, and the texts of a store."""
 
 from __future__ import annotations
 

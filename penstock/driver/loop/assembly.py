@@ -124,7 +124,7 @@ def assemble(
 
 
 def input_watch(job: PreparedJob) -> InputWatch:
-    """What looks whether the streams of the job are those that it was prepared with."""
+    """Checks that the streams of the job are those that it was prepared with."""
     partitions = {at.ssp for at in job.start.positions}
     return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock)
 

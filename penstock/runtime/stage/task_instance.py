@@ -213,7 +213,7 @@ class TaskInstance:
         return 0 if self._outbox is None else self._outbox.size_bytes
 
     def take_outbox(self) -> OutboxSnapshot | None:
-        """What came for exactly-once outputs since the last call, for the same commit; None if nothing did."""
+        """The messages for exactly-once outputs since the last call, for the same commit; None if there are none."""
         return None if self._outbox is None else self._outbox.take()
 
     def release(self) -> None:

@@ -48,8 +48,8 @@ class ChangelogMarker:
     offset: int | None
     """The last record of the store; None if it has none and is empty."""
     identity: str | None = field(default=None, compare=False)
-    """That of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is checked with
-    `check_identity`. None if Samza wrote the marker, too."""
+    """The identity of the stream, if its system has one: offsets mean nothing in a later stream of its name. It is
+    checked with `check_identity`. None if Samza wrote the marker, too."""
 
     @property
     def range(self) -> OffsetRange:
