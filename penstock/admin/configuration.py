@@ -26,7 +26,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import with_side_inputs
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
-from penstock.start.streams import UsedStreams
+from penstock.start.streams.job_streams import UsedStreams
 
 _HIDDEN = "(hidden)"
 

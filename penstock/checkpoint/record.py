@@ -17,11 +17,11 @@ import msgspec
 import orjson
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.checkpoint.forms import Form, dataclass_form, each, mapping, optional, text
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.documents import Count, Time, decoding
 from penstock.errors import CorruptError, IncompatibleError
+from penstock.forms import Form, dataclass_form, each, mapping, optional, text
 from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 
 FORMAT = 9

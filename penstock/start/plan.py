@@ -14,13 +14,13 @@ from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.graph.specs import BatchTaskSpec
 from penstock.start.facts import Resolve, StartFacts
-from penstock.start.identities import refuse_recreated
-from penstock.start.intermediate import declared_streams, kept_streams, operators_of, recorded_operators
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.positions import chosen_positions, start_positions
 from penstock.start.reset import Reset, plan_reset
 from penstock.start.startpoints.decide import Candidates, StartDecision, decide_start
 from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.streams.identities import refuse_recreated
+from penstock.start.streams.intermediate import declared_streams, kept_streams, operators_of, recorded_operators
 from penstock.start.times import StartTimes, start_times
 
 

@@ -36,10 +36,15 @@ from penstock.side.plan import backed_up_side_stores
 from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
 from penstock.start.facts import StartFacts, StartRequest, read_requests, resolver
 from penstock.start.fit import check_config
-from penstock.start.identities import Identities
-from penstock.start.intermediate import begin_streams, declared_streams
 from penstock.start.layout import store_layout
-from penstock.start.owed import (
+from penstock.start.plan import StartPlan, plan_start
+from penstock.start.report import report
+from penstock.start.startpoints.decide import JobInputs
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.streams.identities import Identities
+from penstock.start.streams.intermediate import begin_streams, declared_streams
+from penstock.start.streams.job_streams import JobStreams
+from penstock.start.streams.owed import (
     check_age,
     check_keepers,
     check_streams,
@@ -49,11 +54,6 @@ from penstock.start.owed import (
     warn_of_going_back,
     warn_of_new_outputs,
 )
-from penstock.start.plan import StartPlan, plan_start
-from penstock.start.report import report
-from penstock.start.startpoints.decide import JobInputs
-from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.streams import JobStreams
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
 from penstock.system.base import PartitionOffsets, WriterIdentity

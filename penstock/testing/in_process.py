@@ -44,7 +44,7 @@ from penstock.side.plan import with_side_inputs
 from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, prepare
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System

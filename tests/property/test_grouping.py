@@ -14,7 +14,7 @@ from penstock.batch.ranges import BatchRanges, plan_ranges, read_by_input
 from penstock.config.values.broadcast import PartitionRange
 from penstock.driver.show.progress import source_progress
 from penstock.errors import ConfigError
-from penstock.start.grouping import group_inputs
+from penstock.start.streams.grouping import group_inputs
 from penstock.system.base import OffsetRange, PartitionOffsets
 from penstock.system.memory import MemorySystem
 

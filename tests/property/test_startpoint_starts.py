@@ -21,11 +21,11 @@ from penstock.config.load import load_config
 from penstock.graph.specs import ApplicationGraph
 from penstock.objects.file import FileObjectStore
 from penstock.start.facts import StartFacts, read_requests, resolver
-from penstock.start.grouping import group_inputs
 from penstock.start.plan import StartPlan, plan_start
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
+from penstock.start.streams.grouping import group_inputs
 from penstock.system.memory import MemorySystem
 from tests.support.checkpoints import checkpoint
 from tests.support.stopped_job import PATHS, STREAM, ssp

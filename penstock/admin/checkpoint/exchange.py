@@ -24,7 +24,7 @@ from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.table import format_of, samza_value
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.errors import NotFoundError
-from penstock.start.intermediate import writer_in
+from penstock.start.streams.intermediate import writer_in
 from penstock.wording import argument, counted, listed
 
 

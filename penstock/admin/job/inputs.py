@@ -13,7 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
-from penstock.start.identities import continue_in
+from penstock.start.streams.identities import continue_in
 from penstock.system.base import OpenTransaction, PartitionOffsets, System
 from penstock.system.registry import open_system
 from penstock.system.spark import QUERY_SYSTEM

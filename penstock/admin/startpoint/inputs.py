@@ -19,12 +19,12 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError
 from penstock.side.plan import side_input_of, with_side_inputs
 from penstock.start.facts import resolver
-from penstock.start.grouping import Grouping
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
-from penstock.start.streams import INTERMEDIATE, JobStreams
+from penstock.start.streams.grouping import Grouping
+from penstock.start.streams.job_streams import INTERMEDIATE, JobStreams
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 from penstock.wording import argument

@@ -25,7 +25,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.start.layout import store_layout
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.spark import QUERY_SYSTEM, QuerySystem
 
 BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]

@@ -21,9 +21,9 @@ from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph, InputSpec
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.start.grouping import Grouping
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.streams import JobStreams
+from penstock.start.streams.grouping import Grouping
+from penstock.start.streams.job_streams import JobStreams
 from penstock.state.reading.reader import StateReader, seen_entries
 from penstock.system.base import System
 from penstock.wording import flag

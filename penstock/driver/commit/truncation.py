@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import OffsetRange, WriterIdentity
 
 

@@ -18,7 +18,7 @@ from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import ApplicationGraph
-from penstock.start.owed import Debts
+from penstock.start.streams.owed import Debts
 from penstock.system.contract.messages import OffsetRange
 from penstock.system.spark import QueryWatermark
 

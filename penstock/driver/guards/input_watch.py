@@ -9,8 +9,8 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Ends, Positions, TaskSsp, partitions_changed
 from penstock.clock import Clock
 from penstock.errors import IncompatibleError, NotFoundError
-from penstock.start.identities import Identities, continue_in
-from penstock.start.streams import JobStreams
+from penstock.start.streams.identities import Identities, continue_in
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import OpenTransaction
 from penstock.wording import counted
 

@@ -35,8 +35,8 @@ from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
 from penstock.side.driver.bootstrap import SideBootstrap
 from penstock.standby.driver.followers import standby_facts
-from penstock.start.owed import Debts
 from penstock.start.prepare import PreparedJob
+from penstock.start.streams.owed import Debts
 from penstock.tables.driver.run import NothingPublished, Tables
 from penstock.wire.ports import BatchRunner, Fleet, PublishedTables
 

@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.retry import Retry, retry
-from penstock.start.owed import Debts
+from penstock.start.streams.owed import Debts
 from penstock.wire.calls import PUBLISH
 from penstock.wire.ports import Fleet
 from penstock.wire.protocol import Publish, PublishProgress

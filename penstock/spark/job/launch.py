@@ -43,7 +43,7 @@ from penstock.spark.session.session import check_session, create_context, idle_l
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, prepare
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.tables.driver.builds import TableBuilds
 from penstock.wire.address import ContainerSpec
 

@@ -46,9 +46,9 @@ from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
-from penstock.start.owed import Debts
 from penstock.start.prepare import prepare
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
+from penstock.start.streams.owed import Debts
 from penstock.system.spark import QUERY_SYSTEM, QuerySystem
 from penstock.tables.driver.builds import TableBuilds
 

@@ -22,13 +22,13 @@ from penstock.config.values.kinds import RefusedError
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.facts import StartFacts, read_requests, resolver
-from penstock.start.grouping import group_inputs
 from penstock.start.plan import decide_beginning
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import task_name
-from penstock.start.streams import JobStreams
+from penstock.start.streams.grouping import group_inputs
+from penstock.start.streams.job_streams import JobStreams
 from penstock.testing import TestRunner
 from tests.support.broadcast_app import seen_app
 from tests.support.stopped_job import PATHS, SSP, StoppedJob, call, call_json, saved, ssp

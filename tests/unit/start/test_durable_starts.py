@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, ContainerLostError, IncompatibleError, 
 from penstock.job.paths import JobPaths
 from penstock.metrics.snapshot import GaugeValue, MetricId
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.memory import MemorySystem
 from tests.support.timed_job import TASKS, TimedWorld, ask, steps
 

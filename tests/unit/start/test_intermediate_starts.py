@@ -12,7 +12,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
-from penstock.start.intermediate import DeclaredStream, begin_streams, kept_streams, recorded_operators
+from penstock.start.streams.intermediate import DeclaredStream, begin_streams, kept_streams, recorded_operators
 from penstock.system.base import PartitionOffsets
 
 STREAM = SystemStream("local", "between")

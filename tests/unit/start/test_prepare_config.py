@@ -12,7 +12,7 @@ from penstock.config.load import load_config
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.fit import check_config
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.local import LocalSystem
 
 

@@ -19,7 +19,7 @@ from penstock.driver.feed.offered import OfferedFeed, merged_times, next_batch
 from penstock.driver.feed.planned import End, PlannedBatch
 from penstock.errors import PenstockError
 from penstock.graph.specs import WindowSpec
-from penstock.start.owed import Debts
+from penstock.start.streams.owed import Debts
 from penstock.system.spark import QueryWatermark
 from penstock.testing import SettableClock
 

@@ -19,7 +19,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.side.plan import with_side_inputs
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.streams import JobStreams
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 

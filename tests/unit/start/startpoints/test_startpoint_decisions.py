@@ -16,7 +16,6 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.load import load_config
 from penstock.errors import IncompatibleError
-from penstock.start.grouping import group_inputs
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import (
     Candidates,
@@ -27,6 +26,7 @@ from penstock.start.startpoints.decide import (
     sort_out,
 )
 from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_name
+from penstock.start.streams.grouping import group_inputs
 from penstock.system.base import PartitionOffsets
 from tests.support.stopped_job import STREAM, saved, ssp
 

@@ -15,9 +15,9 @@ from penstock.checkpoint.log_view import LogView
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.outbox.unpublished import OwedOutput, Unpublished, outbox_name
-from penstock.start.identities import Identities, recreated
 from penstock.start.plan import StartPlan
-from penstock.start.streams import JobStreams
+from penstock.start.streams.identities import Identities, recreated
+from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import Progress
 from penstock.system.spark import QUERY_SYSTEM
 from penstock.wording import counted, listed

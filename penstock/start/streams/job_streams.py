@@ -15,7 +15,7 @@ from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import side_input_of, side_streams
-from penstock.start.grouping import Grouping, group_inputs
+from penstock.start.streams.grouping import Grouping, group_inputs
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
 from penstock.system.registry import open_system
