@@ -6,7 +6,7 @@ from tests.support.places import ROOT
 
 OTHERS = {"benchmarks", "examples", "tools"}
 """What is tested beside the package."""
-WHOLE = {"docstrings", "exported_names", "metrics_page", "mirror", "package", "readme"}
+WHOLE = {"benchmarks", "docstrings", "doctests", "exported_names", "metrics_page", "mirror", "package", "readme"}
 """Tests of the package as a whole."""
 
 
