@@ -115,11 +115,6 @@ def test_args_names_every_parameter(thing: Any) -> None:
             assert sorted(described_arguments(text) or []) == sorted(parameters), name
 
 
-def test_pytest_runs_the_examples(pytestconfig: pytest.Config) -> None:
-    assert pytestconfig.getoption("doctestmodules")
-    assert "penstock" in pytestconfig.getini("testpaths")
-
-
 def test_the_exceptions_are_public_and_needed() -> None:
     things = {each.values[0].__name__: each.values[0] for each in surface()}
     assert set(things) >= WITHOUT_EXAMPLE | MADE_BY_PENSTOCK

@@ -57,7 +57,7 @@ REQUESTS: dict[str, Request] = {
     "load-table": LoadTable("planes", 6, b"\x00\xff"),
     "tables": NoArguments(),
     "clean-up": CleanUp("5-0", MARKERS),
-    "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "ff", {SSP: Part(1, 3)}),), 8),
+    "publish": Publish(9, (OutboxObject("a/outbox/1-5-0-2-0", 2, 7, "f" * 64, {SSP: Part(1, 3)}),), 8),
     "follow": Follow("5-0", MARKERS),
     "wind-down": WindDown(),
     "close": NoArguments(),

@@ -14,7 +14,7 @@ from penstock.cli.shared.commands import OPTIONS, with_options
 from penstock.wording import argument, flag
 
 ROOT = Path(penstock.__file__).parent
-OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/machine.py", "system/kafka/scripts.py"}
+OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/machine.py", "system/kafka/access.py"}
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/table.py"}
 OF_A_COMMAND = (
