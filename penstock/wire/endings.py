@@ -11,7 +11,7 @@ from penstock.host.logs import epitaph, exit_status
 from penstock.host.machine import machine_id
 from penstock.wire.address import ContainerAddress
 
-_LOGGED_SECONDS = 1.0
+_LOGGED_SECONDS = 3.0
 """Longest delay between the end of a process and the entry in its log."""
 
 
