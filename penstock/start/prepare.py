@@ -200,7 +200,7 @@ def prepare(
 ) -> PreparedJob:
     """Read the facts, decide where the run begins, make its streams, and claim the log. The lease is held already.
 
-    Nothing is written before everything that can be refused has been checked.
+    Nothing is written before the application, its inputs and the checkpoint are known to fit.
 
     Raises:
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
@@ -212,7 +212,7 @@ def prepare(
     # A caller who names a checkpoint may go on from a log whose last record is damaged.
     on_damage: OnDamage = "raise" if request.from_checkpoint is None else "report"
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
-    facts = _read_facts(graph, config, streams, startpoints, log.read(on_damage), request, clock.now_ms())
+    facts = _read_facts(graph, config, streams, startpoints, lambda: log.read(on_damage), request, clock)
     plan = plan_start(facts, resolver(streams.admins))
     report(plan, facts)
     tasks, view = len(facts.inputs.tasks), facts.view
@@ -261,9 +261,9 @@ def _read_facts(
     config: JobConfig,
     streams: JobStreams,
     startpoints: StartpointManager,
-    view: LogView,
+    read_log: Callable[[], LogView],
     request: StartRequest,
-    now_ms: int,
+    clock: Clock,
 ) -> StartFacts:
     """The facts, once the application fits its streams."""
     identities = streams.identities()  # before all that is decided about the streams
@@ -271,12 +271,13 @@ def _read_facts(
     grouping = streams.group(ends)
     streams.check_side_inputs(graph, grouping.count)
     check_copartitioning(graph, ends, grouping.count, streams.broadcast)
+    view = read_log()
     return StartFacts(
         graph,
         config,
         JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config), identities),
         view,
-        read_requests(startpoints, view, config, now_ms),
+        read_requests(startpoints, view, config, clock.now_ms()),
         request.from_checkpoint,
         request.reset_operators,
     )
