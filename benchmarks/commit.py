@@ -71,7 +71,7 @@ def _summary(series: Mapping[str, Any], side: str) -> dict[str, Any]:
 
 
 def judge(bench: harness.Bench, large: Series, small: Series) -> None:
-    """Whether deltas are as small, and their commits as independent of the state, as the targets say."""
+    """True if deltas are as small, and their commits as independent of the state, as the targets say."""
     worst = max(one["of_zstd"] for series in (large, small) for one in series.values())
     bench.target("deltas / zstd of the net changes", worst, at_most=BYTES_TARGET)
     for changed in small.keys() & large.keys():

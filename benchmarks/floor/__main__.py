@@ -1,4 +1,4 @@
-"""What a small batch consists of.
+"""The parts of a small batch.
 
 Batches of 480 messages in 8 partitions go through 1, 2 and 3 exchanges with a store behind each, into no output and
 into two outputs of 8 partitions each (an exchange more, and 16 synced appends). There are no commits. What counts is
@@ -23,7 +23,7 @@ from benchmarks import harness
 from benchmarks.floor.job import MESSAGES, WARM_UP, milliseconds
 
 TARGET_MS = 120.0
-"""What a batch through two exchanges into the outputs is to take at the most."""
+"""The longest time for a batch through two exchanges into the outputs."""
 
 
 def parts(job: Mapping[str, float], spark_alone: float, appends: float) -> dict[str, float]:

@@ -227,7 +227,7 @@ def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def function(side: str) -> str:
-    """What runs a side in `benchmarks.kafka.sides`."""
+    """The function in `benchmarks.kafka.sides` that runs a side."""
     return "engine" if side in ENGINES else side
 
 

@@ -63,7 +63,7 @@ COLUMNS = {
     "peak_bytes": "MB",
     "verified": "",
 }
-"""Of a table of summaries."""
+"""The columns of a table of summaries."""
 
 
 def ratios(sides: Mapping[str, Run], own: str, others: Sequence[str]) -> dict[str, float]:

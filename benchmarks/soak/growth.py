@@ -1,4 +1,4 @@
-"""How much the figures of a job grow, and how much they may."""
+"""The growth of a job's figures, and its limits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALLOWED: Mapping[str, float] = {
     "job_root": 60,
     "local_state": 30,
 }
-"""How much of each figure may be added. A batch leaves a dozen of files of Spark's, which go when the JVM has collected
+"""The largest growth of each figure. A batch leaves a dozen of files of Spark's, which go when the JVM has collected
 its garbage; files of the job root come and go with snapshots and retained checkpoints."""
 
 ALLOWED_PER_BATCH: Mapping[str, float] = {"log_bytes": 100}
@@ -25,7 +25,7 @@ ALLOWED_PER_BATCH: Mapping[str, float] = {"log_bytes": 100}
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """How much a figure of a kind of process or folder grew while `batches` batches ran."""
+    """The growth of a figure of a kind of process or folder while `batches` batches ran."""
 
     kind: str
     figure: str
@@ -39,7 +39,7 @@ class Growth:
 
     @property
     def too_much(self) -> bool:
-        """Whether it is more."""
+        """True if it grew by more than it may."""
         return self.late - self.early > self.allowed
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class Growth:
 
 
 def growth(samples: Sequence[Mapping[str, Any]]) -> list[Growth]:
-    """Of every figure, from the earlier half of the samples to the later one; the first sample is warm-up."""
+    """The growth of all figures, from the earlier half of the samples to the later one. The first sample is warm-up."""
     counted = samples[1:]
     half = len(counted) // 2
     if half < 1:
