@@ -1,7 +1,7 @@
 """The container process: `python -m penstock.container <name> <incarnation> <executor pid>`, its spec on its input.
 
 It writes one line with its address to standard output, then everything goes to its log file. It never outlives the
-executor it was started by.
+executor it was started by, and ends soon after the last driver that listened to it has left.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ from penstock.wire.auth import TokenCheck
 from penstock.wire.register import Register
 
 _LAST_REPLIES_SECONDS = 0.3
+_LOOK_SECONDS = 1.0
+_ALONE_SECONDS = 15.0
+"""A driver that renews its connection is away for less than a second; one that stood still is still connected."""
 
 
 def main() -> None:
@@ -81,7 +84,10 @@ def main() -> None:
     gc.set_threshold(20_000, 20, 50)
     pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
     remove_dead_folders()
-    container.closed.wait()
+    while not container.closed.wait(_LOOK_SECONDS):
+        if container.audience.absent_s > _ALONE_SECONDS:
+            logging.critical("no driver has listened to this container for %.0f s: it ends", _ALONE_SECONDS)
+            break
     with suppress(OSError):
         Register.of(spec.run_id, parent).remove()
     # A shutdown waits for every call, also for one that hangs: give the last replies a moment, then go.

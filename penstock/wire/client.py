@@ -59,6 +59,7 @@ class ContainerClient:
         """The query to a remote host about why the lost container ended."""
         self._death: str | None = None
         self._beats: threading.Thread | None = None
+        self._disconnected = False
 
     def _connect(self, tls: TlsIdentity | None) -> flight.FlightClient:
         return connect(self.address.uri_from(machine_id()), self.address.certificate, tls, _KEEP_ALIVE)
@@ -125,6 +126,8 @@ class ContainerClient:
             raise ContainerLostError(f"{self._name()} did not answer `{call.name}`: {error}") from error
 
     def disconnect(self) -> None:
+        """End the connection. Closing it does not end the beats: they end with the next beat, or with the container."""
+        self._disconnected = True
         self._client.close()
 
     def listen(self, on_lost: Callable[[ContainerClient], None]) -> None:
@@ -152,6 +155,8 @@ class ContainerClient:
                 self.note_metrics(beat.metrics)
                 self.last_beat = beat
                 self.last_beat_at = time.monotonic()
+                if self._disconnected:
+                    return False
                 if self._client is not client:
                     return True
         return False

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,7 +21,7 @@ from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from tests.support import pushed_app
 from tests.support.jobs import wait_until
-from tests.support.processes import containers_of
+from tests.support.processes import containers_here
 
 pytestmark = pytest.mark.spark
 TASKS = 2
@@ -93,6 +92,7 @@ def test_a_container_is_killed_while_a_new_version_comes(spark: SparkSession, tm
         "job.batch.interval.ms": 20,
         "tables.poll.ms": 50,
     }
+    others = containers_here()
     with pushed_app.enriched(tmp_path).run(config, spark=spark) as job:
         wait_until(lambda: first in {n for n, *_ in flights.enriched()} or not job.is_active, "the first flights")
         landed = threading.Event()
@@ -107,7 +107,7 @@ def test_a_container_is_killed_while_a_new_version_comes(spark: SparkSession, tm
             push_planes(tmp_path, 2, 50_000)
             wait_until(lambda: loads_or_uses(job, 2) or not job.is_active, "the second version")
             rewinds = job.metrics().total("rewinds")
-            containers_of(psutil.Process().children(recursive=True))[0].kill()
+            next(each for each in containers_here() if each not in others).kill()
             wait_until(lambda: job.metrics().total("rewinds") > rewinds or not job.is_active, "a new epoch")
             wait_until(lambda: any(version == 2 for _, version, _ in flights.enriched()), "a flight with version 2")
         finally:

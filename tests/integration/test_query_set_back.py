@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -34,7 +33,7 @@ from tests.support.jobs import kill, wait_until
 from tests.support.kafka import new_name, new_topic
 from tests.support.kafka_world import read_committed
 from tests.support.outboxes import read_all
-from tests.support.processes import containers_of
+from tests.support.processes import containers_here
 
 pytestmark = pytest.mark.spark
 TASKS = 2
@@ -182,10 +181,12 @@ def test_an_application_goes_back_and_a_standby_takes_over(spark: SparkSession, 
         world.run()
     overrides = {**world.config, "job.root": str(tmp_path / "root")}
 
+    others = containers_here()
+
     def loses_a_container(batch: int) -> None:
         if batch == 2:
             wait_until(has_standbys, "standbys of all tasks")
-            kill(containers_of(psutil.Process().children(recursive=True))[0])
+            kill(next(each for each in containers_here() if each not in others))
 
     def has_standbys() -> bool:
         with admin.open_job("seen", overrides=overrides) as job:

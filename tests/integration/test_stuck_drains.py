@@ -18,6 +18,7 @@ from penstock.spark.job.handle import Job
 from penstock.testing.system_contract import append, read_all
 from tests.support import stuck_app
 from tests.support.jobs import DEADLINE_S, wait_until
+from tests.support.processes import containers_here
 
 pytestmark = pytest.mark.spark
 TASKS = 2
@@ -74,6 +75,7 @@ def test_what_is_stuck_is_named_and_the_next_start_drains(spark: SparkSession, t
     with pytest.raises(PenstockTimeoutError, match=r"operator `pairs` \(`on_drain`\) in task \d, stage 1 has taken"):
         job.await_termination(DEADLINE_S)
     assert job.phase == "failed"
+    wait_until(lambda: not containers_here(), "the end of the containers, of which one is stuck")
 
     (folder / stuck_app.OUTPUT).touch()
     (folder / stuck_app.ON_DRAIN).unlink()

@@ -49,6 +49,11 @@ def containers_of(executors: Iterable[psutil.Process]) -> list[psutil.Process]:
     return found
 
 
+def containers_here() -> list[psutil.Process]:
+    """Live containers of the Spark session in this process, also those of runs that are over."""
+    return containers_of(psutil.Process().children(recursive=True))
+
+
 def print_logs(driver: Path, folder: Path) -> None:
     """The ends of a driver's log and of its containers' logs, which are somewhere in the folder."""
     for log in (driver, *sorted(folder.rglob("container-*.log"))):

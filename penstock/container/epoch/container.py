@@ -23,6 +23,36 @@ logger = logging.getLogger(__name__)
 _CLOSE_SECONDS = 10.0
 
 
+class Audience:
+    """The listeners to a container's beats. Thread-safe.
+
+    A driver takes a container whose beats broke off for lost, and makes no further call to it. If the driver's run ends
+    then, nobody closes the container: it has to end by itself.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._listeners = 0
+        self._left_at: float | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._listeners += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._listeners -= 1
+            self._left_at = self._clock.monotonic()
+
+    @property
+    def absent_s(self) -> float:
+        """Seconds since the last listener left; 0.0 while somebody listens, and before anybody has: a container that
+        was started beside a running batch is not listened to before that has ended."""
+        with self._lock:
+            return 0.0 if self._listeners or self._left_at is None else self._clock.monotonic() - self._left_at
+
+
 class Container:
     """The state of one container process. Thread-safe: calls come from Flight's threads."""
 
@@ -32,6 +62,7 @@ class Container:
         self.incarnation = incarnation
         self.closed = threading.Event()
         """Set once the process should end."""
+        self.audience = Audience(clock)
         self.renew_port: Callable[[str], RenewedPort] = _has_no_port
         self._lock = threading.Lock()
         self._number = -1

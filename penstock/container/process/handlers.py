@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -59,7 +59,7 @@ Handler = Callable[[Container, Identity, Q], Iterator[A]]
 _PROGRESS_SECONDS = 0.2
 
 
-def serve(call: Call[Q, A], container: Container, body: bytes) -> Iterator[bytes]:
+def serve(call: Call[Q, A], container: Container, body: bytes) -> Generator[bytes, None, None]:
     """Answer a call in the container. Raises CorruptError if it is malformed, and what the handler raises."""
     identity, request = call.parse(body)
     for answer in HANDLERS[call.name](container, identity, request):
@@ -132,11 +132,12 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
     container.check_incarnation(identity)
     process = psutil.Process()
     changed = ChangedRows()
-    for beat in itertools.count():
-        rows = changed.of(container.metrics()) if beat % BEATS_PER_METRICS == 0 else []
-        yield replace(container.beat(process.memory_info().rss), metrics=rows)
-        if container.closed.wait(BEAT_SECONDS):
-            return
+    with container.audience:
+        for beat in itertools.count():
+            rows = changed.of(container.metrics()) if beat % BEATS_PER_METRICS == 0 else []
+            yield replace(container.beat(process.memory_info().rss), metrics=rows)
+            if container.closed.wait(BEAT_SECONDS):
+                return
 
 
 def _renew_port(container: Container, identity: Identity, request: RenewPort) -> Iterator[RenewedPort]:
