@@ -246,9 +246,8 @@ def test_over_tls(kafka_broker: KafkaBroker, room: Room, security: str) -> None:
 
 
 def test_who_is_not_let_in_is_told_why(kafka_broker: KafkaBroker) -> None:
-    login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="penstock" password="hush";'
-    password = kafka_system(kafka_broker, "SASL_SSL", consumer__sasl__jaas__config=login)
-    plain = kafka_system(kafka_broker, "SSL", consumer__ssl__truststore__location="")
+    password = kafka_system(kafka_broker, "SASL_SSL", consumer__sasl__password="hush")
+    plain = kafka_system(kafka_broker, "SSL", consumer__ssl__ca__location="")
     for system, reason in ((password, "uthentication"), (plain, "certificate|SSL|ssl")):
         with pytest.raises(ConfigError, match=reason) as caught:
             system.admin().offsets("any")
