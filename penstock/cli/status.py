@@ -300,7 +300,6 @@ def _show_tables(facts: JobStatus) -> None:
 
 
 def _seen(facts: JobStatus) -> str:
-    """The time of the metrics, for people."""
     return "a few seconds ago" if facts.metrics_ms is None else f"at {utc_text(facts.metrics_ms)}"
 
 

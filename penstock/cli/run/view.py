@@ -51,7 +51,6 @@ class TerminalDisplay:
         self._bar.start()
 
     def show(self, view: RunView) -> None:
-        """Draw the view."""
         rate, batch, checkpoint = view.details
         self._bar.update(
             self._task,
@@ -65,11 +64,9 @@ class TerminalDisplay:
         )
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
         self._bar.console.print(text)
 
     def close(self) -> None:
-        """The bar stays as it was last."""
         self._bar.stop()
         self._remove_handler()
 
@@ -85,15 +82,12 @@ class LogDisplay:
         self._log = ViewLog(self._logger, clock)
 
     def show(self, view: RunView) -> None:
-        """Log the view if it is time to."""
         self._log.show(view)
 
     def say(self, text: str) -> None:
-        """Log the sentence."""
         self._logger.info("%s", text)
 
     def close(self) -> None:
-        """Nothing more is logged."""
         self._remove_handler()
 
 

@@ -36,7 +36,6 @@ def show_tracebacks(wanted: bool) -> bool:
 
 
 def tracebacks_wanted() -> bool:
-    """True if `--debug` was given."""
     return _Tracebacks.wanted
 
 
@@ -49,7 +48,6 @@ class ReportingGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
         _Tracebacks.wanted = bool(ctx.params.get("debug"))
         print_notices()
         program = PROGRAM.set(f"penstock {without_secrets(ctx.meta[_ARGUMENTS])}")
