@@ -81,13 +81,13 @@ def test_an_open_transaction_ends_what_can_be_read(room: Room) -> None:
     room.feed.begin(records(1))
     room.feed.append(records(2))
     assert room.admin.offsets(room.topic)[0].upcoming == 2
-    assert room.admin.held_back(room.topic) == {0: 3}
+    assert {n: each.messages for n, each in room.admin.open_transactions(room.topic).items()} == {0: 3}
     assert room.offsets(0, 2) == [0, 1]
     with pytest.raises(NotFoundError, match=r"expected offset 2 of the range \[2, 5\), but the upcoming one is 2"):
         room.read(0, 5)
     room.feed.end()
     wait_until(lambda: room.feed.upcoming == 6, "the marker")
-    assert room.admin.held_back(room.topic) == {}
+    assert room.admin.open_transactions(room.topic) == {}
     assert room.offsets(2, 6) == [2, 3, 4]
 
 
