@@ -99,50 +99,8 @@ if TYPE_CHECKING:
     from penstock.metrics.values import Gauge as Gauge
     from penstock.metrics.values import Timer as Timer
     from penstock.spark.job.handle import Job as Job
-else:  # unknown to type checkers, for which a misspelled name stays an error
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "penstock.api.time.aggregates": "Aggregate Count Distinct First Last Max Mean Min Sum",
-            "penstock.application.application": "StreamApplication TaskApplication",
-            "penstock.api.drain": "DrainMode DrainNotification",
-            "penstock.api.intermediate": (
-                "DrainMessage EndOfStreamMessage IntermediateMessageSerde MessageType WatermarkMessage"
-            ),
-            "penstock.api.state.key_state": "ListState MapState ValueState",
-            "penstock.application.message_stream": "MessageStream",
-            "penstock.api.serdes": (
-                "Bytes Double Integer Json Long SamzaDouble SamzaInteger SamzaLong Serde String Tuple"
-            ),
-            "penstock.api.state.side_inputs": (
-                "Entry PushedTable SideInput SideInputsProcessor SideInputsProcessorFactory TableCandidate"
-            ),
-            "penstock.api.ssp": "SystemStream SystemStreamPartition",
-            "penstock.api.startpoint": (
-                "Startpoint StartpointOldest StartpointSpecific StartpointTimestamp StartpointUpcoming "
-                "StartpointVisitor"
-            ),
-            "penstock.api.state.store": "KeyValueStore",
-            "penstock.api.state.tables": "Table",
-            "penstock.api.task": (
-                "DrainListenerTask IncomingMessageEnvelope MessageCollector StreamTask TaskContext "
-                "TaskCoordinator WindowableTask"
-            ),
-            "penstock.api.time.timers": "ExpiredTimer",
-            "penstock.api.time.triggers": "Trigger Triggers",
-            "penstock.api.time.watermarks": "Ascending BoundedOutOfOrderness WatermarkPolicy",
-            "penstock.api.time.windows": "TimeWindow Window WindowPane Windows",
-            "penstock.spark.job.handle": "Job",
-            "penstock.errors": (
-                "ConfigError ContainerLostError CorruptError FencedError IncompatibleError NotFoundError "
-                "PenstockError PenstockTimeoutError RetryableError SerdeError SystemAwayError "
-                "SystemRefusedError UserCodeError"
-            ),
-            "penstock.job.lease": "LeaseHeldError",
-            "penstock.metrics.registry": "MetricsRegistry",
-            "penstock.metrics.values": "Counter Gauge Timer",
-        },
-    )
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)
 
 
 del TYPE_CHECKING, lazy_names

@@ -1,27 +1,27 @@
-"""The public names of a package, each of which is imported when it is first used.
-
-The package lists them once more for type checkers, under `if TYPE_CHECKING`: tests/unit/test_exported_names.py compares
-the two.
-"""
+"""The public names of a package, each of which is imported when it is first used."""
 
 from __future__ import annotations
 
+import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """The `__getattr__`, `__dir__` and `__all__` of a package.
-
-    Args:
-        package: its name.
-        modules: by module, its public names with spaces between.
-    """
-    module_of = {name: module for module, names in modules.items() for name in names.split()}
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """The `__getattr__`, `__dir__` and `__all__` of a package: the names that it imports under `if TYPE_CHECKING`, for
+    type checkers. They are read from its source, which therefore has to be installed."""
+    spec = sys.modules[package].__spec__
+    source = spec.loader.get_source(package)  # type: ignore[union-attr]
+    module_of = {
+        alias.name: str(node.module)
+        for block in ast.parse(source).body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
 
     def load(name: str) -> Any:
         if name not in module_of:

@@ -110,49 +110,8 @@ if TYPE_CHECKING:
     from penstock.checkpoint.versions.v1 import CheckpointV1 as CheckpointV1
     from penstock.checkpoint.versions.v2 import CheckpointV2 as CheckpointV2
     from penstock.checkpoint.versions.value import Checkpoint as Checkpoint
-else:  # unknown to type checkers, for which a misspelled name stays an error
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "penstock.admin.checkpoint.change": "CheckpointChange WrittenCheckpoint plan_offsets write_checkpoint",
-            "penstock.admin.checkpoint.exchange": "export_checkpoint plan_import",
-            "penstock.admin.checkpoint.facts": "CheckpointFacts ListedCheckpoint checkpoints read_checkpoint",
-            "penstock.admin.configuration": "EffectiveValue KeyFacts effective_values key_facts",
-            "penstock.admin.job.audit": "AuditRecord UnreadableAuditRecord audit",
-            "penstock.admin.job.delete": "JobContent delete_job job_content",
-            "penstock.admin.job.drain": "DrainFacts ExportedDrains cancel_drain drain export_drains import_drains",
-            "penstock.admin.job.lease": "LeaseFacts lease",
-            "penstock.admin.job.ownership": "adopt",
-            "penstock.admin.job.sign": "SigningFacts sign",
-            "penstock.admin.job.status": "JobStatus UnreadableJob status statuses",
-            "penstock.admin.job.stop": "StopFacts stop",
-            "penstock.admin.jobs": "FoundJob open_all_jobs open_job",
-            "penstock.admin.startpoint.facts": "RequestFacts",
-            "penstock.admin.startpoint.set": "AskedFacts import_startpoints set_startpoint",
-            "penstock.admin.startpoint.waiting": (
-                "DeletedFacts ExportedStartpoints delete_startpoints export_startpoints startpoints"
-            ),
-            "penstock.admin.state.garbage": "CollectedGarbage collect_garbage",
-            "penstock.admin.state.held": "StateFacts state_versions",
-            "penstock.admin.state.reading": (
-                "OpenDiff OpenStore StateVerdict StoredEntry Watcher open_diff open_state verify"
-            ),
-            "penstock.admin.state.spark_import": "ImportFacts SparkImport import_spark plan_spark_import",
-            "penstock.admin.stream.names": "FoundStream open_stream",
-            "penstock.admin.stream.publish": "PublishOptions Published publish",
-            "penstock.admin.stream.records": "MalformedRecordError",
-            "penstock.admin.stream.replay": "ReplayedLetters replay",
-            "penstock.admin.stream.streams": (
-                "DeletedStream ListedStream StreamFacts StreamUse create_stream delete_stream describe_stream "
-                "end_stream set_retention stream_use streams"
-            ),
-            "penstock.admin.stream.tail": "Message StreamTail",
-            "penstock.admin.table": "TableVersions table_versions use_table",
-            "penstock.checkpoint.versions.v1": "CheckpointV1",
-            "penstock.checkpoint.versions.v2": "CheckpointV2",
-            "penstock.checkpoint.versions.value": "Checkpoint",
-        },
-    )
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)
 
 
 del TYPE_CHECKING, lazy_names

@@ -28,11 +28,6 @@ class OutboxOutput:
     published: int | None
     """The messages that are certainly published; None if the system could not be asked."""
 
-    @property
-    def is_published(self) -> bool:
-        """True if all messages are published."""
-        return self.published == self.messages
-
 
 Marks = Mapping[SystemStreamPartition, Progress | None]
 """The progress of publishing, by the partitions whose system answered."""

@@ -13,7 +13,6 @@ from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import adopt as adopt_job
 from penstock.admin.job.sign import SigningFacts
 from penstock.admin.job.sign import sign as sign_job
-from penstock.cli.shared.commands import as_pasted
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
@@ -42,7 +41,7 @@ def delete(job: JobName, yes: Yes = False, *, call: JsonCall) -> None:
     else:
         say(f"job {content.job} was deleted")
         if content.changelogs:
-            commands = "\n".join("  " + as_pasted(f"penstock stream delete {stream}") for stream in content.changelogs)
+            commands = "\n".join(f"  penstock stream delete {stream}{call.options}" for stream in content.changelogs)
             say(f"its changelogs and intermediate streams are still there; to delete them:\n{commands}")
 
 

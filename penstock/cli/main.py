@@ -26,7 +26,6 @@ class _Entry:
     """The function of a single command; without one, the module's `app` is a group of commands."""
 
     def load(self, name: str) -> Any:
-        """The command."""
         module = importlib.import_module(f"penstock.cli.{self.module}")
         if self.function is None:
             group = typer.main.get_group(module.app)
@@ -66,7 +65,6 @@ class RootGroup(ReportingGroup):
         self._loaded: set[str] = set()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Find the command that the arguments name."""
         name = args[0]
         if name in COMMANDS and name not in self._loaded:
             self.add_command(COMMANDS[name].load(name))

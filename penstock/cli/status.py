@@ -18,7 +18,6 @@ from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.watermarks import holds_back_text
 from penstock.cli.drain import print_drain
-from penstock.cli.shared.commands import remember_job
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JsonCall
 from penstock.cli.shared.output import (
@@ -38,9 +37,7 @@ _WATCH_SECONDS = 1.0
 
 AnyJob = Annotated[
     str | None,
-    typer.Argument(
-        metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs.", callback=remember_job
-    ),
+    typer.Argument(metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs."),
 ]
 
 
@@ -303,7 +300,6 @@ def _show_tables(facts: JobStatus) -> None:
 
 
 def _seen(facts: JobStatus) -> str:
-    """The time of the metrics, for people."""
     return "a few seconds ago" if facts.metrics_ms is None else f"at {utc_text(facts.metrics_ms)}"
 
 

@@ -13,17 +13,8 @@ if TYPE_CHECKING:
     from penstock.spark.state_frames.frames import read_state as read_state
     from penstock.spark.transform import TransformedStream as TransformedStream
     from penstock.spark.transform import transform_with_state as transform_with_state
-else:  # unknown to type checkers, for which a misspelled name stays an error
-    __getattr__, __dir__, __all__ = lazy_names(
-        __name__,
-        {
-            "penstock.spark.applications": "ApplicationStream run_application",
-            "penstock.spark.query_progress": "state_operators",
-            "penstock.spark.rows.serde": "Rows",
-            "penstock.spark.state_frames.frames": "read_changes read_state",
-            "penstock.spark.transform": "TransformedStream transform_with_state",
-        },
-    )
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)
 
 
 del TYPE_CHECKING, lazy_names

@@ -20,23 +20,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from penstock.errors import ConfigError
-from penstock.testing.kafka.admin import admin_module, await_answer, create_user
+from penstock.testing.kafka.admin import admin_module, await_answer
 from penstock.testing.kafka.installation import LOG, QUICK, Installation, format_storage, installation
 from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
 from penstock.testing.kafka.place import BrokerPlace, new_place
 from penstock.testing.kafka.process import GuardedProcess
-from penstock.testing.kafka.settings import (
-    Certificates,
-    Mechanism,
-    Security,
-    checked,
-    client_options,
-    java_options,
-    properties,
-    server_settings,
-)
+from penstock.testing.kafka.settings import Security, checked, client_options, properties, server_settings
 
-__all__ = ["KAFKA_VERSION", "KafkaBroker", "Mechanism", "Security", "require_kafka"]
+__all__ = ["KAFKA_VERSION", "KafkaBroker", "Security", "require_kafka"]
 
 _START_S = 120.0
 _STOP_S = 60.0
@@ -77,7 +68,7 @@ class KafkaBroker:
     Args:
         security: the kinds of listeners that it has. `bootstrap_servers` and `client_options` use the first one by
             default. For TLS, it makes an authority and certificates. `SASL_*` knows the user `penstock`, with the
-            mechanisms PLAIN, SCRAM-SHA-256 and SCRAM-SHA-512.
+            mechanism PLAIN.
         settings: settings of the server, by their names in `server.properties`.
         heap_mb: the largest heap, in MiB.
         java_options: options of the JVM; by default those of a quick start. For a benchmark, give an empty list.
@@ -176,32 +167,24 @@ class KafkaBroker:
         """The address of the first listener, such as `127.0.0.1:40123`."""
         return self._servers(self._security[0])
 
-    def client_options(
-        self, security: Security | None = None, mechanism: Mechanism = "SCRAM-SHA-512"
-    ) -> dict[str, Any]:
+    def client_options(self, security: Security | None = None) -> dict[str, Any]:
         """The options of a client of `confluent_kafka` that speaks to this broker.
 
         Args:
             security: the listener; by default the first one.
-            mechanism: how a client of a SASL listener proves who it is.
         """
-        return dict(client_options(*self._client(security, mechanism)))
+        kind = security or self._security[0]
+        return dict(client_options(self._servers(kind), kind, self._located.certificates, self._password))
 
-    def system_config(
-        self, system: str = "kafka", security: Security | None = None, mechanism: Mechanism = "SCRAM-SHA-512"
-    ) -> dict[str, str]:
+    def system_config(self, system: str = "kafka", security: Security | None = None) -> dict[str, str]:
         """The configuration of a job whose system of this name is this broker.
 
         Args:
             system: the name of the system, as in `app.input("kafka.flights")`.
             security: the listener; by default the first one.
-            mechanism: how a client of a SASL listener proves who it is.
         """
-        options = java_options(*self._client(security, mechanism))
-        config = {f"systems.{system}.samza.factory": "kafka"}
-        for use in ("consumer", "producer"):
-            config |= {f"systems.{system}.{use}.{name}": value for name, value in options.items()}
-        return config
+        options = {f"systems.{system}.consumer.{name}": value for name, value in self.client_options(security).items()}
+        return {f"systems.{system}.samza.factory": "kafka", **options}
 
     @property
     def log(self) -> str:
@@ -218,8 +201,6 @@ class KafkaBroker:
         port = place.ports["PLAINTEXT"]
         try:
             await_answer(port, self._start_timeout_s, lambda: process.status, lambda: self.log)
-            if is_new and any(name.startswith("SASL") for name in self._security):
-                create_user(port, self._password, self._start_timeout_s)
         except BaseException:
             process.kill()
             if is_new:
@@ -232,7 +213,9 @@ class KafkaBroker:
         self._discard = weakref.finalize(self, place.remove)
         try:
             if any(name.endswith("SSL") for name in self._security):
-                place.certificates = _certificates(place.folder)
+                from penstock.testing.kafka.certificates import new_certificates
+
+                place.certificates = new_certificates(place.folder)
             data = place.folder / "data"
             settings = server_settings(str(data), place.ports, place.certificates, self._password, self._settings)
             (place.folder / "server.properties").write_text(properties(settings), encoding="utf-8")
@@ -242,12 +225,6 @@ class KafkaBroker:
             raise
         self._place = place
         return place
-
-    def _client(
-        self, security: Security | None, mechanism: Mechanism
-    ) -> tuple[str, Security, Mechanism, Certificates | None, str]:
-        kind = security or self._security[0]
-        return self._servers(kind), kind, mechanism, self._located.certificates, self._password
 
     def _servers(self, security: Security) -> str:
         port = self._located.ports.get(security)
@@ -267,12 +244,6 @@ class KafkaBroker:
         if process is None or process.status is not None:
             raise ConfigError("this broker does not run: `start` it")
         return process
-
-
-def _certificates(folder: Path) -> Certificates:
-    from penstock.testing.kafka.certificates import new_certificates
-
-    return new_certificates(folder)
 
 
 def _make_archive(kafka: Installation, archive: Path) -> None:

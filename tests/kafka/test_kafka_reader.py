@@ -81,13 +81,13 @@ def test_an_open_transaction_ends_what_can_be_read(room: Room) -> None:
     room.feed.begin(records(1))
     room.feed.append(records(2))
     assert room.admin.offsets(room.topic)[0].upcoming == 2
-    assert room.admin.held_back(room.topic) == {0: 3}
+    assert {n: each.messages for n, each in room.admin.open_transactions(room.topic).items()} == {0: 3}
     assert room.offsets(0, 2) == [0, 1]
     with pytest.raises(NotFoundError, match=r"expected offset 2 of the range \[2, 5\), but the upcoming one is 2"):
         room.read(0, 5)
     room.feed.end()
     wait_until(lambda: room.feed.upcoming == 6, "the marker")
-    assert room.admin.held_back(room.topic) == {}
+    assert room.admin.open_transactions(room.topic) == {}
     assert room.offsets(2, 6) == [2, 3, 4]
 
 
@@ -246,9 +246,8 @@ def test_over_tls(kafka_broker: KafkaBroker, room: Room, security: str) -> None:
 
 
 def test_who_is_not_let_in_is_told_why(kafka_broker: KafkaBroker) -> None:
-    login = 'org.apache.kafka.common.security.scram.ScramLoginModule required username="penstock" password="hush";'
-    password = kafka_system(kafka_broker, "SASL_SSL", consumer__sasl__jaas__config=login)
-    plain = kafka_system(kafka_broker, "SSL", consumer__ssl__truststore__location="")
+    password = kafka_system(kafka_broker, "SASL_SSL", consumer__sasl__password="hush")
+    plain = kafka_system(kafka_broker, "SSL", consumer__ssl__ca__location="")
     for system, reason in ((password, "uthentication"), (plain, "certificate|SSL|ssl")):
         with pytest.raises(ConfigError, match=reason) as caught:
             system.admin().offsets("any")

@@ -44,7 +44,7 @@ class SettledAdmin(KafkaAdmin):
         return super().offset_at_time(ssp, timestamp_ms)
 
     def _settle(self, stream: str) -> None:
-        self._cluster.wait_until("a transaction was ended", lambda: not self.held_back(stream))
+        self._cluster.wait_until("a transaction was ended", lambda: not self.open_transactions(stream))
 
 
 @pytest.mark.quick(*contracts.SYSTEM)

@@ -79,7 +79,6 @@ from penstock.system.files.formats import Format, read_rows
 from penstock.system.files.listing import Listing
 from penstock.system.files.manifests import PartitionLog, noted_partitions, number_of
 from penstock.system.files.schema import parse_schema
-from penstock.system.kafka.options.java import translate
 from penstock.system.kafka.own_topics.job_topic import JobTopic, fence_record, producer_record, progress_record
 from penstock.system.kafka.own_topics.owners import OwnersTopic
 from penstock.tables.versions.encode import Problem
@@ -458,7 +457,6 @@ def settings(ending: str) -> Callable[[bytes], None]:
     return read
 
 
-JAAS = b'a.b.ScramLoginModule required username="u" password="p\\"q" other = x;'
 YAML = b'job.name: a\njob: &j {root: /r, x: [1, b]}\nsystems:\n  k: *j\n  t: "\\u0041"\n'
 TABLE = TableManifest(
     "t", 3, 2, "2-b", "/s", "v", 10, 5, TableFingerprint("string", "json", ("k",), None, True, 2, False),
@@ -479,8 +477,6 @@ RUN = ShownRun("r", 5, Snapshot({MetricId("a", "b", "c"): CounterValue(3)}), {(0
 DOCUMENTS = {
     "yaml": Codec(settings("yaml"), [YAML]),
     "properties": Codec(settings("properties"), [b"# c\njob.name = a\\\n b\nx\\=y: \\u0041\n"]),
-    "login": Codec(of_text(lambda text: translate("k", {"sasl.jaas.config": text})), [JAAS]),
-    "buffer": Codec(of_text(lambda text: translate("k", {"buffer.memory": text})), [b"33554432"]),
     "partition": Codec(of_text(SystemStreamPartition.parse), [b"local.a.b.3"]),
     "schema": Codec(of_text(parse_schema), [b"a STRING, b ARRAY<STRUCT<c: DECIMAL(10,2)>>"]),
     "table": Codec(lambda d: TableManifest.decode(d, "k"), [TABLE.encode()]),

@@ -81,16 +81,6 @@ class Starts(RuleBasedStateMachine):
         self.manager.delete_startpoint(ssp(partition), task)
         self.there = [r for r in self.there if (r.key.ssp, r.key.task) != (ssp(partition), task)]
 
-    @rule()
-    def fan_out(self) -> None:
-        """What was for a partition is its task's from now on, with the same uuid."""
-        tasks = {task_name(n): [ssp(n)] for n in range(2)}
-        live = {r for r in self.there if r.key.task is None and not r.is_expired(self.now_ms, TTL_MS)}
-        self.manager.fan_out(tasks)
-        self.there = [
-            replace(r, key=replace(r.key, task=task_name(r.key.ssp.partition))) if r in live else r for r in self.there
-        ]
-
     @rule(passed=st.integers(1, TTL_MS))
     def time_passes(self, passed: int) -> None:
         """Some expire."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import builtins
-import importlib
 import inspect
 import re
 import subprocess
@@ -34,7 +32,7 @@ def all_of(module: ModuleType) -> list[str]:
     return names
 
 
-@pytest.mark.parametrize("module", [penstock, penstock.admin, penstock.testing])
+@pytest.mark.parametrize("module", [penstock, penstock.admin, penstock.spark, penstock.testing])
 def test_all_is_the_whole_surface(module: ModuleType) -> None:
     assert all(getattr(module, name) for name in all_of(module))  # those of `penstock` are loaded when they are used
     found = {
@@ -42,21 +40,6 @@ def test_all_is_the_whole_surface(module: ModuleType) -> None:
     }
     assert found - {"annotations"} == set(all_of(module))
     assert list(all_of(module)) == sorted(all_of(module))
-
-
-@pytest.mark.parametrize("package", [penstock, penstock.admin, penstock.spark])
-def test_type_checkers_know_the_names_that_are_loaded(package: ModuleType) -> None:
-    for_checkers = next(node for node in ast.parse(inspect.getsource(package)).body if isinstance(node, ast.If))
-    known = {
-        str(alias.asname): (node.module, alias.name)
-        for node in for_checkers.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert sorted(known) == all_of(package)
-    for name, (module, own_name) in known.items():
-        assert getattr(package, name) is getattr(importlib.import_module(str(module)), own_name)
-        assert own_name == name
 
 
 def test_what_the_documentation_names_is_there() -> None:

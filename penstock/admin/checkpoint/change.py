@@ -46,7 +46,6 @@ class PositionFacts:
 
     @classmethod
     def of(cls, change: OffsetChange) -> PositionFacts:
-        """The facts of a change."""
         return cls(change.task, str(change.ssp.system_stream), change.ssp.partition, change.old, change.new)
 
     def __str__(self) -> str:

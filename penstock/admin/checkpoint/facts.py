@@ -49,7 +49,6 @@ class IntermediateFacts:
 
 
 def intermediate_facts(record: CheckpointRecord) -> tuple[IntermediateFacts, ...]:
-    """The facts of every such stream of a checkpoint."""
     found = []
     for stream, own in sorted(record.intermediate.items()):
         writer, key, value = (*record.intermediate_layout[stream].split(" "), "", "")[:3]

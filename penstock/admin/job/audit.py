@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import psutil
@@ -21,23 +21,15 @@ from penstock.job.audit_log import AuditEntry, AuditLog
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class AuditRecord:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord(AuditEntry):
     """A change of a job by an operator. `record` is the key of its object in the job root. Times are epoch milliseconds
     by the clock of the operator's host. `program` is the command line without secrets, or `python`. `changes` are texts
     by what was changed, `before -> after` where the command knew both."""
 
     record: str
-    time_ms: int
-    user: str
-    host: str
-    program: str
-    action: str
-    changes: Mapping[str, str]
     outcome: Literal["done", "failed", "unknown"]
     """`unknown`: the command has not ended; it is at work, or was killed."""
-    ended_ms: int | None
-    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +118,8 @@ def _record(key: str, found: AuditEntry | str) -> AuditRecord | UnreadableAuditR
     outcome: Literal["done", "failed", "unknown"] = "unknown"
     if found.ended_ms is not None:
         outcome = "done" if found.error is None else "failed"
-    return AuditRecord(
-        key,
-        found.time_ms,
-        found.user,
-        found.host,
-        found.program,
-        found.action,
-        found.changes,
-        outcome,
-        found.ended_ms,
-        found.error,
-    )
+    own = {each.name: getattr(found, each.name) for each in fields(found)}
+    return AuditRecord(**own, record=key, outcome=outcome)
 
 
 def _now_ms() -> int:

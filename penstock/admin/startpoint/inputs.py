@@ -50,7 +50,6 @@ class Admins(dict[str, SystemAdmin]):
         return self[system]
 
     def close(self) -> None:
-        """Close those that are open."""
         for admin in self.values():
             admin.close()
 
@@ -68,7 +67,6 @@ class StartpointJob:
 
     @property
     def stores(self) -> list[str]:
-        """The stores that have state."""
         return [] if self.origin is None else sorted(self.origin.stores)
 
     def candidates(self) -> Candidates:

@@ -50,12 +50,10 @@ class StoreTarget:
 
     @property
     def ran(self) -> bool:
-        """True if the job has a checkpoint."""
         return self.base.before is not None
 
     @property
     def backends(self) -> tuple[str, ...]:
-        """The backends that back the store up."""
         return self.found.config.store(self.spec.name).backup_factories
 
     def refuse_content(self) -> None:

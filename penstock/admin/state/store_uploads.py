@@ -89,6 +89,5 @@ class StoreUploads:
                 logger.warning("cleaning up in backend %s failed: %s", each.backend, error)
 
     def close(self) -> None:
-        """Stop what runs in the background."""
         for each in self._open:
             each.close()

@@ -63,7 +63,6 @@ def find_version(retained: Sequence[CheckpointRecord], version: str) -> Checkpoi
 
 
 def version_text(record: CheckpointRecord) -> str:
-    """A checkpoint for people."""
     return f"{record.id} (batch {record.batch})"
 
 

@@ -236,7 +236,6 @@ class _Writers:
         self._marked: dict[SystemStreamPartition, int] = {}
 
     def of(self, target: _Input) -> SystemWriter:
-        """The writer of its system."""
         system = target.found.system
         if system.name not in self._writers:
             made = system.writer(self._identity if target.marks else None)

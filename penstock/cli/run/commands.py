@@ -12,7 +12,6 @@ import typer
 from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunDisplay, RunObserver, open_display
 from penstock.cli.shared.application import load_application
-from penstock.cli.shared.commands import remember_application, remember_job
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
 from penstock.cli.shared.options import Call, Debug
 from penstock.config.load import load_config
@@ -32,7 +31,6 @@ def run(
         typer.Argument(
             metavar="APP",
             help="The application, or a function that returns it: module:object or file.py:object.",
-            callback=remember_application,
         ),
     ],
     call: Call,
@@ -76,7 +74,6 @@ def run(
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
     settings = load_config(call.config, assignments=call.assignments or (), default_job_name=name, stores=stores)
     paths = JobPaths(settings.job.name, settings.job.id)
-    remember_job(paths.root)
     say(f"starting Spark for job {paths.root}; this takes some seconds")
     with StopSignals() as signals:
         job: Job | None = None

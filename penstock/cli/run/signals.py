@@ -33,7 +33,6 @@ class StopSignals:
 
     @property
     def count(self) -> int:
-        """The number of requests."""
         return self._stops.count
 
     def count_only(self, already: int = 0) -> None:

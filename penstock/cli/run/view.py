@@ -10,7 +10,7 @@ from typing import Protocol
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
-from penstock.cli.shared.commands import for_people
+from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.output import stderr_console
 from penstock.spark.job.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
 
@@ -42,7 +42,7 @@ class TerminalDisplay:
     def __init__(self) -> None:
         console = stderr_console()
         handler = RichHandler(console=console, show_path=False, markup=False, rich_tracebacks=False)
-        handler.setFormatter(_ForPeople("%(message)s"))
+        handler.setFormatter(_WithOptions("%(message)s"))
         self._remove_handler = _log_to(handler)
         fields = ("phase", "messages", "rate", "batch", "checkpoint")
         columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in fields]
@@ -51,7 +51,6 @@ class TerminalDisplay:
         self._bar.start()
 
     def show(self, view: RunView) -> None:
-        """Draw the view."""
         rate, batch, checkpoint = view.details
         self._bar.update(
             self._task,
@@ -65,11 +64,9 @@ class TerminalDisplay:
         )
 
     def say(self, text: str) -> None:
-        """A line above the bar."""
         self._bar.console.print(text)
 
     def close(self) -> None:
-        """The bar stays as it was last."""
         self._bar.stop()
         self._remove_handler()
 
@@ -85,25 +82,22 @@ class LogDisplay:
         self._log = ViewLog(self._logger, clock)
 
     def show(self, view: RunView) -> None:
-        """Log the view if it is time to."""
         self._log.show(view)
 
     def say(self, text: str) -> None:
-        """Log the sentence."""
         self._logger.info("%s", text)
 
     def close(self) -> None:
-        """Nothing more is logged."""
         self._remove_handler()
 
 
-class _ForPeople(logging.Formatter):
+class _WithOptions(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return for_people(super().format(record))
+        return with_options(super().format(record))
 
 
 def _utc_formatter() -> logging.Formatter:
-    formatter = _ForPeople(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
+    formatter = _WithOptions(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
     formatter.converter = time.gmtime
     return formatter
 

@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.admin.program import PROGRAM
-from penstock.cli.shared.commands import for_people, forget_call, without_secrets
+from penstock.cli.shared.commands import with_options, without_secrets
 from penstock.errors import ConfigError, FailedMessage, PenstockError, UserCodeError
 
 _ARGUMENTS = "penstock.arguments"
@@ -36,7 +36,6 @@ def show_tracebacks(wanted: bool) -> bool:
 
 
 def tracebacks_wanted() -> bool:
-    """True if `--debug` was given."""
     return _Tracebacks.wanted
 
 
@@ -49,11 +48,9 @@ class ReportingGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command that was named."""
         _Tracebacks.wanted = bool(ctx.params.get("debug"))
-        forget_call()
         print_notices()
-        program = PROGRAM.set(without_secrets(ctx.meta[_ARGUMENTS]))
+        program = PROGRAM.set(f"penstock {without_secrets(ctx.meta[_ARGUMENTS])}")
         try:
             return super().invoke(ctx)
         except PenstockError as error:
@@ -97,7 +94,7 @@ def report(error: PenstockError) -> None:
         return
     if isinstance(error, ApplicationLoadError):
         _print(error.user_traceback)
-    say(f"error: {error}")
+    say("\n".join([f"error: {error}", *getattr(error, "__notes__", ())]))
 
 
 def report_failed_message(failed: FailedMessage, last_checkpoint: str | None) -> None:
@@ -147,8 +144,8 @@ def report_unexpected(error: BaseException) -> None:
 
 
 def say(text: str) -> None:
-    """One message for people, to standard error, with options and commands as they can be pasted."""
-    print(for_people(text), file=sys.stderr, flush=True)
+    """One message for people, to standard error, with options in place of arguments."""
+    print(with_options(text), file=sys.stderr, flush=True)
 
 
 def _print(text: str) -> None:

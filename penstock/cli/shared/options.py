@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
-from penstock.cli.shared.commands import remember_assignments, remember_file, remember_job
+from penstock.cli.shared.commands import without_secrets
 from penstock.cli.shared.errors import show_tracebacks
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob
@@ -24,16 +25,10 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])
 
 ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config", metavar="FILE", help="The configuration, a YAML or properties file.", callback=remember_file
-    ),
+    Path | None, typer.Option("--config", metavar="FILE", help="The configuration, a YAML or properties file.")
 ]
 Assignments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.", callback=remember_assignments
-    ),
+    list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON to standard output.")]
 Debug = Annotated[
@@ -42,9 +37,7 @@ Debug = Annotated[
 JobName = Annotated[
     str,
     typer.Argument(
-        metavar="JOB",
-        help="The job: `name-id`, or its name alone, to take `job.id` from the configuration.",
-        callback=remember_job,
+        metavar="JOB", help="The job: `name-id`, or its name alone, to take `job.id` from the configuration."
     ),
 ]
 StreamName = Annotated[
@@ -58,6 +51,13 @@ class Call:
 
     config: ConfigFile = None
     assignments: Assignments = None
+
+    @property
+    def options(self) -> str:
+        """The configuration as options behind a command, without secrets; empty if none was given."""
+        file = [] if self.config is None else ["--config", str(self.config)]
+        words = [*file, *(word for each in self.assignments or () for word in ("-c", each))]
+        return f" {without_secrets(words)}" if words else ""
 
     def open(self, job: str, *, deleted: bool = False) -> AbstractContextManager[FoundJob]:
         """The job of a name. Raises as `penstock.admin.open_job`."""
@@ -140,10 +140,13 @@ def _with_options(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def called(**given: Any) -> None:
-        function(
-            **{key: value for key, value in given.items() if key not in own},
-            call=made(**{key: given[key] for key in own}),
-        )
+        call = made(**{key: given[key] for key in own})
+        try:
+            function(**{key: value for key, value in given.items() if key not in own}, call=call)
+        except PenstockError as error:
+            if call.options and "`penstock " in str(error):
+                error.add_note(f"Give the commands in this message the options of this call:{call.options}")
+            raise
 
     vars(called)["__signature__"] = signature
     called.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}

@@ -33,7 +33,6 @@ def stdout_console() -> Console:
 
 
 def stderr_console() -> Console:
-    """Where progress goes."""
     return Console(stderr=True, markup=False, highlight=False, emoji=False)
 
 
@@ -97,7 +96,6 @@ def _least_width(name: str, cells: Sequence[str]) -> int:
 
 
 def print_facts(facts: Iterable[tuple[str, object]]) -> None:
-    """Names and values, one a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -107,7 +105,6 @@ def print_facts(facts: Iterable[tuple[str, object]]) -> None:
 
 
 def print_json(value: object) -> None:
-    """The value as one indented JSON document."""
     sys.stdout.write(orjson.dumps(to_json(value), option=orjson.OPT_INDENT_2).decode() + "\n")
 
 
@@ -137,7 +134,6 @@ def effect(before: int | None, after: int) -> str:
 
 
 def time_text(time_ms: int | None) -> str | None:
-    """A time for people, if it is known."""
     return None if time_ms is None else utc_text(time_ms)
 
 

@@ -34,12 +34,10 @@ class RestoreView(Watcher):
             self._progress.start()
 
     def read(self, count: int) -> None:
-        """So many bytes more."""
         self._bytes += count
         self._show()
 
     def restored(self, store: str, backend: str, task: int) -> None:
-        """A task of a store was restored from a backend."""
         self._last = f": {store} from {backend}, task {task} done"
         self._show()
 
@@ -55,7 +53,6 @@ class RestoreView(Watcher):
 
 @contextmanager
 def restoring() -> Iterator[RestoreView]:
-    """Shows what is restored, until the end or until it is stopped."""
     view = RestoreView()
     try:
         yield view
@@ -76,12 +73,10 @@ def store_texts(record: CheckpointRecord, store: str, app: str | None) -> tuple[
 
 
 def print_line(fields: Mapping[str, Any]) -> None:
-    """One JSON object, on a separate line."""
     sys.stdout.write(orjson.dumps(fields).decode() + "\n")
 
 
 def say_more(limit: int) -> None:
-    """Say that a table was cut."""
     say(f"there are more than {limit}: --limit N shows N, --json all")
 
 

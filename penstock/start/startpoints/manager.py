@@ -12,7 +12,6 @@ from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.job.requests import write_request
 from penstock.objects.store import ObjectStore
-from penstock.start.startpoints.fan_out import TaskInputs, fan_out
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
@@ -175,59 +174,6 @@ class StartpointManager:
         for request in requests:
             path = request.path if isinstance(request, UnreadableRequest) else self._path(request)
             self._objects.delete_durably(path)
-
-    # The fan-out: what was asked for a partition becomes the tasks' own.
-
-    def fan_out(self, tasks: TaskInputs) -> dict[str, dict[SystemStreamPartition, Startpoint]]:
-        """Turn what was asked for partitions into requests of the tasks that read them; task -> partition -> the
-        startpoint that counts. A start does the same by itself, with nothing written.
-
-        All of them are turned, also those that do not count: an earlier start may have taken the one that does. Each
-        task's request keeps the uuid of the one it was made of, so that a start that takes one takes both, and its
-        time: this may be interrupted and called again. What no task reads stays, and what is expired.
-
-        Args:
-            tasks: the partitions that each task reads, by the task's name.
-
-        Raises:
-            ConfigError: there are no tasks.
-        """
-        if not tasks:
-            raise ConfigError("startpoints cannot be fanned out to no tasks at all")
-        now_ms = self._now_ms()
-        live = [request for request in self.requests() if not request.is_expired(now_ms, self._ttl_ms)]
-        own = [request for request in live if request.key.task is not None]
-        for request in live:
-            readers = [task for task, ssps in tasks.items() if request.key.ssp in ssps]
-            if request.key.task is None and readers:
-                copies = [replace(request, key=replace(request.key, task=task)) for task in readers]
-                for copy in copies:
-                    self.write(copy)
-                self.delete([request])
-                own += copies
-        return {
-            task: {ssp: request.startpoint for ssp, request in counting.items()}
-            for task, counting in fan_out(own, tasks).items()
-        }
-
-    def get_fan_out_for_task(self, task: str) -> dict[SystemStreamPartition, Startpoint]:
-        """The startpoints of one task by partition, without those that are expired.
-
-        Args:
-            task: the name of the task.
-        """
-        now_ms = self._now_ms()
-        own = [r for r in self.requests() if r.key.task == task and not r.is_expired(now_ms, self._ttl_ms)]
-        found = fan_out(own, {task: {request.key.ssp for request in own}})
-        return {ssp: request.startpoint for ssp, request in found.get(task, {}).items()}
-
-    def remove_fan_out_for_task(self, task: str) -> None:
-        """Delete the requests of one task.
-
-        Args:
-            task: the name of the task.
-        """
-        self.delete(request for request in self.requests() if request.key.task == task)
 
     def _path(self, request: StartpointRequest) -> str:
         return self._paths.metadata(NAMESPACE, f"{request.key}/{request.uuid}")

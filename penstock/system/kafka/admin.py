@@ -69,10 +69,6 @@ class KafkaAdmin(SystemAdmin):
         oldest, stable = self._cluster.offsets(stream, range(count), [OffsetSpec.earliest(), OffsetSpec.latest()])
         return {n: PartitionOffsets(min(oldest[n], stable[n]), stable[n]) for n in range(count)}
 
-    def held_back(self, stream: str) -> dict[int, int]:
-        """The number of offsets behind upcoming that unfinished transactions take, by partition."""
-        return {partition: each.messages for partition, each in self._waiting(stream).items()}
-
     def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
         """Partitions where more was written than is committed. Aborted and committed messages may be behind an open
         transaction's first one, too."""

@@ -1,4 +1,4 @@
-"""Administration of a broker: waiting for its first answer, and creating a user."""
+"""Waits for a broker's first answer."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, PenstockTimeoutError, RetryableError
-from penstock.testing.kafka.settings import MECHANISMS, USER
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
-_ITERATIONS = 4096
 _POLL_S = 0.02
 _SILENT = logging.Logger("penstock.testing.kafka", logging.CRITICAL + 1)
 """Mutes the client, which logs many errors while a server is starting."""
@@ -54,17 +52,6 @@ def await_answer(port: int, within_s: float, status: Callable[[], int | None], l
         if client is not None and _knows_a_broker(client):
             return
         time.sleep(_POLL_S)
-
-
-def create_user(port: int, password: str, within_s: float) -> None:
-    admin = admin_module()
-    client = _client(port)
-    for name in MECHANISMS:
-        if name.startswith("SCRAM"):  # one at a time: a request may name a user once
-            mechanism = getattr(admin.ScramMechanism, name.replace("-", "_"))
-            info = admin.ScramCredentialInfo(mechanism, _ITERATIONS)
-            change = admin.UserScramCredentialUpsertion(USER, info, password.encode())
-            client.alter_user_scram_credentials([change], request_timeout=within_s)[USER].result(within_s)
 
 
 def _client(port: int) -> AdminClient:

@@ -13,10 +13,7 @@ Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 """Security protocols of a listener, in Kafka's names."""
 Listener = Security | Literal["CONTROLLER"]
 """A listener of the server; the controller's is for the server itself."""
-Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-"""Mechanisms by which clients of a SASL listener authenticate."""
 SECURITY: tuple[Security, ...] = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS: tuple[Mechanism, ...] = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER = "penstock"
 
 
@@ -78,7 +75,7 @@ def server_settings(
         folder: where the server keeps its data.
         ports: the port of the controller and of each listener; `PLAINTEXT` is always one, which the server itself uses.
         certificates: for listeners with TLS.
-        password: of the user `USER`, for mechanism PLAIN.
+        password: of the user `USER`.
         given: what the user sets; it counts most.
 
     Raises:
@@ -125,20 +122,17 @@ def _tls(certificates: Certificates) -> dict[str, str]:
 
 
 def _sasl(listener: str, password: str) -> dict[str, str]:
-    module = "org.apache.kafka.common.security"
-    scram = f"{module}.scram.ScramLoginModule required;"
+    module = "org.apache.kafka.common.security.plain.PlainLoginModule"
     return {
-        f"{listener}.sasl.enabled.mechanisms": ",".join(MECHANISMS),
-        f"{listener}.plain.sasl.jaas.config": (f'{module}.plain.PlainLoginModule required user_{USER}="{password}";'),
-        f"{listener}.scram-sha-256.sasl.jaas.config": scram,
-        f"{listener}.scram-sha-512.sasl.jaas.config": scram,
+        f"{listener}.sasl.enabled.mechanisms": "PLAIN",
+        f"{listener}.plain.sasl.jaas.config": f'{module} required user_{USER}="{password}";',
     }
 
 
 def client_options(
-    servers: str, security: Security, mechanism: Mechanism, certificates: Certificates | None, password: str
+    servers: str, security: Security, certificates: Certificates | None, password: str
 ) -> dict[str, str]:
-    """The options of a client on librdkafka for a listener."""
+    """The options of a client for a listener."""
     options = {"bootstrap.servers": servers}
     if security != "PLAINTEXT":
         options["security.protocol"] = security
@@ -149,28 +143,7 @@ def client_options(
             "ssl.key.location": str(certificates.client),
         }
     if security.startswith("SASL"):
-        options |= {"sasl.mechanism": mechanism, "sasl.username": USER, "sasl.password": password}
-    return options
-
-
-def java_options(
-    servers: str, security: Security, mechanism: Mechanism, certificates: Certificates | None, password: str
-) -> dict[str, str]:
-    """The same for a client of the Java library, whose names Samza's configuration uses."""
-    options = {"bootstrap.servers": servers}
-    if security != "PLAINTEXT":
-        options["security.protocol"] = security
-    if security.endswith("SSL") and certificates is not None:
-        options |= {
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(certificates.authority),
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(certificates.client),
-        }
-    if security.startswith("SASL"):
-        kind = "plain.PlainLoginModule" if mechanism == "PLAIN" else "scram.ScramLoginModule"
-        login = f'org.apache.kafka.common.security.{kind} required username="{USER}" password="{password}";'
-        options |= {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+        options |= {"sasl.mechanism": "PLAIN", "sasl.username": USER, "sasl.password": password}
     return options
 
 

@@ -1,9 +1,10 @@
-"""The names of librdkafka's properties that a configuration may hold, by client.
-
-Properties that hold a function or an object of a program are left out.
+"""The names of librdkafka's properties by client, without those that hold a function or an object of a program; and the
+names that a configuration may not hold.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 SHARED = frozenset(
     """
@@ -60,3 +61,58 @@ PRODUCER = frozenset(
     sticky.partitioning.linger.ms transaction.timeout.ms transactional.id
     """.split()  # noqa: SIM905 - a table
 )
+
+INSTEAD: Mapping[str, str] = {
+    "metadata.broker.list": "`bootstrap.servers`",
+    "zookeeper.connect": "`bootstrap.servers`",
+    "fetch.max.wait.ms": "`fetch.wait.max.ms`",
+    "send.buffer.bytes": "`socket.send.buffer.bytes`",
+    "receive.buffer.bytes": "`socket.receive.buffer.bytes`",
+    "socket.connection.setup.timeout.max.ms": "`socket.connection.setup.timeout.ms`",
+    "max.request.size": "`message.max.bytes`",
+    "buffer.memory": "`queue.buffering.max.kbytes`, in KiB",
+    "max.block.ms": "`default.api.timeout.ms` of `consumer`, which limits every call",
+    "sasl.jaas.config": "`sasl.username` and `sasl.password`",
+    "sasl.oauthbearer.scope.claim.name": "`sasl.oauthbearer.scope`",
+    "ssl.truststore.location": "`ssl.ca.location`, a PEM file: `keytool -list -rfc -keystore FILE > ca.pem` writes one",
+    "ssl.truststore.certificates": "`ssl.ca.pem`",
+    "ssl.truststore.password": "`ssl.ca.location`, a PEM file, which has no password",
+    "ssl.truststore.type": "`ssl.ca.location`, a PEM file",
+    "ssl.keystore.certificate.chain": "`ssl.certificate.pem`",
+    "ssl.keystore.key": "`ssl.key.pem`",
+    "ssl.keystore.type": "`ssl.keystore.location` for PKCS#12, or `ssl.certificate.location` and `ssl.key.location`",
+}
+"""Names of Kafka's Java client, and older ones of librdkafka -> what to set instead."""
+
+_DECIDED = "Penstock decides it: "
+REFUSED: Mapping[str, str] = {
+    name: reason
+    for names, reason in {
+        "group.id group.instance.id group.protocol group.protocol.type group.remote.assignor "
+        "partition.assignment.strategy session.timeout.ms heartbeat.interval.ms max.poll.interval.ms "
+        "coordinator.query.interval.ms share.acknowledgement.mode": _DECIDED
+        + "a job assigns partitions itself and joins no consumer group",
+        "enable.auto.commit auto.commit.enable auto.commit.interval.ms enable.auto.offset.store offset.store.method "
+        "offset.store.path offset.store.sync.interval.ms": _DECIDED
+        + "positions are in the job's checkpoints, and no group offset is committed",
+        "auto.offset.reset": _DECIDED
+        + "where a stream without a checkpoint begins is `streams.<system>.<stream>.samza.offset.default`, and "
+        "messages that were deleted before they were read are an error",
+        "isolation.level": _DECIDED + "only committed messages are read",
+        "enable.partition.eof": _DECIDED + "the end of a partition tells that a range was read",
+        "max.poll.records consume.callback.max.messages": _DECIDED + "readers take what is there",
+        "allow.auto.create.topics": _DECIDED + "a stream that does not exist is an error",
+        "acks request.required.acks enable.idempotence enable.gapless.guarantee": _DECIDED
+        + "every write waits until all in-sync replicas have it, once",
+        "transactional.id": _DECIDED + "every process has its own, which fencing needs",
+        "delivery.report.only.error produce.offset.report": _DECIDED + "every message's delivery is reported",
+        "partitioner sticky.partitioning.linger.ms": _DECIDED
+        + "it chooses the partition of every message (docs/systems.md)",
+        "queuing.strategy": _DECIDED + "messages are sent in order",
+        "log.thread.name": _DECIDED + "logs of the client are in the log `penstock.system.kafka`",
+        "plugin.library.paths": "Penstock loads no plugins into the client",
+        "key.serializer value.serializer key.deserializer value.deserializer": "declare serdes in the application",
+    }.items()
+    for name in names.split()
+}
+"""Properties that a configuration may not hold, and why."""

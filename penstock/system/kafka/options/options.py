@@ -1,15 +1,15 @@
-"""The options of a system `kafka`: checked, and translated to those of librdkafka. Nothing is opened here."""
+"""The options of a system `kafka`, checked. Nothing is opened here."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.config.model import RootKeys
 from penstock.errors import ConfigError
-from penstock.system.kafka.options.java import HELD, REFUSED, RENAMED, translate, whole_number
-from penstock.system.kafka.options.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.options.known import CONSUMER, INSTEAD, PRODUCER, REFUSED, SHARED
 from penstock.system.kafka.options.values import expected
 from penstock.system.kafka.signatures import RecordSigner
 
@@ -23,8 +23,7 @@ _SECURITY = ("security.protocol", "ssl.", "sasl.", "enable.ssl.", "enable.sasl."
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """The settings in `systems.<name>.*`, in librdkafka's names. They may hold passwords, so `repr` omits the
-    values."""
+    """The settings in `systems.<name>.*`. They may hold passwords, so `repr` omits the values."""
 
     system: str
     consumer: Mapping[str, str] = field(repr=False)
@@ -95,8 +94,8 @@ def parse_options(system: str, options: Mapping[str, str]) -> KafkaOptions:
         parts[part][option.removeprefix(part)] = value
     consumer, producer, topics = parts.values()
     timeout = _timeout_ms(system, consumer)
-    consumer = _checked(f"systems.{system}.consumer", consumer, SHARED | CONSUMER, PRODUCER)
-    producer = _checked(f"systems.{system}.producer", producer, SHARED | PRODUCER, CONSUMER)
+    _check(f"systems.{system}.consumer", consumer, SHARED | CONSUMER, PRODUCER)
+    _check(f"systems.{system}.producer", producer, SHARED | PRODUCER, CONSUMER)
     _share_connection(consumer, producer)
     found = KafkaOptions(system, consumer, producer, topics, timeout, keys)
     if not found.consumer.get(_SERVERS, "").strip():
@@ -111,10 +110,11 @@ def _timeout_ms(system: str, consumer: dict[str, str]) -> int:
     given = consumer.pop(_TIMEOUT, None)
     if given is None:
         return DEFAULT_TIMEOUT_MS
-    found = whole_number(f"systems.{system}.consumer.{_TIMEOUT}", given)
-    if found < 1:
-        raise ConfigError(f"`systems.{system}.consumer.{_TIMEOUT}` = `{given}`: expected at least 1 ms")
-    return found
+    if re.fullmatch(r"\s*0*[1-9][0-9]{0,18}\s*", given) is None:
+        raise ConfigError(
+            f"`systems.{system}.consumer.{_TIMEOUT}` = `{given}`: expected a whole number of milliseconds, at least 1"
+        )
+    return int(given)
 
 
 def _share_connection(consumer: dict[str, str], producer: dict[str, str]) -> None:
@@ -134,22 +134,19 @@ def _brokers(side: Mapping[str, str]) -> set[str]:
     return {each.strip() for each in side.get(_SERVERS, "").split(",")}
 
 
-def _checked(
-    name: str, properties: Mapping[str, str], known: frozenset[str], others: Collection[str]
-) -> dict[str, str]:
-    found = translate(name, properties)
-    for key in found:
-        if key in known:
-            continue
+def _check(name: str, properties: Mapping[str, str], known: frozenset[str], others: Collection[str]) -> None:
+    for key, value in properties.items():
+        if key in REFUSED:
+            raise ConfigError(f"`{name}.{key}` cannot be set: {REFUSED[key]}")
+        if key in INSTEAD:
+            raise ConfigError(f"`{name}.{key}` cannot be set: Penstock's client is librdkafka. Set {INSTEAD[key]}")
         if key in others:
             side = "consumers" if name.endswith("producer") else "producers"
             raise ConfigError(f"`{name}.{key}` cannot be set: only {side} have it")
-        raise ConfigError(_unknown(f"{name}.", key, _taken(known)))
-    for key, value in properties.items():
-        translated = RENAMED.get(key, key)
-        if (wanted := expected(translated, found.get(translated, value).strip())) is not None:
+        if key not in known:
+            raise ConfigError(_unknown(f"{name}.", key, _taken(known)))
+        if (wanted := expected(key, value.strip())) is not None:
             raise ConfigError(f"`{name}.{key}` = `{value}`: expected {wanted}")
-    return found
 
 
 def _unknown(prefix: str, key: str, known: Collection[str]) -> str:
@@ -164,8 +161,5 @@ def _all_names() -> list[str]:
     return [part + key for part, keys in sides.items() for key in _taken(keys)] + [f"consumer.{_TIMEOUT}", *topics]
 
 
-def _taken(known: frozenset[str]) -> list[str]:
-    """The names that a configuration may have, of either client: the Java client's only if they apply."""
-    renamed = {name for name, translated in RENAMED.items() if translated in known}
-    held = HELD if known & SHARED else frozenset()
-    return sorted(({*known} | renamed | held) - REFUSED.keys())
+def _taken(known: frozenset[str]) -> frozenset[str]:
+    return known - REFUSED.keys() - INSTEAD.keys()

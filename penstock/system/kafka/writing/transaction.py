@@ -219,7 +219,7 @@ class KafkaTransaction(WriterTransaction):
                 if producer.poll(job_log.STEP_SECONDS) == 0 and len(producer) == 0:
                     raise ConfigError(
                         f"a message for `{ssp}` of {len(key or b'') + len(value or b'')} bytes is larger than what the "
-                        f"client keeps; raise `systems.{self._system}.producer.buffer.memory`"
+                        f"client keeps; raise `systems.{self._system}.producer.queue.buffering.max.kbytes`"
                     ) from None
             except KafkaException as error:
                 raise self._failure(error, f"a message could not be appended to `{ssp}`") from error
@@ -308,7 +308,7 @@ class KafkaTransaction(WriterTransaction):
         if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return SystemRefusedError(
                 f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
-                f"client's `systems.{self._system}.producer.max.request.size`. Raise them; where messages are small, "
+                f"client's `systems.{self._system}.producer.message.max.bytes`. Raise them; where messages are small, "
                 f"lower `systems.{self._system}.producer.batch.size` instead. {self._alter('max.message.bytes=...')}"
             )
         if reason.code() == KafkaError.INVALID_RECORD:

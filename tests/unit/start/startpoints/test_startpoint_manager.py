@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific, StartpointTimestamp
+from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
+from penstock.start.startpoints.fan_out import fan_out
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import CLOCKS_DIFFER_MS, task_name
 from penstock.testing.faulty_store import FaultyStore
@@ -175,67 +176,19 @@ BROADCAST = SSP("local", "all", 0)
 
 
 def test_a_broadcast_partition_fans_out_to_every_task(manager: StartpointManager) -> None:
-    manager.write_startpoint(BROADCAST, at(7))
-    found = manager.fan_out(TASKS)
-    assert found == {task: {BROADCAST: at(7)} for task in TASKS}
-    assert {task: manager.get_fan_out_for_task(task) for task in TASKS} == found
-    assert manager.read_startpoint(BROADCAST) is None, "it is the tasks' now"
-    manager.remove_fan_out_for_task(task_name(2))
-    assert manager.get_fan_out_for_task(task_name(2)) == {}
-    assert manager.get_fan_out_for_task(task_name(3)) == {BROADCAST: at(7)}
+    written = manager.write_startpoint(BROADCAST, at(7))
+    assert fan_out(manager.requests(), TASKS) == {task: {BROADCAST: written} for task in TASKS}
 
 
 @pytest.mark.parametrize(("whole", "own", "winner"), [(NOW + 1, NOW, "whole"), (NOW, NOW + 1, "own")])
 def test_of_a_partitions_and_a_tasks_the_later_counts(
     manager: StartpointManager, whole: int, own: int, winner: str
 ) -> None:
-    manager.write_startpoint(BROADCAST, at(1, whole))
-    manager.write_startpoint(BROADCAST, at(2, own), task_name(4))
-    found = manager.fan_out(TASKS)
-    assert found[task_name(4)] == {BROADCAST: at(1, whole) if winner == "whole" else at(2, own)}
-    assert found[task_name(0)] == {BROADCAST: at(1, whole)}
-    assert manager.get_fan_out_for_task(task_name(4)) == found[task_name(4)]
-
-
-def test_a_fan_out_loses_nothing(manager: StartpointManager, objects: FileObjectStore) -> None:
-    """A later one adds to what no start has taken yet; what no task reads stays; one that broke off is done again."""
-    manager.write_startpoint(SSP("local", "dep.flights", 0), at(1))
-    manager.fan_out(TASKS)
-    stray = manager.write_startpoint(SSP("local", "gone", 0), at(2))
-    manager.write_startpoint(SSP("local", "dep.flights", 1), StartpointOldest(creation_timestamp=NOW))
-    manager.write_startpoint(SSP("local", "dep.flights", 1), at(3, NOW - TTL_MS))  # expired
-    manager.fan_out(TASKS)
-    assert manager.get_fan_out_for_task(task_name(0)) == {SSP("local", "dep.flights", 0): at(1)}
-    assert manager.get_fan_out_for_task(task_name(1)) == {
-        SSP("local", "dep.flights", 1): StartpointOldest(creation_timestamp=NOW)
-    }
-    assert stray in manager.requests()
-    before = manager.requests()
-    manager.fan_out(TASKS)
-    assert manager.requests() == before
-
-
-def test_a_fanned_out_request_keeps_its_uuid(manager: StartpointManager) -> None:
-    """So a start that has taken the one has taken the others."""
-    written = manager.write_startpoint(BROADCAST, StartpointTimestamp(5, creation_timestamp=NOW), with_state="clear")
-    manager.fan_out(TASKS)
-    found = manager.requests()
-    assert {request.uuid for request in found} == {written.uuid}
-    assert {request.with_state for request in found} == {"clear"}
-
-
-def test_a_fan_out_keeps_those_that_do_not_count(manager: StartpointManager) -> None:
-    """The newest may be one that a start has taken already: then it takes an older one that none has taken."""
-    taken = manager.write_startpoint(BROADCAST, at(1, NOW + 5))
-    manager.write_startpoint(BROADCAST, at(2, NOW))
-    assert manager.fan_out(TASKS)[task_name(0)] == {BROADCAST: at(1, NOW + 5)}
-    manager.delete(request for request in manager.requests() if request.uuid == taken.uuid)
-    assert all(manager.get_fan_out_for_task(task) == {BROADCAST: at(2, NOW)} for task in TASKS)
-
-
-def test_no_tasks_at_all_are_refused(manager: StartpointManager) -> None:
-    with pytest.raises(ConfigError, match="no tasks"):
-        manager.fan_out({})
+    for_all = manager.write_startpoint(BROADCAST, at(1, whole))
+    for_one = manager.write_startpoint(BROADCAST, at(2, own), task_name(4))
+    found = fan_out(manager.requests(), TASKS)
+    assert found[task_name(4)] == {BROADCAST: for_all if winner == "whole" else for_one}
+    assert found[task_name(0)] == {BROADCAST: for_all}
 
 
 def test_a_deleted_startpoint_is_gone_after_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Options of a system `kafka`: translated, refused with a reason, or unknown and near another one."""
+"""Options of a system `kafka`: taken, refused with a reason, or unknown and near another one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ from penstock.errors import (
 )
 from penstock.system.kafka.client import open_consumer
 from penstock.system.kafka.errors import ClientErrors, explain, is_fenced
-from penstock.system.kafka.options.java import REFUSED, RENAMED
-from penstock.system.kafka.options.known import CONSUMER, PRODUCER, SHARED
+from penstock.system.kafka.options.known import CONSUMER, INSTEAD, PRODUCER, REFUSED, SHARED
 from penstock.system.kafka.options.options import KafkaOptions, parse_options, weaknesses
 from penstock.system.kafka.options.values import CHOICES, RANGES, SWITCHES, expected
 from penstock.system.kafka.system import KafkaSystem
@@ -42,43 +41,24 @@ def refused(options: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("name", "instead"),
     [
-        ({"consumer.fetch.max.wait.ms": "7"}, {"fetch.wait.max.ms": "7"}),
-        ({"consumer.max.partition.fetch.bytes": "9"}, {"max.partition.fetch.bytes": "9"}),
-        ({"consumer.receive.buffer.bytes": "9"}, {"socket.receive.buffer.bytes": "9"}),
-        ({"consumer.ssl.truststore.location": "/a/ca.pem"}, {"ssl.ca.location": "/a/ca.pem"}),
-        (
-            {"consumer.ssl.truststore.location": "/a/ca", "consumer.ssl.truststore.type": "PEM"},
-            {"ssl.ca.location": "/a/ca"},
-        ),
-        (
-            {"consumer.ssl.keystore.location": "/a/k.pem"},
-            {"ssl.certificate.location": "/a/k.pem", "ssl.key.location": "/a/k.pem"},
-        ),
-        (
-            {"consumer.ssl.keystore.location": "/a/k.p12", "consumer.ssl.keystore.password": "x"},
-            {"ssl.keystore.location": "/a/k.p12", "ssl.keystore.password": "x"},
-        ),
-        ({"consumer.ssl.endpoint.identification.algorithm": ""}, {"ssl.endpoint.identification.algorithm": "none"}),
-        (
-            {
-                "consumer.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
-                'username="me" password="a\\"b;=c";'
-            },
-            {"sasl.username": "me", "sasl.password": 'a"b;=c'},
-        ),
+        ("fetch.max.wait.ms", "Set `fetch.wait.max.ms`"),
+        ("ssl.truststore.location", "Set `ssl.ca.location`, a PEM file"),
+        ("sasl.jaas.config", "Set `sasl.username` and `sasl.password`"),
+        ("zookeeper.connect", "Set `bootstrap.servers`"),
     ],
 )
-def test_names_of_the_java_client_are_translated(given: dict[str, str], expected: dict[str, str]) -> None:
-    found = parse_options("k", {**SERVERS, **given}).consumer
-    assert found == {"bootstrap.servers": "127.0.0.1:1", **expected}
+def test_a_name_of_the_java_client_is_refused_with_librdkafkas(name: str, instead: str) -> None:
+    text = refused({f"consumer.{name}": "hush"})
+    assert text.startswith(f"`systems.k.consumer.{name}` cannot be set: Penstock's client is librdkafka. {instead}")
+    assert "hush" not in text
 
 
-def test_a_producers_buffer_is_in_kilobytes() -> None:
-    found = parsed(producer__buffer__memory="33554432", producer__max__request__size="5000")
-    assert found.producer["queue.buffering.max.kbytes"] == "32768"
-    assert found.producer["message.max.bytes"] == "5000"
+def test_every_name_that_is_given_instead_is_known() -> None:
+    shown = {name for text in INSTEAD.values() for name in re.findall(r"`([a-z.]+)`", text)}
+    assert shown - {"default.api.timeout.ms", "consumer"} <= (SHARED | CONSUMER | PRODUCER) - REFUSED.keys()
+    assert not INSTEAD.keys() & REFUSED.keys()
 
 
 def test_one_side_is_enough_to_connect() -> None:
@@ -118,10 +98,8 @@ def test_an_admin_has_what_is_not_the_consumers_alone() -> None:
         ("producer.transactional.id", "fencing"),
         ("producer.acks", "in-sync replicas"),
         ("producer.key.serializer", "serdes"),
-        ("consumer.zookeeper.connect", "bootstrap.servers"),
         ("producer.fetch.min.bytes", "only consumers have it"),
         ("consumer.linger.ms", "only producers have it"),
-        ("consumer.ssl.truststore.location", "keytool"),
         ("consumer.default.api.timeout.ms", "whole number"),
     ],
 )
@@ -136,20 +114,14 @@ def test_what_cannot_be_set_is_refused_with_the_reason(option: str, reason: str)
     [
         ("consumer.fetch.min.byte", "consumer.fetch.min.bytes"),
         ("producer.lingr.ms", "producer.linger.ms"),
-        ("consumer.fetch.max.wait", "consumer.fetch.max.wait.ms"),
+        ("consumer.fetch.wait.max", "consumer.fetch.wait.max.ms"),
         ("cosumer.fetch.min.bytes", "consumer.fetch.min.bytes"),
-        ("consumer.ssl.trustore.location", "consumer.ssl.truststore.location"),
-        ("producer.buffer.memry", "producer.buffer.memory"),
+        ("consumer.ssl.ca.locatoin", "consumer.ssl.ca.location"),
         ("default.steam.replication.factor", "default.stream.replication.factor"),
     ],
 )
 def test_an_unknown_option_names_the_nearest(option: str, near: str) -> None:
     assert refused({option: "hush"}) == f"unknown option `systems.k.{option}`: did you mean `systems.k.{near}`?"
-
-
-def test_two_names_of_one_property() -> None:
-    text = refused({"consumer.fetch.max.wait.ms": "7", "consumer.fetch.wait.max.ms": "8"})
-    assert "`systems.k.consumer.fetch.wait.max.ms` is also set by another of its names" in text
 
 
 def test_no_servers() -> None:
@@ -195,8 +167,8 @@ def test_a_wrong_value_is_a_mistake_in_the_configuration() -> None:
     [
         ("consumer.fetch.min.bytes", "many", "a whole number from 1 to 100,000,000"),
         ("consumer.fetch.min.bytes", "0", "a whole number from 1 to 100,000,000"),
-        ("consumer.fetch.max.wait.ms", "soon", "a whole number from 0 to 300,000"),
-        ("producer.max.request.size", "5MB", "a whole number from 1,000 to 1,000,000,000"),
+        ("consumer.fetch.wait.max.ms", "soon", "a whole number from 0 to 300,000"),
+        ("producer.message.max.bytes", "5MB", "a whole number from 1,000 to 1,000,000,000"),
         ("producer.linger.ms", "x", "a number from 0 to 900,000"),
         ("producer.compression.type", "rar", "`none`, `gzip`, `snappy`, `lz4` or `zstd`"),
         ("consumer.security.protocol", "TLS", "`plaintext`, `ssl`, `sasl_plaintext` or `sasl_ssl`"),
@@ -237,7 +209,6 @@ def test_the_names_are_librdkafkas() -> None:
     assert len(theirs) > 150
     ours = {**dict.fromkeys(SHARED, "*"), **dict.fromkeys(CONSUMER, "C"), **dict.fromkeys(PRODUCER, "P")}
     assert ours.items() <= theirs.items()
-    assert set(RENAMED.values()) <= set(ours)
     left_out = {
         key for key in theirs.keys() - ours.keys() if not re.search(r"_cb(_data)?$|opaque|^ssl_|^log\.queue", key)
     }
@@ -245,7 +216,6 @@ def test_the_names_are_librdkafkas() -> None:
         "builtin.features", "default_topic_conf", "enabled_events", "interceptors", "internal.termination.signal",
         "msg_order_cmp", "ssl_engine_callback_data",
     }  # fmt: skip
-    assert not (REFUSED.keys() & RENAMED.keys())
 
 
 @pytest.mark.parametrize(
