@@ -1,10 +1,10 @@
-"""What commits cost the keyed fold when the store of the backups is slow.
+"""The cost of commits in the keyed fold when the store of the backups is slow.
 
 The events of `keyed_fold` go through Penstock without commits (`none`); with a commit every second to an object store
 with 200 ms latency per call and 20 MB/s for each container (`asynchronous`); and the same with the run loop waiting for
 each commit once it has begun (`synchronous`). Rows per second are those between the reports of two batches: the last
-one of the warm-up, and the last of all. The commits at a job's start and end are outside of that, and of an
-asynchronous one what is left of its upload when the last batch ends.
+one of the warm-up, and the last of all. The commits at a job's start and end are outside of that. So is the
+part of an asynchronous upload that is left when the last batch ends.
 
     python -m benchmarks.async_commit [--events N] [--batches N] [--latency-ms N] [--megabytes-per-second N] ...
 """

@@ -1,4 +1,4 @@
-"""What metrics cost the keyed fold: the CPU time of every update and export, per message.
+"""The cost of metrics in the keyed fold: the CPU time of every update and export, per message.
 
 Metrics cannot be switched off. Each place that counts is therefore run alone, with the numbers of a batch of the fold,
 and its CPU time (of its thread, the least of `--repeat` rounds) is multiplied by how often a batch comes there. What is
@@ -48,7 +48,7 @@ from penstock.wire.calls import BEAT_SECONDS, BEATS_PER_METRICS
 from penstock.wire.protocol import Beat, dump, load
 
 TARGET_SHARE = 0.02
-"""What metrics are to take of the fold's CPU at the most."""
+"""The largest share of the fold's CPU that metrics may take."""
 TASKS = 2
 _BACKEND_TIMERS = 3
 _OBJECTS = 4
@@ -62,7 +62,7 @@ class Part:
     name: str
     run: Callable[[], object]
     per_batch: float
-    """How often it is run in a batch."""
+    """Runs in a batch."""
 
 
 class _Reads:
@@ -76,7 +76,7 @@ class _Reads:
         self.engine_gets += 1
 
     def plain(self) -> None:
-        """What it costs to get here."""
+        """The cost of the loop itself."""
 
 
 class _Clocked:
@@ -142,7 +142,7 @@ def _time(timer: Any) -> None:
 
 
 def _driver(job: JobMetrics, messages: int) -> Callable[[], None]:
-    """What the run loop does for metrics after a batch."""
+    """The work of the run loop for metrics after a batch."""
     topology, replay, each = plan_topology(application().graph()), Replay(), messages // TASKS
     ssps = [SystemStreamPartition("local", STREAM, task) for task in range(TASKS)]
     reports = [

@@ -60,7 +60,7 @@ def figures(run: harness.SideRun) -> dict[str, Any]:
 
 
 def per_delta_ms(points: Mapping[int, Mapping[str, Any]]) -> float | None:
-    """What each delta adds to a restore, from the fewest to the most of them; None without two numbers of them."""
+    """The time that a delta adds to a restore. None if all runs have equally many deltas."""
     least, most = min(points), max(points)
     if least == most:
         return None

@@ -37,7 +37,7 @@ SIDES = ("store", "rocksdb")
 FIGURES = ("queue_us", "entry_us", "first_us")
 """Microseconds of a message of the queue, of an entry of the scan, and of its first entry."""
 FLAT = 1.5
-"""How many times that of the smallest batch a queue's message may cost."""
+"""The largest cost of a queue's message, as a multiple of the cost in the smallest batch."""
 _VALUE = {"flight": "UA1545", "miles": 1400}
 _CACHE_BYTES, _BUFFER_BYTES = 32 << 20, 16 << 20
 _LAST = 1000

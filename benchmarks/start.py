@@ -1,4 +1,4 @@
-"""How long a start takes: from the command to the first committed batch.
+"""The time of a start: from the command to the first committed batch.
 
 In turn, each command in a fresh process and an empty folder, watched from outside, by what is on disk:
 

@@ -1,4 +1,4 @@
-"""What TLS between driver, Spark workers and containers costs.
+"""The cost of TLS between driver, Spark workers and containers.
 
 The keyed fold (large batches) and the job of `floor` with two exchanges into the outputs (small ones) run with
 containers that are reached
@@ -41,7 +41,7 @@ SCHEMES = {"socket": "grpc+unix", "clear": "grpc", "tls": "grpc+tls"}
 
 
 def figures(way: str, run: harness.SideRun) -> dict[str, Any]:
-    """Of either job; containers must have been reached in the way of the side."""
+    """Run one job. Fails unless its containers were reached in the way that the side names."""
     if run.result["schemes"] != [SCHEMES[way]]:
         raise harness.SideFailedError(f"`{way}` reached its containers by {run.result['schemes']}")
     batches = run.result["batches"]

@@ -113,7 +113,7 @@ def spark_alone(parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def appends(parameters: dict[str, Any]) -> dict[str, Any]:
-    """What the last stage writes in a batch: an append to every partition of both outputs. Milliseconds of each round,
+    """The appends of the last stage in a batch, to every partition of both outputs. Milliseconds of each round,
     one append after the other, and all at once."""
     system = LocalSystem("local", str(Path(parameters["work"]) / "streams"))
     admin = system.admin()

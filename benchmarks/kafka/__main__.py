@@ -218,7 +218,7 @@ class World:
 
 
 def per_message(written: Mapping[str, Any]) -> dict[str, Any]:
-    """What one message, and one commit, takes in the outbox."""
+    """The time of one message, and of one commit, in the outbox."""
     messages, commits = written["outbox_messages"], written["commits_with_output"]
     return {
         "outbox_bytes_per_message": round(written["outbox_bytes"] / messages, 1) if messages else None,

@@ -36,7 +36,7 @@ class Flow:
         self._producer.flush(10)
 
     def read(self, timeout_s: float = 0.05) -> list[Sighting]:
-        """What has come."""
+        """The messages that have come."""
         messages = self._reader.consume(5000, timeout_s)
         now = time.time()
         found = [orjson.loads(each.value() or b"{}") for each in messages if each.error() is None]
@@ -110,7 +110,7 @@ class Flow:
 
 
 def check(sent: int, numbers: Sequence[int]) -> dict[str, Any]:
-    """Whether each message has come, and how many came more than once."""
+    """True if each message has come, and the number of those that came more than once."""
     own = [number for number in numbers if number >= 0]
     lost = sent - len(set(own))
     return {"equal": not lost, "sent": sent, "lost": lost, "repeated": len(own) - len(set(own))}

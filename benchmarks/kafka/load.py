@@ -1,4 +1,4 @@
-"""What the benchmark of Kafka reads and writes: the events in a topic, what a side wrote, and the other engines."""
+"""Topics of the Kafka benchmark: the events in a topic, what a side wrote, and the other engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVERY = 10
 """A key's count is sent on once in so many messages, by all sides: see `sends`."""
 _TIMEOUT_S = 30.0
 _LOGGER = logging.getLogger("benchmarks.kafka.clients")
-"""What librdkafka has to say, such as that a broker is gone. Nobody listens: what fails is an error besides."""
+"""Drops librdkafka's log lines, such as that a broker is gone. A call that fails raises an error besides."""
 _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
 
@@ -35,12 +35,12 @@ class Engine:
     """Another engine: what is installed, and the script that runs its side."""
 
     requirement: str
-    """Of pip; several are separated by spaces."""
+    """Names for pip, separated by spaces."""
     script: str
     connector: tuple[str, str, str] | None = None
     """The group, name and version of a jar that it needs, with all that this one depends on."""
     threads: bool = False
-    """Whether one process uses all cores."""
+    """True if one process uses all cores."""
 
     @property
     def folder(self) -> Path:
@@ -165,7 +165,7 @@ def publish(brokers: str, topic: str, partitions: int, workload: Workload) -> No
 
 
 class Ends:
-    """How many messages readers of committed ones can see in a topic. Used by one thread, in a `with` block."""
+    """Counts the committed messages of a topic. Used by one thread, in a `with` block."""
 
     def __init__(self, brokers: str, topic: str, partitions: int) -> None:
         self._reader = new_reader(brokers)
@@ -219,7 +219,7 @@ def read_committed(brokers: str, topic: str, partitions: int) -> Iterator[tuple[
 
 
 def sends(key: str, number: int) -> bool:
-    """Whether a key's count is sent on. Keys begin in turn: it is a tenth of all messages from the start."""
+    """True if a key's count is sent on. Keys begin in turn: it is a tenth of all messages from the start."""
     return (number + ord(key[-1])) % EVERY == 0
 
 
@@ -231,7 +231,7 @@ def first_sent(key: str) -> int:
 def check_counts(
     brokers: str, topic: str, partitions: int, totals: Mapping[str, int], *, every_one: bool
 ) -> dict[str, object]:
-    """Whether what a side sent is what a plain computation sends: for each key its counts in order, none too large.
+    """True if a side sent the messages of a plain computation: for each key its counts in order, none too large.
 
     All sides send at least once, so a count that comes again is `repeated`, which is no error.
 

@@ -19,8 +19,8 @@ def counted(batches: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 def rate(batch: Mapping[str, Any]) -> float:
     """Rows per second of a batch, by the time of its whole execution, the commit included.
 
-    Penstock's is counted by the time between two reports where that is longer: what it does between two batches is
-    in no duration of its own.
+    Penstock's is counted by the time between two reports where that is longer: the durations of its batches omit the
+    work between two batches.
     """
     spent_ms: int = max(batch["duration_ms"]["triggerExecution"], batch.get("interval_ms", 0), 1)
     return float(batch["rows"] / spent_ms * 1000)

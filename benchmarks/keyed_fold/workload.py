@@ -24,7 +24,7 @@ Totals = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many events, in how many batches, over how many keys."""
+    """Numbers of events, batches and keys."""
 
     events: int = 2_000_000
     batches: int = 10
@@ -52,7 +52,7 @@ class Workload:
         return numbers, amounts
 
     def totals(self) -> Totals:
-        """What every side must end with."""
+        """The state that every side must end with."""
         numbers, amounts = self.columns()
         counts = np.bincount(numbers, minlength=self.keys).tolist()
         sums = np.bincount(numbers, weights=amounts, minlength=self.keys).tolist()

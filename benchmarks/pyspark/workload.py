@@ -82,7 +82,7 @@ class QueryWorkload:
 
 
 def expected(kind: str, workload: QueryWorkload) -> dict[str, Any]:
-    """What must have been written: by key the last row, or all sessions that the watermark has closed."""
+    """The expected output: by key the last row, or all sessions that the watermark has closed."""
     keys, amounts, times = workload.all()
     if kind == "fold":
         counts, sums = np.bincount(keys), np.bincount(keys, weights=amounts)

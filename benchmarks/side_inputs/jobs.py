@@ -342,7 +342,7 @@ def _newest(world: World) -> Iterator[dict[str, Any]]:
 
 
 class Progress:
-    """How many messages of a stream a job has read."""
+    """The number of messages of a stream that a job has read."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -366,7 +366,7 @@ class Progress:
 
 
 class Phases:
-    """How long a job is in a phase."""
+    """The time that a job spends in a phase."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -380,7 +380,7 @@ class Phases:
 
 
 def _updates_behind(job: Job) -> int:
-    """How many updates the job has not read."""
+    """The number of updates that the job has not read."""
     progress = job.progress
     sources = progress.sources if progress else ()
     return sum(source.lag for source in sources if source.description.endswith(RATES))

@@ -189,7 +189,7 @@ def sample(work: Path) -> dict[str, dict[str, float]]:
 
 
 def _memory_bytes(pid: int) -> int:
-    """What the process has written, its share of what it has in common with a process that it was forked from.
+    """The memory that the process has written, with its share of the pages that it has from its parent.
 
     Pages of files are left out: those of a library become the process's own when another program on the machine that
     uses the library ends.

@@ -1,4 +1,4 @@
-"""How long a job stands still when a container or an executor is killed with `kill -9`, with a large state.
+"""The time that a job stands still when a container or an executor is killed with `kill -9`, with a large state.
 
 A job of four tasks in two containers, each on a separate executor, has `--megabytes` of state and processes a few
 messages all the time. Then a container is killed: with a `standby` of each task in the other container

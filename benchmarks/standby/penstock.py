@@ -111,7 +111,7 @@ class Losses:
         setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
 
     def all_have_standbys(self) -> bool:
-        """Whether each task has a standby with a copy of its state."""
+        """True if each task has a standby with a copy of its state."""
         states = self._directories[-1].standby_states()
         return {state.task for own in states.values() for state in own if state.is_ready} == set(range(TASKS))
 

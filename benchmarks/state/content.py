@@ -37,21 +37,21 @@ class StateContent:
 
     def __init__(self, value_bytes: int = VALUE_BYTES, seed: int = SEED) -> None:
         self.keys = 0
-        """How many the state holds."""
+        """The number of keys in the state."""
         self._value_bytes = value_bytes
         self._seed = seed
         self._random = np.random.default_rng(seed)
         self._changes: dict[int, np.random.Generator] = {}
 
     def add(self, keys: int, at_once: int = PART_KEYS) -> Iterator[Entries]:
-        """That many more keys, in their order and in parts."""
+        """`count` more keys, in their order and in parts."""
         end = self.keys + keys
         while self.keys < end:
             first, self.keys = self.keys, min(self.keys + at_once, end)
             yield self._entries(list(range(first, self.keys)), self._random)
 
     def change(self, count: int) -> Entries:
-        """That many keys, anywhere in the state, with new values. The n-th call with a count does not depend on how
+        """`count` keys, anywhere in the state, with new values. The n-th call with a count does not depend on how
         often other counts were asked for."""
         random = self._changes.setdefault(count, np.random.default_rng([self._seed, count]))
         return self._entries(random.choice(self.keys, count, replace=False).tolist(), random)
@@ -64,7 +64,7 @@ class StateContent:
 
 
 def keys_of(megabytes: int, value_bytes: int = VALUE_BYTES) -> int:
-    """How many keys make a state of that many MB."""
+    """The number of keys that make a state of so many MB."""
     return max(1, megabytes * 2**20 // (KEY_BYTES + value_bytes))
 
 

@@ -54,7 +54,7 @@ def application() -> ps.StreamApplication:
 
 @dataclass(frozen=True, slots=True)
 class CommitTimes:
-    """What one commit took, in milliseconds."""
+    """The time of one commit, in milliseconds."""
 
     snapshot_ms: float
     """The synchronous part: processing waits for it."""
@@ -71,7 +71,7 @@ class CommitTimes:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What the `changelog-files` backend has written so far. Nothing is deleted while a benchmark runs."""
+    """The objects that the `changelog-files` backend has written. Nothing is deleted while a benchmark runs."""
 
     delta_bytes: int
     snapshot_bytes: int
@@ -185,7 +185,7 @@ class StateJob:
         return Written(by_kind["delta"], by_kind["zip"] + by_kind[""], snapshots)
 
     def snapshots_under_way(self) -> tuple[bool, int]:
-        """Whether the `changelog-files` backend makes a snapshot in the background now, and how many it has made."""
+        """True while the `changelog-files` backend makes a snapshot, and the number that it has made."""
         manager, _ = self._commit._backups[self.backend]
         assert isinstance(manager, ChangelogFilesBackup)
         keeper = manager._keepers[STORE]

@@ -1,4 +1,4 @@
-"""How long Spark's RocksDB state store takes to load a version, from what it logs.
+"""The time in which Spark's RocksDB state store loads a version, from its log.
 
 The metrics of a batch do not say it: an aggregation asks for its store twice, and the second load, which finds the
 version there, is the one that is counted.
@@ -23,7 +23,7 @@ class Load:
     load_ms: int
     """All of it, until the store can be read."""
     snapshot_ms: int
-    """Of it, until the snapshot's files were there."""
+    """The part until the snapshot's files were there."""
     replayed: int
     """Changelogs."""
 

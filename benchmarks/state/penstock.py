@@ -180,7 +180,7 @@ def settle(folders: Iterable[Path], page_cache: PageCache) -> None:
 
 
 def _restores(job: StateJob, directory: Path) -> bool:
-    """Whether what was committed last is what the engine holds."""
+    """True if the engine holds the state of the last commit."""
     engine, _ = job.restore(directory)
     return _digest_and_close(engine) == digest(job.engine)
 

@@ -96,7 +96,7 @@ class SlowStore(ForwardingStore):
 
 
 _line = Line.of_environment()
-"""Of all tasks of this process."""
+"""The line that all tasks of this process share."""
 
 
 class SlowChangelogFiles(ChangelogFilesFactory):

@@ -31,7 +31,7 @@ _NO_SNAPSHOTS = {f"{_STATE}.minDeltasForSnapshot": "1000000", f"{_STATE}.mainten
 """Only changelogs; the maintenance, which then only closes the stores of queries that ended, comes soon."""
 
 _CHECKPOINT = ("rocksdbCommitFlushLatency", "rocksdbCommitCheckpointLatency")
-"""What a commit spends on a checkpoint of RocksDB, which the maintenance uploads as a snapshot."""
+"""The time of a commit for a checkpoint of RocksDB, which the maintenance uploads as a snapshot."""
 
 
 def commits(parameters: dict[str, Any]) -> dict[str, Any]:
@@ -192,12 +192,12 @@ def _state_bytes(checkpoint: Path) -> int:
 
 
 def _changelog(checkpoint: Path, batch: int) -> Path:
-    """Of the only partition of the only operator; the first batch, 0, makes version 1."""
+    """The changelog of the only partition of the only operator; the first batch, 0, makes version 1."""
     return checkpoint / "state" / "0" / "0" / f"{batch + 1}.changelog"
 
 
 def _has_all_keys(batch: Mapping[str, Any], parameters: Mapping[str, Any]) -> bool:
-    """Whether the state has as many keys after the batch as were written."""
+    """True if the state has as many keys after the batch as were written."""
     keys: int = parameters["keys"]
     return bool(batch["stateOperators"][0]["numRowsTotal"] == keys)
 
@@ -205,7 +205,7 @@ def _has_all_keys(batch: Mapping[str, Any], parameters: Mapping[str, Any]) -> bo
 def _verify(
     spark: SparkSession, checkpoint: Path, last: Mapping[str, Any], parameters: Mapping[str, Any]
 ) -> bool | None:
-    """Whether the state after the last batch is what was written, by Spark's own reader. Of a large state only the
+    """True if the state after the last batch equals the input, by Spark's own reader. Of a large state only the
     number of keys is looked at; None if that is right."""
     if not _has_all_keys(last, parameters):
         return False

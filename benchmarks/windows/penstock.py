@@ -22,13 +22,13 @@ def add(total: dict[str, Any], event: dict[str, Any]) -> dict[str, Any]:
 
 
 def of_fold(pane: ps.WindowPane[str, Any]) -> dict[str, Any]:
-    """What is sent of a pane whose message is a fold's."""
+    """The output for a pane whose message is a fold's."""
     total = pane.message
     return {"minute": pane.window.start_ms, "count": total["count"], "mean": total["sum"] / total["count"]}
 
 
 def of_aggregates(pane: ps.WindowPane[str, Any]) -> dict[str, Any]:
-    """What is sent of a pane whose message is of aggregates."""
+    """The output for a pane whose message is of aggregates."""
     return {"minute": pane.window.start_ms, **pane.message}
 
 

@@ -47,7 +47,7 @@ class Panes:
 
     @classmethod
     def of_rows(cls, rows: list[tuple[str, int, int, float]]) -> Panes:
-        """Of (key, start of the minute, count, mean)."""
+        """Rows of (key, start of the minute, count, mean)."""
         names, starts, counts, means = zip(*rows, strict=True) if rows else ((), (), (), ())
         keys = np.array([int(name.removeprefix("key-")) for name in names], np.int64)
         return cls.ordered(keys, np.array(starts, np.int64), np.array(counts, np.int64), np.array(means, np.float64))
@@ -55,7 +55,7 @@ class Panes:
 
 @dataclass(frozen=True, slots=True)
 class WindowWorkload:
-    """How many events, in how many batches, over how many keys; a batch has the events of `batch_ms` of event time."""
+    """Numbers of events, batches and keys; a batch has the events of `batch_ms` of event time."""
 
     events: int = 1_600_000
     batches: int = 8
@@ -95,7 +95,7 @@ class WindowWorkload:
             yield keys, times, amounts, late
 
     def panes(self) -> Panes:
-        """What every side must emit."""
+        """The panes that every side must emit."""
         found = [(k[~late], t[~late], a[~late]) for k, t, a, late in self.columns()]
         keys, times, amounts = (np.concatenate(column) for column in zip(*found, strict=True))
         minutes = times // MINUTE_MS
@@ -151,7 +151,7 @@ def _stamp(path: Path, number: int) -> None:
 
 
 def compare_panes(found: Panes, expected: Panes) -> dict[str, Any]:
-    """How many panes there are on both sides, and whether all of them are equal."""
+    """The number of panes on both sides, and True if all of them are equal."""
     equal = all(
         np.array_equal(mine, theirs)
         for mine, theirs in (

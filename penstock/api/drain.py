@@ -9,7 +9,7 @@ from enum import Enum
 from penstock.errors import ConfigError
 
 NEXT_RUN = "*"
-"""Stands for the id of the next run. No run has this id."""
+"""The next run, in place of a run id. No run has this id."""
 
 
 class DrainMode(Enum):

@@ -106,4 +106,4 @@ class Batch:
 
 
 NO_BATCH = Batch(-1, -1, 0)
-"""Stands for the time before the first batch of an epoch: no attempt belongs to it."""
+"""The time before the first batch of an epoch. No attempt belongs to it."""

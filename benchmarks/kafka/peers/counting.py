@@ -1,4 +1,4 @@
-"""What the scripts of all engines share: their parameters, and how far they are. It needs no package."""
+"""Parameters and progress of the scripts of all engines. It needs no package."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ EVERY = 10
 
 
 def parameters() -> dict[str, Any]:
-    """Those of the script, from its one argument."""
+    """The parameters of the script, from its one argument."""
     found: dict[str, Any] = json.loads(sys.argv[-1])
     return found
 
 
 class Counted:
-    """How many messages this process has counted, with the time, appended to a file four times a second."""
+    """Appends the number of messages that this process has counted to a file, with the time, four times a second."""
 
     def __init__(self, path: Path) -> None:
         self.messages = 0

@@ -106,7 +106,7 @@ def _smallest(
 
 def _idle(status: InputStatus, view: LogView, idle_ms: int) -> set[int]:
     """The partitions that were idle at the last checkpoint. A partition with nothing unread now was at its end since
-    the oldest checkpoint of the epoch that has the same position: before it, a start counted the time anew."""
+    the oldest checkpoint of the epoch that has the same position: a start begins to count again."""
     last = view.checkpoints[-1]
     still = {each.partition for each in status.partitions if each.lag == 0}
     idle: set[int] = set()

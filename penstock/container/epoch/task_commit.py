@@ -22,7 +22,7 @@ from penstock.state.records import Changes
 
 logger = logging.getLogger(__name__)
 _CHANGED: Changes = {POSITIONS_KEY: None}
-"""The changes of a side store, as backends are told them: there are some."""
+"""Any change: backends only need to know that a side store has changed."""
 
 
 class TaskCommitManager:

@@ -73,7 +73,7 @@ class MetricsExports:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
                 reporter = SnapshotReporter(job.config.job, run_id, system, stream, snapshot)
-                # On a thread of its own: neither the stream's system nor the object store delays the other's exports.
+                # A separate thread: neither the stream's system nor the object store delays the other's exports.
                 export = Export(f"to stream `{stream}`", settings.reporter_interval_s, reporter.report)
                 undo.callback(ExportThread(export).close)
             self._undo = undo.pop_all()

@@ -56,8 +56,8 @@ class StopCount:
 
 
 def former_handlers() -> dict[signal.Signals, Any] | None:
-    """The present handlers of the signals, if this is the main thread and the program has none of its own; otherwise
-    None. Ask before Spark's start, which installs a handler for SIGINT.
+    """The present handlers of the signals. None if this is not the main thread, or the program has set handlers. Ask
+    before Spark's start, which installs a handler for SIGINT.
 
     A signal may be ignored, as SIGINT is in a background process of a shell script. It stays ignored, and the other one
     stops the jobs.

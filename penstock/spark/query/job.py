@@ -78,8 +78,8 @@ class QueryOutput:
 
 
 def read_again(frames: Mapping[str, DataFrame]) -> None:
-    """Let Spark read the rows of a batch that is in the state already, and ignore them. Spark itself may have lost
-    knowledge of them: the event times, and the state of its own operators in the plan."""
+    """Let Spark read the rows of a batch that is in the state already, and ignore them. Spark may have lost the
+    event times in them, and the state of its own operators in the plan."""
     for frame in frames.values():
         frame._jdf.queryExecution().toRdd().count()  # noqa: SLF001
 

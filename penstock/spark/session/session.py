@@ -103,8 +103,8 @@ def create_context(app_name: str, given: Mapping[str, str], built_in: Mapping[st
 
 @cache
 def _socket_folder(process: int) -> Path:
-    """The folder of the sockets between Spark, this program and Python workers: whoever reaches one can have code run,
-    and Spark makes them with the umask of this process."""
+    """The private folder of the sockets between Spark, this program and Python workers. Anybody who reaches a socket
+    can run code, and Spark makes them with the umask of this process."""
     folder = make_socket_folder(SPARK_NAME)
 
     def remove() -> None:
