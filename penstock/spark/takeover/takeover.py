@@ -154,6 +154,7 @@ class Takeover:
     ) -> tuple[SparkReader, dict[str, StoreSource]]:
         facts = checkpoint.operator(operator, batch)
         self._check(facts, checkpoint.url)
+        checkpoint.check_last_partition(facts)
         has_ids = checkpoint.has_checkpoint_ids(operator, batch)
         reader = SparkReader(spark, checkpoint.url, operator, batch, has_ids=has_ids)
         spec = self.processor

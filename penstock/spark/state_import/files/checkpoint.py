@@ -143,6 +143,14 @@ class SparkCheckpoint:
         folder = self.folder(operator, partition, store)
         return PartitionFiles.of(folder, self._names(folder))
 
+    def check_last_partition(self, operator: OperatorFacts) -> None:
+        """Raise NotFoundError if a store's last partition has no files. Spark's own reader counts folders, and would
+        pass it over."""
+        for store in operator.stores.values():
+            folder = self.folder(operator.number, store.partitions - 1, store.name)
+            if not self._names(folder):
+                raise NotFoundError(f"`{folder}` of `{self.url}` has no files, and the operator has had it")
+
     def version(self, operator: int, batch: int, files: PartitionFiles, partition: int) -> Version:
         """The version of a partition that a batch has made. Its checkpoint id, if there are any, is in the commit."""
         number = batch + 1

@@ -195,6 +195,17 @@ def test_a_missing_changelog(checkpoint: Callable[[str], Path]) -> None:
     assert read_plain(opened(path, batch=2), path.parent / "scratch")
 
 
+def test_a_last_partition_without_files(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("agg-lz4")
+    query = SparkCheckpoint(open_store(str(path)), str(path))
+    query.check_last_partition(query.operator(0, 4))
+    shutil.rmtree(path / "state/0/1")
+    with pytest.raises(NotFoundError, match=r"`state/0/1` of .* has no files"):
+        query.check_last_partition(query.operator(0, 4))
+    with pytest.raises(NotFoundError, match=r"`state/0/1/5\.changelog` is missing"):
+        opened(path).check()
+
+
 def test_a_missing_sst_file(checkpoint: Callable[[str], Path]) -> None:
     path = checkpoint("window-zstd")
     only(path.rglob("*.sst")).unlink()
