@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.objects.open import open_store
-from penstock.spark.state_import.codec import plain_chunks
 from penstock.spark.state_import.files.changelog import Kind, read_changelog, read_head
 from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.files.codec import plain_chunks
 from penstock.spark.state_import.files.lineage import plan_rebuild
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.records import decode_records, encode_records

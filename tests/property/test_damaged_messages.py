@@ -68,7 +68,7 @@ from penstock.spark.processor.groups import chunk, rows_of
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.state_import.files.unsafe_row import row_decoder
-from penstock.spark.state_import.types import Array, Column, Map, Simple, Struct
+from penstock.spark.state_import.types import Array, Column, Map, Struct
 from penstock.spark.workers.frames import Frames
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.expiry import META, engine_key, header, index_key, live_view, meta_bytes
@@ -464,10 +464,10 @@ TABLE = TableManifest(
 )  # fmt: skip
 SPARK_ROW = Struct(
     (
-        Column("n", Simple("long")),
-        Column("s", Simple("string")),
-        Column("a", Array(Simple("integer"))),
-        Column("m", Map(Simple("string"), Simple("long"))),
+        Column("n", "long"),
+        Column("s", "string"),
+        Column("a", Array("integer")),
+        Column("m", Map("string", "long")),
     )
 )
 SPARK_DATA = struct.pack("<QqIIIIQ8sqQii", 0b1000, 7, 3, 40, 24, 48, 0, b"abc", 2, 0, 5, 6)

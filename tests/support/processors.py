@@ -19,7 +19,7 @@ from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import oldest_timers
 from penstock.spark.processor.declared import declare, time_mode
 from penstock.spark.processor.groups import chunk
-from penstock.spark.processor.operator import processor_operator, processor_stores
+from penstock.spark.processor.operator import add_processor, processor_stores
 from penstock.spark.processor.outputs import arrow_schema
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
 from penstock.state.engines.memory import MemoryEngine
@@ -62,10 +62,7 @@ def application(spec: ProcessorSpec) -> ps.StreamApplication:
     """An application that brings chunks of `m.rows` to a processor, and what it returns to `m.out`."""
     app = ps.StreamApplication("processors")
     chunks = app.input("m.rows", key=ps.Bytes(), value=ps.Bytes())
-    for store in processor_stores(spec):
-        chunks._declared._stores[store.name] = store
-    made = chunks._next("processor", spec.operator, lambda i: processor_operator(spec, chunks._operator.id))
-    made.send_to(app.output("m.out", key=ps.Bytes(), value=ps.Bytes()))
+    add_processor(chunks, spec).send_to(app.output("m.out", key=ps.Bytes(), value=ps.Bytes()))
     return app
 
 

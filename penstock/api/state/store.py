@@ -82,7 +82,7 @@ def layout_of(definition: str) -> int:
 
 
 class OperatorBytes(Bytes):
-    """The values of a store that belongs to one operator, which alone knows their meaning."""
+    """The keys or values of a store that belongs to one operator, which alone knows their meaning."""
 
     def __init__(self, definition: str) -> None:
         self._definition = definition

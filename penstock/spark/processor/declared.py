@@ -66,18 +66,7 @@ class Variable:
             key: the schema of the grouping key.
         """
         ttl = None if self.ttl_ms is None else TimeToLive(self.ttl_ms)
-        return StoreSpec(self.name, KeyBytes(key), OperatorBytes(self.layout()), ttl)
-
-
-class KeyBytes(Bytes):
-    """The serde of a state variable's keys, which `KeyCodec` encodes."""
-
-    def __init__(self, key: StructType) -> None:
-        self._name = f"key-1({_fields(key)})"
-
-    @property
-    def name(self) -> str:
-        return self._name
+        return StoreSpec(self.name, OperatorBytes(f"key-1({_fields(key)})"), OperatorBytes(self.layout()), ttl)
 
 
 def _fields(schema: StructType) -> str:

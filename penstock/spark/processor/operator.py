@@ -17,28 +17,24 @@ def processor_stores(spec: ProcessorSpec) -> tuple[StoreSpec, ...]:
     return spec.declared.stores(spec.operator, spec.key, spec.mode)
 
 
-def processor_operator(spec: ProcessorSpec, upstream: str) -> BatchTaskSpec:
-    """The operator that runs the processor.
+def add_processor(chunks: MessageStream[Any], spec: ProcessorSpec) -> MessageStream[Any]:
+    """The stream of the processor's output for chunks, in the application of these chunks.
 
     Args:
-        spec: the processor. Its `operator` is the operator's id.
-        upstream: the operator that brings chunks, as `groups.chunk` makes them: all rows of a chunk are of this task.
+        chunks: chunks as `groups.chunk` makes them: all rows of a chunk are of the task that gets it.
+        spec: the processor. Its `operator` becomes the operator's id.
     """
-    return BatchTaskSpec(
+    stores = processor_stores(spec)
+    for store in stores:
+        chunks._declared._stores[store.name] = store  # noqa: SLF001
+    operator = BatchTaskSpec(
         id=spec.operator,
-        upstream=(upstream,),
+        upstream=(chunks._operator.id,),  # noqa: SLF001
         key_serde=Bytes(),
         value_serde=Bytes(),
-        stores=tuple(store.name for store in processor_stores(spec)),
+        stores=tuple(store.name for store in stores),
         deletes=spec.declared.forgotten,
         task=partial(ProcessorTask, spec),
         event_time=spec.mode == "eventtime",
     )
-
-
-def add_processor(chunks: MessageStream[Any], spec: ProcessorSpec) -> MessageStream[Any]:
-    """The stream of the processor's output for chunks, in the application of these chunks."""
-    for store in processor_stores(spec):
-        chunks._declared._stores[store.name] = store  # noqa: SLF001
-    upstream = chunks._operator.id  # noqa: SLF001
-    return chunks._next("processor", spec.operator, lambda _: processor_operator(spec, upstream))  # noqa: SLF001
+    return chunks._next("processor", spec.operator, lambda _: operator)  # noqa: SLF001

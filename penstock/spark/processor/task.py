@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessor, TimerValues
-from pyspark.sql.types import Row, StructType
+from pyspark.sql.types import StructType
 
 from penstock.api.batch_task import BatchInfo, BatchTask, BatchTaskContext, Emit, KeyedValue, KeyFailed
 from penstock.api.callbacks import not_started
@@ -57,7 +57,6 @@ class ProcessorTask(BatchTask):
     def __init__(self, spec: ProcessorSpec) -> None:
         self._spec = spec
         self._keys = KeyCodec(spec.key)
-        self._row_classes: dict[tuple[str, ...], type[Row]] = {}
 
     def init(self, context: BatchTaskContext) -> None:
         spec = self._spec
@@ -112,15 +111,8 @@ class ProcessorTask(BatchTask):
             return KeyedRows(
                 groups, self._keys.names, lambda rows, ends: Frames(rows, ends, self._spec.timezone), key_values
             )
-        made = self._class(groups.rows.schema)
+        made = row_class(tuple(groups.rows.schema.names))
         return KeyedRows(groups, self._keys.names, lambda rows, _: as_rows(rows, made))
-
-    def _class(self, schema: pa.Schema) -> type[Row]:
-        names = tuple(schema.names)
-        found = self._row_classes.get(names)
-        if found is None:
-            found = self._row_classes[names] = row_class(names)
-        return found
 
     def _expires_until(self, batch: BatchInfo) -> int | None:
         """The time up to which timers expire in the batch; the first watermark is 0, as in Spark. In a drain all

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Any
 
 from pyspark.sql.types import (
@@ -25,7 +24,6 @@ from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.rows import row_class
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_made_of = lru_cache(64)(row_class)
 
 
 class Rows(Serde[Any]):
@@ -74,7 +72,7 @@ class Rows(Serde[Any]):
         except ConfigError as error:
             raise ConfigError(f"{error}. Cast the column, or leave it out") from error
         self._encode, self._decode = codec.encode, codec.decode
-        self._made = _made_of(tuple(self._names))
+        self._made = row_class(tuple(self._names))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.declared if self._schema is None else self._schema,)

@@ -8,7 +8,6 @@ from pathlib import Path
 from penstock.errors import CorruptError, PenstockError
 from penstock.spark.state_import.files.changelog import Kind, read_changelog
 from penstock.state.engines.rocksdb import RocksDbEngine, engine_error
-from penstock.state.records import Changes
 
 _CACHE_BYTES = 8 << 20
 _BUFFER_BYTES = 16 << 20
@@ -21,18 +20,6 @@ class PartitionEngine(RocksDbEngine):
     def __init__(self, path: Path) -> None:
         super().__init__(path, block_cache_bytes=_CACHE_BYTES, write_buffer_bytes=_BUFFER_BYTES, foreign=True)
 
-    def get(self, key: bytes) -> bytes | None:
-        try:
-            return super().get(key)
-        except Exception as error:
-            raise self._damaged(error) from error
-
-    def apply(self, changes: Changes) -> None:
-        try:
-            super().apply(changes)
-        except Exception as error:
-            raise self._damaged(error) from error
-
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         try:
             yield from super().scan(start, end)
@@ -41,6 +28,14 @@ class PartitionEngine(RocksDbEngine):
 
     def replay(self, data: bytes, name: str) -> None:
         """Apply a changelog in its order. Raises as `read_changelog`."""
+        try:
+            self._replay(data, name)
+        except PenstockError:
+            raise
+        except Exception as error:
+            raise self._damaged(error) from error
+
+    def _replay(self, data: bytes, name: str) -> None:
         pending: dict[bytes, bytes | None] = {}
         for kind, key, value in read_changelog(data, name):
             if kind is Kind.PUT:

@@ -16,7 +16,7 @@ from penstock.api.state.store import StoreSpec
 from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.spark.state_import.files.unsafe_row import unreadable
 from penstock.spark.state_import.reader import SparkState
-from penstock.spark.state_import.types import Array, Column, Decimal, Map, Simple, SparkType, Struct
+from penstock.spark.state_import.types import Array, Column, Map, SparkType, Struct, UserDefined, decimal_of, type_text
 from penstock.wording import argument, flag
 
 MapFunction: TypeAlias = Callable[[dict[str, Any], Any], Any]
@@ -63,7 +63,9 @@ def raw_mapping(state: SparkState, store: StoreSpec) -> EntryMapping:
         if not isinstance(serde, Bytes):
             raise ConfigError(f"{flag('raw')} needs a store of Bytes; the {what}s of `{store.name}` are `{serde.name}`")
     return EntryMapping(
-        _columns(state, lambda side, column: MappedColumn(side, column.name, str(column.type), "within the raw bytes")),
+        _columns(
+            state, lambda side, column: MappedColumn(side, column.name, type_text(column.type), "within the raw bytes")
+        ),
         (),
         lambda key, value: Entry(key, value, key),
     )
@@ -75,7 +77,7 @@ def function_mapping(state: SparkState, store: StoreSpec, function: MapFunction,
     def given(side: Literal["key", "value"], column: Column) -> MappedColumn:
         why = unreadable(column.type)
         how = f"given to {name} as {_python_name(column.type)}" if why is None else f"not given to {name}: {why}"
-        return MappedColumn(side, column.name, str(column.type), how)
+        return MappedColumn(side, column.name, type_text(column.type), how)
 
     decode, write = state.decoder(), _Writer(store)
 
@@ -180,13 +182,13 @@ def _fit(
 ) -> MappedColumn:
     """Try one value of the column: `hold` writes it and reads it back. The result says if the serde holds such
     values."""
-    shown = str(column.type)
+    shown = type_text(column.type)
     if (why := unreadable(column.type)) is not None:
         return MappedColumn(side, column.name, shown, None, why)
     sample = _sample(column.type)
     try:
         notes = [_change(sample, hold(sample))]
-        if isinstance(column.type, Simple) and column.type.name in {"float", "double"}:
+        if column.type in {"float", "double"}:
             notes.append(_change_of_nan(hold))
     except Exception as error:
         why = f"the serde `{serde}` cannot hold {_python_name(column.type)}: {error}"
@@ -220,10 +222,11 @@ def _sample(type_: SparkType) -> Any:
             return [_sample(element)]
         case Map(key, value):
             return {_sample(key): _sample(value)}
-        case Decimal(_, scale):
-            return Number(1).scaleb(-scale)
-        case Simple(name):
-            return _SAMPLES.get(name, "text")
+        case str(name):
+            decimal = decimal_of(name)
+            return _SAMPLES.get(name, "text") if decimal is None else Number(1).scaleb(-decimal[1])
+        case UserDefined():
+            return "text"
 
 
 _SAMPLES: dict[str, Any] = {

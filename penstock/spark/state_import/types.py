@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -14,120 +13,78 @@ _DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
 _SHOWN = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
-@dataclass(frozen=True, slots=True)
-class Simple:
-    """A type without parts: `long`, `string`, `timestamp`..., by its name in JSON."""
-
-    name: str
-
-    def __str__(self) -> str:
-        return _SHOWN.get(self.name, self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class Decimal:
-    """A decimal number."""
-
-    precision: int
-    scale: int
-
-    def __str__(self) -> str:
-        return f"decimal({self.precision},{self.scale})"
-
-
-@dataclass(frozen=True, slots=True)
-class Array:
-    """A list of one type."""
-
-    element: SparkType
-
-    def __str__(self) -> str:
-        return f"array<{self.element}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Map:
-    """A map."""
-
-    key: SparkType
-    value: SparkType
-
-    def __str__(self) -> str:
-        return f"map<{self.key},{self.value}>"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column of a row, or a field of a struct."""
 
     name: str
     type: SparkType
 
 
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A row within a row, or the whole row. No two columns have one name."""
+class Struct(msgspec.Struct, frozen=True, tag_field="type", tag="struct", rename={"columns": "fields"}):
+    """A row within a row, or the whole row.
+
+    No two columns have one name. Those that do in JSON, as in the state of an aggregation with two `sum`s, become
+    `sum` and `sum_2`.
+    """
 
     columns: tuple[Column, ...]
 
-    def __str__(self) -> str:
-        return f"struct<{','.join(f'{column.name}:{column.type}' for column in self.columns)}>"
+    def __post_init__(self) -> None:
+        names = _unique([column.name for column in self.columns])
+        columns = tuple(Column(name, column.type) for name, column in zip(names, self.columns, strict=True))
+        msgspec.structs.force_setattr(self, "columns", columns)
 
 
-SparkType: TypeAlias = Simple | Decimal | Array | Map | Struct
+class Array(msgspec.Struct, frozen=True, tag_field="type", tag="array", rename={"element": "elementType"}):
+    """A list of one type."""
+
+    element: SparkType
 
 
-class _Struct(msgspec.Struct, tag_field="type", tag="struct"):
-    fields: list[_Field]
+class Map(msgspec.Struct, frozen=True, tag_field="type", tag="map", rename={"key": "keyType", "value": "valueType"}):
+    """A map."""
+
+    key: SparkType
+    value: SparkType
 
 
-class _Array(msgspec.Struct, tag_field="type", tag="array", rename="camel"):
-    element_type: _Written
+class UserDefined(msgspec.Struct, frozen=True, tag_field="type", tag="udt"):
+    """A type of the application's. Its other fields describe the storage, which is not read."""
 
 
-class _Map(msgspec.Struct, tag_field="type", tag="map", rename="camel"):
-    key_type: _Written
-    value_type: _Written
+SparkType: TypeAlias = str | Array | Map | Struct | UserDefined
+"""A type without parts is its name in JSON: `long`, `string`, `decimal(10,2)`."""
 
 
-class _UserDefined(msgspec.Struct, tag_field="type", tag="udt"):
-    """Its other fields describe the storage, which is not read."""
-
-
-_Written: TypeAlias = str | _Struct | _Array | _Map | _UserDefined
-
-
-class _Field(msgspec.Struct):
-    type: _Written
-    name: str = ""
+class _Document(msgspec.Struct):
+    type: SparkType
 
 
 def parse_type(document: object) -> SparkType:
-    """The type that a parsed JSON document says.
-
-    Columns of one name, as the state of an aggregation may have (two `sum`s), get different names: `sum`, `sum_2`.
-
-    Raises:
-        msgspec.ValidationError: it is no type.
-    """
-    return _type(convert(_Field, {"type": document}).type)
+    """The type that a parsed JSON document says. Raises msgspec.ValidationError if it is no type."""
+    return convert(_Document, {"type": document}).type
 
 
-def _type(written: _Written) -> SparkType:
-    match written:
+def decimal_of(name: str) -> tuple[int, int] | None:
+    """Precision and scale of a decimal; None for another type."""
+    found = _DECIMAL.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def type_text(type_: SparkType) -> str:
+    """The type in SQL's words."""
+    match type_:
         case str(name):
-            found = _DECIMAL.fullmatch(name)
-            return Simple(name) if found is None else Decimal(int(found[1]), int(found[2]))
-        case _Struct(fields):
-            names = _unique([field.name for field in fields])
-            types = [_type(field.type) for field in fields]
-            return Struct(tuple(Column(name, type_) for name, type_ in zip(names, types, strict=True)))
-        case _Array(element):
-            return Array(_type(element))
-        case _Map(key, value):
-            return Map(_type(key), _type(value))
-        case _UserDefined():
-            return Simple("udt")
+            decimal = decimal_of(name)
+            return _SHOWN.get(name, name) if decimal is None else f"decimal({decimal[0]},{decimal[1]})"
+        case Struct(columns):
+            return f"struct<{','.join(f'{column.name}:{type_text(column.type)}' for column in columns)}>"
+        case Array(element):
+            return f"array<{type_text(element)}>"
+        case Map(key, value):
+            return f"map<{type_text(key)},{type_text(value)}>"
+        case UserDefined():
+            return "udt"
 
 
 def _unique(names: list[str]) -> list[str]:

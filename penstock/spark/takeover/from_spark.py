@@ -20,7 +20,6 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from penstock.api.time.timers import timers_store
 from penstock.errors import IncompatibleError
 from penstock.spark.processor.declared import Variable
 from penstock.spark.processor.task import ProcessorSpec
@@ -128,10 +127,6 @@ class TimerEntries:
                 ProcessorTimers(gathered, domain).register(owner, time_ms)  # type: ignore[arg-type]
                 for place, (data, _) in gathered.entries.items():
                     yield owner, place, data
-
-
-def timers_of(spec: ProcessorSpec) -> str:
-    return timers_store(spec.operator)
 
 
 def heads(variable: Variable) -> dict[bytes, bytes]:

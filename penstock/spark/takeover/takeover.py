@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.admin.state.query_state import FirstState, first_record, write_first_state
+from penstock.api.time.timers import timers_store
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.value import Markers
 from penstock.config.model import JobConfig
@@ -24,7 +25,7 @@ from penstock.spark.session.spark_errors import cause_of
 from penstock.spark.state_import.files.checkpoint import OperatorFacts, SparkCheckpoint
 from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.spark.takeover.first_state import SparkReader, StoreSource, back_up
-from penstock.spark.takeover.from_spark import KINDS, TIMERS, TimerEntries, heads, timers_of, variable_entries
+from penstock.spark.takeover.from_spark import KINDS, TIMERS, TimerEntries, heads, variable_entries
 from penstock.system.spark import QUERY_SYSTEM
 
 logger = logging.getLogger(__name__)
@@ -153,6 +154,7 @@ class Takeover:
     ) -> tuple[SparkReader, dict[str, StoreSource]]:
         facts = checkpoint.operator(operator, batch)
         self._check(facts, checkpoint.url)
+        checkpoint.check_last_partition(facts)
         has_ids = checkpoint.has_checkpoint_ids(operator, batch)
         reader = SparkReader(spark, checkpoint.url, operator, batch, has_ids=has_ids)
         spec = self.processor
@@ -162,7 +164,7 @@ class Takeover:
                 rows = reader.variable(variable.name)
                 found[variable.name] = StoreSource(rows, variable_entries(spec, variable, rows.schema))
         if TIMERS.get(spec.mode) in facts.variables:
-            found[timers_of(spec)] = StoreSource(reader.timers(), TimerEntries(spec.key, spec.mode))
+            found[timers_store(spec.operator)] = StoreSource(reader.timers(), TimerEntries(spec.key, spec.mode))
         return reader, found
 
     def _heads(self, sources: Mapping[str, StoreSource]) -> dict[str, dict[bytes, bytes]]:

@@ -7,6 +7,7 @@ from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import lru_cache
 from itertools import repeat
 from typing import Any, TypeAlias
 
@@ -65,7 +66,8 @@ def _in_years(numbers: Any, per_day: int) -> bool:
     return not len(numbers) or (_FIRST_DAY * per_day <= numbers.min() and numbers.max() < _LAST_DAY * per_day)
 
 
-def row_class(names: Sequence[str]) -> type[Row]:
+@lru_cache(64)
+def row_class(names: tuple[str, ...]) -> type[Row]:
     """A Row that knows its fields by its class: making one costs no more than a tuple, and a field is found at once."""
     known: dict[str, Any] = {"__fields__": list(names), "__module__": Row.__module__, "__qualname__": "Row"}
     getters = namedtuple("getters", [f"f{number}" for number in range(len(names))])  # type: ignore[misc]

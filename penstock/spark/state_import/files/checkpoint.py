@@ -17,15 +17,23 @@ _PREFIX = "spark.sql.streaming.stateStore."
 _ROCKSDB = "RocksDBStateStoreProvider"
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFacts:
+class StoreFacts(
+    Struct,
+    frozen=True,
+    rename={
+        "name": "storeName",
+        "partitions": "numPartitions",
+        "prefix_columns": "numColsPrefixKey",
+        "schema_files": "stateSchemaFilePaths",
+    },
+):
     """One state store of an operator."""
 
     name: str
-    partitions: int
-    prefix_columns: int
-    schema_files: tuple[str, ...]
-    """The names of its schema files, the newest last, where the metadata names them."""
+    partitions: Count
+    prefix_columns: Count = 0
+    schema_files: tuple[str, ...] = ()
+    """The paths of its schema files, the newest last, where the metadata names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +127,8 @@ class SparkCheckpoint:
     def schema_key(self, operator: int, store: StoreFacts) -> str:
         """The path of a store's schema. Raises NotFoundError."""
         below = f"state/{operator}/_stateSchema/{store.name}"
-        named = [name for name in store.schema_files if name in self._names(below)]
-        if named:
+        names = self._names(below)  # the paths in the metadata are those of where the query ran
+        if named := [name for path in store.schema_files if (name := path.rpartition("/")[2]) in names]:
             return f"{below}/{named[-1]}"
         key = f"{self.folder(operator, 0, store.name)}/_metadata/schema"
         if key not in self.files.list(f"{self.folder(operator, 0, store.name)}/_metadata"):
@@ -134,6 +142,14 @@ class SparkCheckpoint:
     def partition(self, operator: int, partition: int, store: str) -> PartitionFiles:
         folder = self.folder(operator, partition, store)
         return PartitionFiles.of(folder, self._names(folder))
+
+    def check_last_partition(self, operator: OperatorFacts) -> None:
+        """Raise NotFoundError if a store's last partition has no files. Spark's own reader counts folders, and would
+        pass it over."""
+        for store in operator.stores.values():
+            folder = self.folder(operator.number, store.partitions - 1, store.name)
+            if not self._names(folder):
+                raise NotFoundError(f"`{folder}` of `{self.url}` has no files, and the operator has had it")
 
     def version(self, operator: int, batch: int, files: PartitionFiles, partition: int) -> Version:
         """The version of a partition that a batch has made. Its checkpoint id, if there are any, is in the commit."""
@@ -195,7 +211,7 @@ class SparkCheckpoint:
                 numbers.add(int(parts[0]))
                 of_store = len(parts) > 2 and parts[1] not in {"SSTs", "logs", "_metadata"}
                 stores.add(parts[1] if of_store else DEFAULT_STORE)
-        facts = {name: StoreFacts(name, len(numbers), 0, ()) for name in sorted(stores)}
+        facts = {name: StoreFacts(name, len(numbers)) for name in sorted(stores)}
         return OperatorFacts(number, "unknown", facts, {})
 
     def _names(self, folder: str) -> set[str]:
@@ -214,20 +230,13 @@ class _Query(Struct):
     id: str
 
 
-class _Store(Struct, rename="camel"):
-    store_name: str
-    num_partitions: Count
-    num_cols_prefix_key: Count = 0
-    state_schema_file_paths: tuple[str, ...] = ()
-
-
 class _Operator(Struct, rename="camel"):
     operator_name: str
 
 
 class _Metadata(Struct, rename="camel"):
     operator_info: _Operator
-    state_store_info: tuple[_Store, ...]
+    state_store_info: tuple[StoreFacts, ...]
     operator_properties_json: str = ""
 
 
@@ -244,15 +253,7 @@ class _Properties(Struct, rename="camel"):
 
 def _operator(number: int, text: bytes, what: str) -> OperatorFacts:
     written = decode(_Metadata, text, what)
-    stores = {
-        each.store_name: StoreFacts(
-            each.store_name,
-            each.num_partitions,
-            each.num_cols_prefix_key,
-            tuple(path.rsplit("/", 1)[-1] for path in each.state_schema_file_paths),
-        )
-        for each in written.state_store_info
-    }
+    stores = {each.name: each for each in written.state_store_info}
     properties = decode(_Properties, written.operator_properties_json or "{}", what)
     variables = {each.state_name: each.state_variable_type for each in properties.state_variables}
     expiring = frozenset(each.state_name for each in properties.state_variables if each.ttl_enabled)

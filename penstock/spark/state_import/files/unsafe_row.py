@@ -14,7 +14,7 @@ from decimal import Context
 from typing import Any, TypeAlias
 
 from penstock.errors import CorruptError
-from penstock.spark.state_import.types import Array, Decimal, Map, Simple, SparkType, Struct
+from penstock.spark.state_import.types import Array, Map, SparkType, Struct, UserDefined, decimal_of, type_text
 
 RowDecoder: TypeAlias = Callable[[bytes], dict[str, Any]]
 _Read: TypeAlias = Callable[[bytes, int, int], Any]
@@ -37,12 +37,12 @@ def unreadable(type_: SparkType) -> str | None:
             return unreadable(element)
         case Map(key, value):
             if isinstance(key, Struct | Array | Map):
-                return f"a dict cannot have keys of {key}"
+                return f"a dict cannot have keys of {type_text(key)}"
             return unreadable(key) or unreadable(value)
-        case Simple(name):
-            return None if name in _SIMPLE or _is_text(name) else f"there is no Python value for {type_}"
-        case Decimal():
+        case str(name) if name in _SIMPLE or _is_text(name) or decimal_of(name) is not None:
             return None
+        case _:
+            return f"there is no Python value for {type_text(type_)}"
 
 
 def row_decoder(row: Struct, whose: str) -> RowDecoder:
@@ -54,11 +54,11 @@ def row_decoder(row: Struct, whose: str) -> RowDecoder:
 
     def decode(data: bytes) -> dict[str, Any]:
         if len(data) < least or len(data) % 8:
-            raise CorruptError(f"{whose}: {len(data)} bytes are not a row of {row}")
+            raise CorruptError(f"{whose}: {len(data)} bytes are not a row of {type_text(row)}")
         try:
             columns: dict[str, Any] = read(data, 0)
         except (struct.error, ValueError, OverflowError, ArithmeticError) as error:
-            raise CorruptError(f"{whose}: {data[:64].hex()}... is not a row of {row}: {error}") from error
+            raise CorruptError(f"{whose}: {data[:64].hex()}... is not a row of {type_text(row)}: {error}") from error
         return columns
 
     return decode
@@ -102,10 +102,13 @@ def _reader(type_: SparkType) -> _Read:
             return lambda data, base, slot: read_array(data, _place(data, base, slot)[0])
         case Map(key, value):
             return _map_reader(key, value)
-        case Decimal(precision, scale):
+        case str(name) if (decimal := decimal_of(name)) is not None:
+            precision, scale = decimal
             return _small_decimal(scale) if precision <= _MAX_WORD_DIGITS else _large_decimal(scale)
-        case Simple(name):
+        case str(name):
             return _text if _is_text(name) else _SIMPLE[name][1]
+        case UserDefined():
+            raise ValueError("a type of the application's cannot be read")  # see `unreadable`
 
 
 def _place(data: bytes, base: int, slot: int) -> tuple[int, int]:
@@ -164,7 +167,7 @@ def _array_reader(element: SparkType) -> Callable[[bytes, int], list[Any]]:
 
 
 def _size_in_array(type_: SparkType) -> int:
-    return _SIMPLE[type_.name][0] if isinstance(type_, Simple) and type_.name in _SIMPLE else 8
+    return _SIMPLE[type_][0] if isinstance(type_, str) and type_ in _SIMPLE else 8
 
 
 def _map_reader(key: SparkType, value: SparkType) -> _Read:

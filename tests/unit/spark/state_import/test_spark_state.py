@@ -16,14 +16,14 @@ from xxhash import xxh32_intdigest
 
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockError
 from penstock.objects.open import open_store
-from penstock.spark.state_import.codec import plain_chunks
 from penstock.spark.state_import.engine import PartitionEngine
 from penstock.spark.state_import.files.changelog import Kind, read_changelog, read_head
 from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
+from penstock.spark.state_import.files.codec import plain_chunks
 from penstock.spark.state_import.files.lineage import PartitionFiles, Rebuild, Version, plan_rebuild
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.spark.state_import.schema import read_schema
-from penstock.spark.state_import.types import parse_type
+from penstock.spark.state_import.types import parse_type, type_text
 from tests.support.spark_state import GOLDEN, read_plain
 
 PUT, DELETE, MERGE, RANGE, END = b"\x01", b"\x10", b"\x11", b"\x20", b"\x00"
@@ -195,6 +195,17 @@ def test_a_missing_changelog(checkpoint: Callable[[str], Path]) -> None:
     assert read_plain(opened(path, batch=2), path.parent / "scratch")
 
 
+def test_a_last_partition_without_files(checkpoint: Callable[[str], Path]) -> None:
+    path = checkpoint("agg-lz4")
+    query = SparkCheckpoint(open_store(str(path)), str(path))
+    query.check_last_partition(query.operator(0, 4))
+    shutil.rmtree(path / "state/0/1")
+    with pytest.raises(NotFoundError, match=r"`state/0/1` of .* has no files"):
+        query.check_last_partition(query.operator(0, 4))
+    with pytest.raises(NotFoundError, match=r"`state/0/1/5\.changelog` is missing"):
+        opened(path).check()
+
+
 def test_a_missing_sst_file(checkpoint: Callable[[str], Path]) -> None:
     path = checkpoint("window-zstd")
     only(path.rglob("*.sst")).unlink()
@@ -341,7 +352,7 @@ def test_without_metadata_of_the_operator_the_folders_count(checkpoint: Callable
 def test_columns_of_one_name_are_told_apart() -> None:
     fields = [{"name": name, "type": "long"} for name in ("sum", "sum_2", "sum", "sum", "b")]
     parsed = parse_type({"type": "struct", "fields": fields})
-    assert str(parsed) == "struct<sum:bigint,sum_2:bigint,sum_3:bigint,sum_4:bigint,b:bigint>"
+    assert type_text(parsed) == "struct<sum:bigint,sum_2:bigint,sum_3:bigint,sum_4:bigint,b:bigint>"
 
 
 def test_schema_of_version_1() -> None:
@@ -350,7 +361,7 @@ def test_schema_of_version_1() -> None:
 
     row = json.dumps({"type": "struct", "fields": [{"name": "a", "type": "decimal(10,2)"}]})
     data = utf("v1") + utf(row) + utf(row)
-    assert str(read_schema(data, "x")["default"].value) == "struct<a:decimal(10,2)>"
+    assert type_text(read_schema(data, "x")["default"].value) == "struct<a:decimal(10,2)>"
     for size in range(len(data)):
         with pytest.raises(CorruptError, match="`x` is damaged"):
             read_schema(data[:size], "x")

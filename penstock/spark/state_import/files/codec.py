@@ -1,4 +1,6 @@
-"""The stream of lz4-java's LZ4BlockOutputStream, which is how Spark writes lz4. It is not the LZ4 frame format.
+"""Decompression of Spark's files. A file does not name its codec: the first bytes show it.
+
+lz4 is the stream of lz4-java's LZ4BlockOutputStream, not the LZ4 frame format:
 
     magic               8 bytes   "LZ4Block"
     token               1 byte    method (0x10 stored, 0x20 compressed) and the level
@@ -17,9 +19,9 @@ from collections.abc import Iterator
 import pyarrow as pa
 from xxhash import xxh32_intdigest
 
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, IncompatibleError
 
-MAGIC = b"LZ4Block"
+_LZ4 = b"LZ4Block"
 _HEADER = struct.Struct("<8sBIII")
 _STORED, _COMPRESSED = 0x10, 0x20
 _MOST = 1 << 26
@@ -27,19 +29,47 @@ _MOST = 1 << 26
 _SEED = 0x9747B28C
 _CHECKSUM_BITS = 0x0FFFFFFF
 
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_OTHERS = {b"\x82SNAPPY\x00": "snappy", b"ZV": "lzf"}
+_CHUNK_BYTES = 1 << 20
 
-def blocks(data: bytes, name: str) -> Iterator[bytes]:
-    """The original blocks, one after the other; `name` is the file, for errors.
+
+def plain_chunks(data: bytes, name: str) -> Iterator[bytes]:
+    """The original bytes, a chunk at a time.
 
     Raises:
-        CorruptError: the stream breaks off, or a block is damaged.
+        CorruptError: the stream is damaged or breaks off, or it is of no codec at all.
+        IncompatibleError: it is of a codec that is not read here.
     """
+    if data.startswith(_LZ4):
+        return _lz4_blocks(data, name)
+    if data.startswith(_ZSTD):
+        return _zstd_chunks(data, name)
+    for magic, codec in _OTHERS.items():
+        if data.startswith(magic):
+            raise IncompatibleError(
+                f"`{name}` is compressed with {codec}; lz4 and zstd can be read. Run the query once more with "
+                "spark.sql.streaming.stateStore.compression.codec=lz4 until a snapshot is uploaded"
+            )
+    raise CorruptError(f"`{name}` is not a compressed file: {len(data)} bytes that begin with {data[:8]!r}")
+
+
+def _zstd_chunks(data: bytes, name: str) -> Iterator[bytes]:
+    try:
+        with pa.CompressedInputStream(pa.BufferReader(data), "zstd") as stream:
+            while chunk := stream.read(_CHUNK_BYTES):
+                yield chunk
+    except (OSError, pa.ArrowException) as error:
+        raise CorruptError(f"`{name}` is damaged: {error}") from error
+
+
+def _lz4_blocks(data: bytes, name: str) -> Iterator[bytes]:
     codec, position, ended = pa.Codec("lz4_raw"), 0, False
     while position < len(data):
         if len(data) - position < _HEADER.size:
             raise CorruptError(f"`{name}` breaks off at byte {len(data)}, in the header of a block")
         magic, token, size, original, checksum = _HEADER.unpack_from(data, position)
-        if magic != MAGIC or original > _MOST or token & 0xF0 not in {_STORED, _COMPRESSED}:
+        if magic != _LZ4 or original > _MOST or token & 0xF0 not in {_STORED, _COMPRESSED}:
             raise CorruptError(f"`{name}` is damaged at byte {position}: there is no lz4 block")
         start = position + _HEADER.size
         position = start + size
