@@ -12,7 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.checkpoint.versions.markers import changelog_identities, markers_of
 from penstock.checkpoint.versions.table import build_versions, versions_of
 from penstock.checkpoint.versions.value import Markers
-from penstock.config.model import TaskSettings
+from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
 

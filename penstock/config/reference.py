@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from penstock.config.table import AnyKey, describe
+from penstock.config.key import AnyKey
+from penstock.config.settings import describe
 from penstock.config.values.kinds import Bytes, Millis
 
 _SECTIONS = (

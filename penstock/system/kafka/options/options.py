@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError
 from penstock.system.kafka.options.java import HELD, REFUSED, RENAMED, translate, whole_number
 from penstock.system.kafka.options.known import CONSUMER, PRODUCER, SHARED

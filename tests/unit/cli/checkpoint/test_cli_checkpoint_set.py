@@ -171,7 +171,7 @@ def test_an_offset_before_the_oldest_message_is_refused(job: StoppedJob) -> None
 
 
 def test_a_stream_that_cannot_be_asked_is_a_warning(job: StoppedJob) -> None:
-    said = set_to(offsets(p0=99), "--yes", "-c", "systems.local.type=memory")[1]
+    said = set_to(offsets(p0=99), "--yes", "-c", "systems.local.samza.factory=memory")[1]
     assert f"the offsets of `{SECOND}` were not checked" in said
     assert job.last.next_offsets[0] == {ssp(0): 99}
 
