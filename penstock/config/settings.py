@@ -224,10 +224,6 @@ class TaskSettings(Settings):
         "The versions in which every checkpoint is written.", "Samza")
     checkpoint_read_versions = key("task.checkpoint.read.versions", Versions((2, 1)), "2,1",
         "The versions in which a checkpoint may be read, the preferred one first.", "Samza")
-    live_checkpoint_max_age_ms = key("task.live.checkpoint.max.age", Millis(0), "600000",
-        "A newer checkpoint without the preferred version counts only if it is newer by more than this. With 0, the "
-        "latest counts. A start that would therefore go back to an older checkpoint is refused, unless `--from` names "
-        "it.", "Samza")
     checkpoint_retained = key("task.checkpoint.retained", Retention(), "10,24h,7d",
         "Which checkpoints are kept: the newest, then one an hour for some hours, then one a day for some days.")
 
