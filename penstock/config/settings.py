@@ -449,20 +449,9 @@ class OtherSettings(Settings):
 
 # fmt: on
 
-_GROUPS: tuple[type[Settings], ...] = (
-    JobSettings,
-    ContainerSettings,
-    TaskSettings,
-    StateSettings,
-    SystemKeys,
-    StreamSettings,
-    StoreSettings,
-    SideInputSettings,
-    TableSettings,
-    OtherSettings,
-    MetricsSettings,
+KEYS: tuple[AnyKey, ...] = tuple(
+    value for group in Settings.__subclasses__() for value in vars(group).values() if isinstance(value, Key)
 )
-KEYS: tuple[AnyKey, ...] = tuple(value for group in _GROUPS for value in vars(group).values() if isinstance(value, Key))
 
 
 def describe() -> tuple[AnyKey, ...]:
