@@ -22,7 +22,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.side_inputs import PushedTable
 from penstock.api.state.store import StoreSpec
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore

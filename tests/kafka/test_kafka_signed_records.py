@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.objects.open import open_root
 from penstock.system.base import Progress, WriterIdentity

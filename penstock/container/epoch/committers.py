@@ -58,7 +58,7 @@ class Committers:
             resources.epoch,
             hold,
         )
-        self._uploaders = resources.pool("commit", config.container.commit_thread_pool_size)
+        self._uploaders = resources.pool("commit")
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
         self._doing = ""
 

@@ -70,9 +70,9 @@ class EpochResources:
         self._backends = BackendPools.for_tasks(tasks, str(epoch))
         self._damaged: dict[str, set[str]] = defaultdict(set)
 
-    def pool(self, name: str, least: int) -> ThreadPoolExecutor:
+    def pool(self, name: str) -> ThreadPoolExecutor:
         """A pool for work on all tasks. The caller shuts it down."""
-        size = min(max(2 * self.tasks, least), _MAX_POOL)
+        size = min(2 * max(self.tasks, 1), _MAX_POOL)
         return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self.epoch}")
 
     def check_root(self) -> None:

@@ -142,6 +142,6 @@ def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
         job.clock,
         EventTime.of(job.topology.graph, job.config),
         close=job.close,
-        skipped=frozenset(stream for stream in job.inputs if job.config.skips_lost(stream)),
+        skipped=frozenset(stream for stream in job.inputs if job.config.stream(stream).skips_lost),
         order=InputOrder.of(job.inputs, job.config),
     )

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.host.locked_folder import LockedFolder
 from penstock.os_errors import explained

@@ -5,11 +5,9 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
-from penstock.config.model import StoreSettings
-from penstock.config.table import EngineKind
+from penstock.config.settings import EngineKind, StoreSettings
 from penstock.errors import CorruptError
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import ENTRIES, MemoryEngine
@@ -92,4 +90,4 @@ def engine_kind(directory: Path) -> EngineKind:
 
 def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
     """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
-    return open_engine(replace(settings, factory=engine_kind(directory)), directory)
+    return open_engine(settings.put(StoreSettings.factory, engine_kind(directory)), directory)

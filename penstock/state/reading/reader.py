@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,8 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.value import Markers
-from penstock.config.model import JobConfig, StoreSettings
+from penstock.config.model import JobConfig
+from penstock.config.settings import StoreSettings
 from penstock.errors import NotFoundError
 from penstock.host.process_folder import process_folder
 from penstock.job.paths import JobPaths
@@ -161,11 +161,9 @@ def read_store(
 
 
 def _small(settings: StoreSettings) -> StoreSettings:
-    return replace(
-        settings,
-        rocksdb_block_cache_bytes=min(settings.rocksdb_block_cache_bytes, _BLOCK_CACHE_BYTES),
-        rocksdb_write_buffer_bytes=min(settings.rocksdb_write_buffer_bytes, _WRITE_BUFFER_BYTES),
-    )
+    cache, buffer = StoreSettings.rocksdb_block_cache_bytes, StoreSettings.rocksdb_write_buffer_bytes
+    small = settings.put(cache, min(settings.rocksdb_block_cache_bytes, _BLOCK_CACHE_BYTES))
+    return small.put(buffer, min(settings.rocksdb_write_buffer_bytes, _WRITE_BUFFER_BYTES))
 
 
 def _last(objects: ObjectStore, paths: JobPaths) -> CheckpointRecord:

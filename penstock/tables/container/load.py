@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.os_errors import explained
 from penstock.retry import Retry, retry

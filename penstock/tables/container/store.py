@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.rocksdb import RocksDbEngine

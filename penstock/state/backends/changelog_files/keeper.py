@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import Clock
-from penstock.config.model import StateSettings
+from penstock.config.settings import StateSettings
 from penstock.errors import PenstockError, RetryableError
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version

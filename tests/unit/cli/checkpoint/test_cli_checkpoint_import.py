@@ -169,7 +169,7 @@ def test_null_and_absent_offsets_begin_at_the_oldest_message(job: StoppedJob) ->
     assert job.last.next_offsets == {0: {ssp(0): 0}, 1: {ssp(1): 0}}
     assert f"no message of `local.{STREAM}` with the partitions 0, 1 was processed yet" in said
     before = job.files()
-    said = import_into(lines, "-c", "systems.local.type=memory", status=1)[1]
+    said = import_into(lines, "-c", "systems.local.samza.factory=memory", status=1)[1]
     assert "there is no offset to begin at" in said
     assert job.files() == before
 

@@ -14,7 +14,7 @@ from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunObserver
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
-from penstock.config.table import describe
+from penstock.config.settings import describe
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
@@ -134,7 +134,7 @@ def test_config_check_with_an_application() -> None:
         "check",
         "flights.py:app",
         "-c",
-        "systems.far.type=memory",
+        "systems.far.samza.factory=memory",
         "-c",
         "stores.rocksdb.block.cache.bytes=1MB",
     )

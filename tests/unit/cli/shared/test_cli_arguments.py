@@ -16,7 +16,7 @@ from penstock.wording import argument, flag
 ROOT = Path(penstock.__file__).parent
 OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/machine.py", "system/kafka/access.py"}
 """These read or make the options of other programs."""
-DOCUMENTATION = {"config/reference.py", "config/table.py"}
+DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
     r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`|wait`)"
     r"|spark-submit --|kafka-acls\.sh --|^ --(?:add|operation)\b|^--cluster$|^--resource-pattern-type"

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.model import StoreSettings
+from penstock.api.ssp import SystemStreamPartition
+from penstock.config import load_config
+from penstock.config.settings import StoreSettings
 from penstock.errors import PenstockError
 from penstock.host.locked_folder import LockedFolder
 from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_side_engine, remove_others
@@ -36,8 +37,8 @@ def folders(tmp_path: Path) -> SideFolders:
 
 @pytest.fixture
 def settings() -> StoreSettings:
-    changelog = SystemStream("local", "planes-changelog")
-    return StoreSettings("planes", "rocksdb", 0, 1 << 20, 1 << 20, (), (), changelog)
+    small = {"stores.rocksdb.block.cache.bytes": "1MB", "stores.rocksdb.write.buffer.bytes": "1MB"}
+    return load_config(overrides={"job.name": "j", **small}, environ={}).store("planes")
 
 
 def at(offset: int) -> Positions:
@@ -137,7 +138,7 @@ def test_a_process_that_died_holds_nothing(open_side: Opener, folders: SideFolde
 
 
 def test_memory_has_no_folder(settings: StoreSettings, folders: SideFolders) -> None:
-    opener = Opener(replace(settings, factory="memory"), folders)
+    opener = Opener(settings.put(StoreSettings.factory, "memory"), folders)
     opened = opener()
     opened.engine.write({b"a": b"1"}, at(7))
     opened.close()
