@@ -79,6 +79,7 @@ def test_containers_that_die_while_they_start_are_started_again(home: Home, gate
     home.verify()
 
 
+@pytest.mark.slow
 def test_the_error_shows_why_containers_did_not_start(home: Home, gate: Path) -> None:
     driver = home.driver(spark_master="local[1]", job_retry_max=1)
     with killing_starts(driver, 100, gate):

@@ -171,6 +171,7 @@ def fill(folder: Path) -> Path:
             return ballast
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
     home: Home, drivers: list[DriverProcess], small_disk: Path
 ) -> None:

@@ -27,6 +27,7 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_driver_is_killed(home: Home, seed: int) -> None:
     with chaos(home, seed) as attack:
@@ -110,10 +111,7 @@ def test_a_container_is_killed_while_another_is_replaced(home: Home) -> None:
         attack.finish()
 
 
-@pytest.mark.parametrize(
-    "master",
-    ["local[2,4]", pytest.param("local[2]", marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("master", ["local[2,4]", "local[2]"])
 @pytest.mark.slow
 def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
     """With `local[2,4]` Spark runs the task again, beside what the first attempt left; with `local[2]` the job fails

@@ -13,7 +13,7 @@ from penstock.errors import IncompatibleError
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home, same
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 PLAN = [
     ("1", "1", "before the migration"),

@@ -14,7 +14,7 @@ from penstock.cli.main import app
 from tests.support import job_app
 from tests.support.jobs import DEADLINE_S, Home
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 BACK = 7
 

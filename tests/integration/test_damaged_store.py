@@ -12,7 +12,7 @@ from tests.support import job_app
 from tests.support.damage import written_tables
 from tests.support.jobs import DEADLINE_S, Home, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KEYS = 3000
 CONFIG = {
     "stores.rocksdb.write.buffer.bytes": 65536,

@@ -26,8 +26,7 @@ SHAPES = {
     "low level, several partitions": ("task_of_two_inputs", 2),
 }
 """The application, and how many partitions each input has."""
-QUICK = {"high level, exchanges and a merge", "low level, several partitions"}
-"""The others, in the long runs only, show as much."""
+QUICK = "high level, exchanges and a merge"
 BEFORE = ("high level, several partitions", "high level, exchanges and a merge", "low level, several partitions")
 CONFIG = {"stores.backup.factories": "changelog-files", "job.batch.max.messages": 24}
 
@@ -41,7 +40,7 @@ def start(home: DrainHome, spark: SparkSession) -> ps.Job:
     return drained_app.APPS[home.app]().run(home.config, spark=spark)
 
 
-@pytest.mark.parametrize("shape", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow) for s in SHAPES])
+@pytest.mark.parametrize("shape", [pytest.param(s, marks=() if s == QUICK else pytest.mark.slow) for s in SHAPES])
 def test_a_drain_during_the_run_waits_for_messages_in_flight(spark: SparkSession, tmp_path: Path, shape: str) -> None:
     """A message is in user code when the request comes: its batch ends as any other, and it is the last one that
     reads."""
@@ -68,7 +67,8 @@ def test_a_drain_during_the_run_waits_for_messages_in_flight(spark: SparkSession
     home.verify_drained(notification)
 
 
-@pytest.mark.parametrize("shape", [pytest.param(s, marks=() if s in QUICK else pytest.mark.slow) for s in BEFORE])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", BEFORE)
 def test_a_drain_before_the_start_reads_nothing(spark: SparkSession, tmp_path: Path, shape: str) -> None:
     """The run before it was ended at once, after a checkpoint."""
     app, partitions = SHAPES[shape]
@@ -89,6 +89,7 @@ def test_a_drain_before_the_start_reads_nothing(spark: SparkSession, tmp_path: P
     home.verify_drained(notification, read)
 
 
+@pytest.mark.slow
 def test_the_last_commit_waits_for_the_one_in_flight_and_for_all_processing(
     spark: SparkSession, tmp_path: Path
 ) -> None:

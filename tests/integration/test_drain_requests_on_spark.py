@@ -17,6 +17,7 @@ pytestmark = pytest.mark.spark
 NEVER = {"job.drain-monitor.poll.interval.ms": 3_600_000}
 
 
+@pytest.mark.slow
 def test_a_stop_right_after_a_request_drains(spark: SparkSession, tmp_path: Path) -> None:
     """The monitor's next look is an hour away: the run looks once more before it ends."""
     cloudpickle.register_pickle_by_value(drained_app)

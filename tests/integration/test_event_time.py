@@ -133,6 +133,7 @@ def test_after_the_end_event_time_begins_again(spark: SparkSession, home: Home) 
     assert set(panes) == set(oracle(home.visits)[0]), "nothing was late"
 
 
+@pytest.mark.slow
 def test_a_drain_and_the_run_after_it_count_every_visit_once(spark: SparkSession, home: Home) -> None:
     """In panes of a part of an hour each, where the drain came in the middle of it."""
     home.publish(visits_of(0, 400))

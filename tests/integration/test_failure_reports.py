@@ -86,6 +86,7 @@ def test_a_container_that_is_killed_again_and_again(folder: Path) -> None:
     assert not re.search(r"^\s+at (org|java|scala)\.|Traceback", error, re.MULTILINE), error
 
 
+@pytest.mark.slow
 def test_a_failure_in_init(folder: Path) -> None:
     error = run(folder, "init")
     assert "RuntimeError: no database" in error
@@ -93,6 +94,7 @@ def test_a_failure_in_init(folder: Path) -> None:
     assert "none" not in error
 
 
+@pytest.mark.slow
 def test_a_job_folder_that_is_deleted(folder: Path) -> None:
     error = run(folder, "folder", job_lease_ms=2000, container_attempt_timeout_ms=3000)
     assert "the folder of this job, or the lease in it, was deleted while it ran" in error

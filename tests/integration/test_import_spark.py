@@ -18,7 +18,7 @@ from penstock.spark.state_import.reader import open_state
 from penstock.state.reading.reader import read_store
 from tests.support.spark_state import GOLDEN, read_plain
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DEADLINE_S = 180.0
 REPOSITORY = Path(__file__).parents[2]
@@ -61,7 +61,6 @@ def call(project: Path, *command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
 def test_what_this_spark_writes_is_read_as_it_reads_it(tmp_path: Path) -> None:
     call(tmp_path, "tests.compat.make_spark_state", str(tmp_path / "made"), "agg-lz4", "join-lz4-ids")
     for case in ("agg-lz4", "join-lz4-ids"):

@@ -31,7 +31,9 @@ def test_a_job_runs_to_the_latest_message(settled: Home) -> None:
     assert [claim.epoch for claim in settled.log.claims] == [1]
 
 
-def test_an_endless_job_reads_what_comes_and_the_next_run_replays_nothing(spark: SparkSession, home: Home) -> None:
+def test_an_endless_job_reads_what_comes_until_penstock_stop_and_the_next_run_replays_nothing(
+    spark: SparkSession, home: Home
+) -> None:
     home.publish(300, seed=2)
     job = start(home, spark, until=None)
     wait_until(lambda: job.progress and job.progress.total_input_rows == 300, "the first messages")
@@ -49,10 +51,13 @@ def test_an_endless_job_reads_what_comes_and_the_next_run_replays_nothing(spark:
     assert sum(source["endOffset"].values()) == 500
     assert source["numInputRows"] == progress["numInputRows"]
     assert progress["numOutputRows"] == 2 * progress["numInputRows"]
-    job.stop()
-    assert (job.phase, job.is_active, job.exception) == ("ended", False, None)
+    facts = call_json("stop", job.name, "-c", f"job.root={home.folder / 'jobs'}")
+    assert (facts["status"], facts["runId"]) == ("stopped", job.run_id)
+    assert finish(job).exception is None
+    assert (job.phase, job.is_active) == ("ended", False)
     last = home.checkpoints[-1]
     assert (last.ended, str(last.id)) == ("stopped", job.last_checkpoint)
+    assert facts["lastCheckpoint"] == job.last_checkpoint
     home.verify()
 
     home.publish(50, seed=4)
@@ -65,6 +70,7 @@ def test_an_endless_job_reads_what_comes_and_the_next_run_replays_nothing(spark:
     home.verify()
 
 
+@pytest.mark.slow
 def test_a_task_asks_for_a_commit_and_for_the_end(spark: SparkSession, home: Home) -> None:
     home.append(0, [{"key": "k1", "n": 1}, {"key": "k1", "n": 2, "do": "commit"}])
     job = start(home, spark, until=None, task_commit_ms=0)
@@ -81,6 +87,7 @@ def test_a_task_asks_for_a_commit_and_for_the_end(spark: SparkSession, home: Hom
     home.verify()
 
 
+@pytest.mark.slow
 def test_an_idle_source_at_upcoming_crash_before_its_first_message(spark: SparkSession, home: Home) -> None:
     home.create("more", 2)
     home.publish(100, seed=5)
@@ -105,6 +112,7 @@ def test_an_idle_source_at_upcoming_crash_before_its_first_message(spark: SparkS
     home.verify_ended()
 
 
+@pytest.mark.slow
 def test_a_job_without_state(spark: SparkSession, home: Home) -> None:
     home.publish(200, seed=13)
     finish(start(home, spark, job_app.stateless_app()))
@@ -147,6 +155,7 @@ def test_inputs_that_merge_at_different_depths(spark: SparkSession, home: Home) 
     same(home.last_values("regions"), by_region, "output regions")
 
 
+@pytest.mark.slow
 def test_a_start_from_an_older_checkpoint(spark: SparkSession, home: Home) -> None:
     home.publish(600, seed=19)
     finish(start(home, spark, task_commit_ms=1))
@@ -163,15 +172,3 @@ def test_a_start_from_an_older_checkpoint(spark: SparkSession, home: Home) -> No
     home.verify()
     with pytest.raises(ps.NotFoundError, match="no checkpoint `1-1`"):
         app.run(home.config, spark=spark, from_checkpoint="1-1")
-
-
-def test_penstock_stop_ends_a_running_job_with_a_last_commit(home: Home, spark: SparkSession) -> None:
-    home.publish(50)
-    job = start(home, spark, until=None)
-    wait_until(lambda: job.progress and job.progress.total_input_rows == 50, "the messages are processed")
-    facts = call_json("stop", job.name, "-c", f"job.root={home.folder / 'jobs'}")
-    assert finish(job).phase == "ended"
-    assert (facts["status"], facts["runId"]) == ("stopped", job.run_id)
-    last = home.log.checkpoints[-1]
-    assert (last.ended, str(last.id)) == ("stopped", facts["lastCheckpoint"])
-    home.verify()

@@ -70,6 +70,7 @@ def test_a_user_error_names_its_message_and_the_fixed_code_goes_on(spark: SparkS
     home.verify()
 
 
+@pytest.mark.slow
 def test_a_value_that_does_not_decode_ends_the_run(spark: SparkSession, home: Home) -> None:
     home.publish(100, seed=12)
     offset = home.append_raw(0, [b"\xff\xfe"])

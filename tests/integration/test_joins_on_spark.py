@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.spark.session.session import create_session
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from tests.support import joined_app
@@ -27,12 +25,9 @@ INPUTS = ("arrivals", "departures", "gates")
 Event = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
+@pytest.fixture(scope="module", autouse=True)
+def _by_value() -> None:
     cloudpickle.register_pickle_by_value(joined_app)
-    session = create_session("tests", {"spark.master": "local[2]"})
-    yield session
-    session.stop()
 
 
 class Home:

@@ -1,4 +1,4 @@
-"""Jobs from Kafka to Kafka on Spark while the broker, or the driver, stands still or is killed: exactly once."""
+"""Jobs from Kafka to Kafka on Spark, also while the broker or the driver stands still or is killed: exactly once."""
 
 from __future__ import annotations
 
@@ -71,9 +71,14 @@ def published(world: KafkaWorld) -> int:
     return len(read_committed(world.broker, world.output))
 
 
-@pytest.mark.parametrize(
-    "fault", ["killed", pytest.param("frozen", marks=pytest.mark.slow), pytest.param("stopped", marks=pytest.mark.slow)]
-)
+def test_a_job_from_kafka_to_kafka(world: KafkaWorld, spark: SparkSession) -> None:
+    world.put(600)
+    assert world.app.run(configuration(world), spark=spark, until="latest").await_termination(DEADLINE_S)
+    world.check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["killed", "frozen", "stopped"])
 def test_a_broker_that_is_away_for_long_in_the_middle_of_a_run(
     world: KafkaWorld, spark: SparkSession, fault: str
 ) -> None:

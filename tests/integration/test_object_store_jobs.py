@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from math import inf
 from pathlib import Path
@@ -15,14 +14,13 @@ from typer.testing import CliRunner
 import penstock as ps
 from penstock.cli.main import app
 from penstock.spark.job.handle import Job
-from tests.integration.test_cli_run import RUN, call, expected_totals, last_totals, parcels, project, publish
 from tests.support import job_app
+from tests.support.cli import call_json
 from tests.support.jobs import DEADLINE_S, DriverProcess, Home, wait_until
 from tests.support.line import Fault
 from tests.support.s3 import S3, give_up_soon, s3_server
 from tests.support.spark_sessions import Sessions
 
-__all__ = ["project"]
 pytestmark = pytest.mark.spark
 
 BACKENDS = ("changelog-files", "blob")
@@ -50,12 +48,6 @@ def spark(sessions: Sessions, server: S3) -> SparkSession:
 def s3(server: S3) -> Iterator[S3]:
     yield server
     server.line.restore()
-
-
-def quick(backend: str) -> pytest.MarkDecorator:
-    """Run a test with one backend; with the others it counts as slow."""
-    slow = [pytest.param(other, marks=pytest.mark.slow) for other in BACKENDS if other != backend]
-    return pytest.mark.parametrize("backend", [backend, *slow], indirect=True)
 
 
 class StoreHome(Home):
@@ -172,15 +164,26 @@ def slow(s3: S3) -> None:
 # Runs that go well.
 
 
-@quick("blob")
-def test_a_run_its_stop_and_the_next_run(runs: Runs, home: StoreHome) -> None:
+@pytest.mark.parametrize("backend", ["blob", pytest.param("changelog-files", marks=pytest.mark.slow)], indirect=True)
+def test_a_run_its_stop_the_next_run_and_commands(runs: Runs, home: StoreHome) -> None:
     run_twice(runs, home)
     assert [record.ended for record in home.checkpoints if record.ended] == ["stopped", "stopped"]
     home.verify()
     assert not (home.folder / "jobs").exists()
 
+    options = [o for key in ("job.root", "systems.local.path") for o in ("-c", f"{key}={home.config[key]}")]
+    status = call_json("status", "totals", *options)
+    assert (status["status"], status["inputs"][0]["lag"]) == ("not running", 0)
+    assert status["root"] == home.config["job.root"]
+    records = call_json("checkpoint", "list", "totals", *options)
+    assert records[-1]["id"] == status["lastCheckpoint"]["id"]
+    listed = call_json("state", "list", "totals", *options)
+    assert listed["versions"][-1]["checkpoint"] == records[-1]["id"]
+    assert sum(each["count"] for each in listed["objects"]) > 0
+    assert call_json("state", "verify", "totals", *options)
 
-@quick("changelog-files")
+
+@pytest.mark.slow
 def test_lost_replies_and_cut_bodies(runs: Runs, home: StoreHome, s3: S3) -> None:
     """A run and a restore: each finds what it has done itself, and reads again what came in part."""
     torn(s3)
@@ -213,7 +216,7 @@ def run_twice(runs: Runs, home: StoreHome) -> None:
 # A store that is away.
 
 
-@quick("changelog-files")
+@pytest.mark.slow
 def test_a_store_that_is_away_for_a_while_is_waited_for(runs: Runs, home: StoreHome, s3: S3) -> None:
     """Batches that need no store go on; the commit waits, and has everything."""
     home.publish(100)
@@ -323,32 +326,3 @@ def finish(home: StoreHome) -> None:
         driver.succeeded()
     finally:
         driver.clean_up()
-
-
-# The command line.
-
-
-def test_the_commands(project: Path, s3: S3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_HOME", str(project / "home"))
-    root = ("-c", f"job.root={s3.fresh_url()}")
-    publish(project, parcels())
-    call(project, *RUN, *root, "-c", "stores.backup.factories=changelog-files,blob", "--until", "latest")
-    assert last_totals(project) == expected_totals()
-
-    def facts(*arguments: str) -> object:
-        told = CliRunner().invoke(app, [*arguments, *root, "--json"])
-        assert told.exit_code == 0, told.output
-        return json.loads(told.stdout)
-
-    status = facts("status", "weigh")
-    assert isinstance(status, dict)
-    assert (status["status"], status["inputs"][0]["lag"]) == ("not running", 0)
-    assert status["root"] == root[1].removeprefix("job.root=")
-    records = facts("checkpoint", "list", "weigh")
-    assert isinstance(records, list)
-    assert records[-1]["id"] == status["lastCheckpoint"]["id"]
-    listed = facts("state", "list", "weigh")
-    assert isinstance(listed, dict)
-    assert listed["versions"][-1]["checkpoint"] == records[-1]["id"]
-    assert sum(each["count"] for each in listed["objects"]) > 0
-    assert facts("state", "verify", "weigh")

@@ -26,7 +26,7 @@ from tests.support import beside_pyspark
 from tests.support.beside_pyspark import run_in_pyspark, taken_over
 from tests.support.processors import OneTask, spec_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROWS = StructType().add("k", StringType()).add("g", LongType()).add("ask", StringType()).add("v", LongType())
 OUT = StructType().add("k", StringType()).add("now", LongType()).add("said", StringType())
@@ -165,7 +165,7 @@ def random_batches(seed: int) -> list[list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("seed", [17, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (18, 19))])
+@pytest.mark.parametrize("seed", [17, 18, 19])
 def test_output_and_state_are_those_of_pyspark(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Also where the state of each batch is taken over."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -212,7 +212,6 @@ class MakesFrames(StatefulProcessor):
         pass
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("casts", [False, True])
 def test_frames_are_converted_as_the_session_says(spark: SparkSession, tmp_path: Path, casts: bool) -> None:
     """Integers of a key are floats if a row beside them has none, of whichever key. Casts that lose digits and integers

@@ -24,7 +24,7 @@ from tests.support import pushed_app
 from tests.support.jobs import wait_until
 from tests.support.processes import containers_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TASKS = 2
 TAILS = [f"N{number}" for number in range(20)]
 

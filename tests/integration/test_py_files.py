@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SCRIPT = """
 import sys
@@ -86,7 +86,7 @@ app.run(config, until="latest").await_termination()
 """
 
 
-@pytest.mark.parametrize("ships", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ships", [False, True])
 def test_a_python_that_lacks_what_penstock_needs_ends_the_run_at_once(tmp_path: Path, ships: bool) -> None:
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "empty")], check=True, timeout=120)
     python = str(tmp_path / "empty" / "bin" / "python")

@@ -137,7 +137,26 @@ def world(spark: SparkSession, tmp_path: Path) -> World:
     return World(spark, tmp_path)
 
 
-def test_a_handler_that_raises_gets_the_same_rows_again(world: World) -> None:
+SETTINGS = {
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.session.timeZone": "America/New_York",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
+}
+"""Names of columns may differ in case only, Spark's own exchanges have one partition, and there is a time zone."""
+
+
+@pytest.fixture
+def settings(spark: SparkSession) -> Iterator[None]:
+    for key, value in SETTINGS.items():
+        spark.conf.set(key, value)
+    yield
+    for key in SETTINGS:
+        spark.conf.unset(key)
+
+
+@pytest.mark.usefixtures("settings")
+def test_a_processor_and_handlers_that_fail_get_the_same_rows_again(world: World) -> None:
     seen: list[list[Any]] = []
 
     def fails(rows: DataFrame, batch: int) -> None:
@@ -146,15 +165,25 @@ def test_a_handler_that_raises_gets_the_same_rows_again(world: World) -> None:
         seen.append(first)
         raise ValueError("the sink is away")
 
+    columns: dict[str, Any] = {"columns": ["upper(user) AS user", "user AS USER"], "key": "USER"}
     world.publish("a", "b", "a")
+    world.faults.plan(Fault("raises", "processor", "fail"))
+    said = world.refused(**columns)
+    assert "injected: `raises` is final" in said
+    assert "handleInputRows" in said
+    assert "'a'" in said
+    assert "run_loop.py" not in said, "the traceback is the processor's"
+    with pytest.raises(StreamingQueryException, match="the handler of for_each_batch returned a generator, which"):
+        world.start(lambda rows, batch: (row for row in rows.collect()), **columns).awaitTermination()
     with pytest.raises(StreamingQueryException, match="the sink is away"):
-        world.start(fails).awaitTermination()
+        world.start(fails, **columns).awaitTermination()
     world.publish("b")
-    world.start().awaitTermination()
+    world.start(**columns).awaitTermination()
     assert [world.got[0]] == seen
     world.verify(["a", "b", "a"], ["b"])
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_made_a_separate_job_gets_the_rows_of_its_last_batch(world: World, tmp_path: Path) -> None:
     """The handler had not finished with them when everything was copied. The original gets them too."""
 
@@ -177,6 +206,7 @@ def test_a_copy_that_is_made_a_separate_job_gets_the_rows_of_its_last_batch(worl
         world.got.clear()
 
 
+@pytest.mark.slow
 def test_a_state_that_does_not_fit_the_query_is_refused(world: World) -> None:
     world.publish("a")
     world.start(lambda rows, batch: None).awaitTermination()
@@ -193,6 +223,7 @@ def test_a_state_that_does_not_fit_the_query_is_refused(world: World) -> None:
     assert [(row.user, row.visits) for row in world.got[1]] == [("a", 2)]
 
 
+@pytest.mark.slow
 def test_the_state_goes_back_with_the_checkpoint_location(world: World) -> None:
     """Spark then plans batches of the same numbers, which need not have the same rows."""
     world.publish("a")
@@ -242,26 +273,6 @@ def test_rows_that_a_handler_keeps_are_gone_behind_the_next_batch(world: World) 
     assert [row.user for row in kept[1].collect()] == ["a"]
 
 
-def test_settings_of_the_session(world: World) -> None:
-    """Columns whose names differ in case only, one partition of Spark's own exchanges, and a time zone."""
-    keys = {
-        "spark.sql.caseSensitive": "true",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "America/New_York",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-    }
-    world.publish("a", "b", "a")
-    world.publish("b")
-    for key, value in keys.items():
-        world.spark.conf.set(key, value)
-    try:
-        world.start(columns=["upper(user) AS user", "user AS USER"], key="USER").awaitTermination()
-    finally:
-        for key in keys:
-            world.spark.conf.unset(key)
-    world.verify(["a", "b", "a"], ["b"])
-
-
 def test_a_session_that_may_run_a_task_twice_is_refused_at_the_start(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,20 +290,6 @@ def test_a_session_that_uses_no_worker_twice(tmp_path: Path) -> None:
         home.publish()
     assert home.run() == 0
     home.verify()
-
-
-def test_a_processor_that_raises_names_its_method_and_key(world: World) -> None:
-    world.publish("a")
-    world.faults.plan(Fault("raises", "processor", "fail"))
-    said = world.refused()
-    assert "injected: `raises` is final" in said
-    assert "handleInputRows" in said
-    assert "'a'" in said
-    assert "run_loop.py" not in said, "the traceback is the processor's"
-    with pytest.raises(StreamingQueryException, match="the handler of for_each_batch returned a generator, which"):
-        world.start(lambda rows, batch: (row for row in rows.collect())).awaitTermination()
-    world.start().awaitTermination()
-    world.verify(["a"])
 
 
 def test_arguments_that_are_wrong(world: World) -> None:
@@ -313,6 +310,7 @@ def test_arguments_that_are_wrong(world: World) -> None:
     refused("`spark.executor.cores` is a key of Spark", config={"spark.executor.cores": 2})
 
 
+@pytest.mark.slow
 def test_a_stop_while_containers_start_leaves_none(world: World, capfd: pytest.CaptureFixture[str]) -> None:
     of_others = world.registers()
     executor = psutil.Process().children(recursive=True)
@@ -356,16 +354,10 @@ def test_a_stop_ends_a_batch_at_once(world: World) -> None:
     world.verify(["a", "b"])
 
 
-@pytest.mark.parametrize(
-    "point",
-    [
-        pytest.param("init", marks=pytest.mark.slow),
-        pytest.param("source", marks=pytest.mark.slow),
-        "upload.middle",
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["init", "source"])
 def test_a_stop_ends_a_step_at_once(world: World, point: str) -> None:
-    """While containers start, while rows are read, and in the commit."""
+    """While containers start, and while rows are read."""
     world.publish("a", "b")
     world.faults.plan(Fault("blocks", point, "block"))
     query = world.start()
@@ -441,6 +433,7 @@ def test_a_query_starts_again_though_its_last_run_is_ending(world: World) -> Non
     world.verify(["a"], ["a"], ["a"])
 
 
+@pytest.mark.slow
 def test_of_two_queries_with_the_same_root_one_runs(world: World) -> None:
     """Started at the same moment, each with another checkpoint location."""
     world.publish("a", "b")
@@ -462,20 +455,29 @@ def test_of_two_queries_with_the_same_root_one_runs(world: World) -> None:
     world.verify(["a", "b"])
 
 
-def test_penstock_stop_stops_the_query(world: World) -> None:
-    world.publish("a")
+def test_stops_in_a_commit_and_by_penstock_stop(world: World) -> None:
+    world.publish("a", "b")
+    world.faults.plan(Fault("blocks", "upload.middle", "block"))
+    query = world.start()
+    wait_until(lambda: world.faults.is_reached("blocks"), "the commit")
+    query.stop()
+    assert query.exception() is None
+    world.faults.plan()
+    world.faults.open()
+    wait_until(lambda: not world.containers(), "the end of the containers")
+
     handed = threading.Event()
 
     def waits(rows: DataFrame, batch: int) -> None:
         world.keep(rows, batch)
         handed.set()
-        wait_until(lambda: not query.isActive, "the end of the query")
+        wait_until(lambda: not again.isActive, "the end of the query")
 
-    query = world.start(waits)
+    again = world.start(waits)
     wait_until(handed.is_set, "the handler")
     with admin.open_job("visits", overrides={"job.root": str(world.folder / "root")}) as job:
         found = admin.stop(job, timeout_s=120)
-    assert (found.status, query.exception()) == ("stopped", None)
+    assert (found.status, again.exception()) == ("stopped", None)
     wait_until(lambda: not world.containers(), "the end of the containers")
     world.start().awaitTermination()
-    world.verify(["a"])
+    world.verify(["a", "b"])

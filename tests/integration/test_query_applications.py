@@ -147,6 +147,7 @@ def timely() -> ps.StreamApplication:
     return app
 
 
+@pytest.mark.slow
 def test_what_is_due_needs_no_rows_and_an_idle_input_holds_nothing_open(spark: SparkSession, tmp_path: Path) -> None:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     source = tmp_path / "source"
@@ -293,6 +294,7 @@ def stamped(stamp: Any) -> ps.StreamApplication:
     return app
 
 
+@pytest.mark.slow
 def test_the_handler_gets_the_same_rows_until_it_returns_and_what_fits_no_column_is_named(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -355,6 +357,7 @@ class Counts(ps.StreamTask):
         collector.emit(key=envelope.key, value=(envelope.key, n))
 
 
+@pytest.mark.slow
 def test_an_application_continues_a_query_that_had_none(spark: SparkSession, tmp_path: Path) -> None:
     """It keeps the checkpoint location: what the query has read is not read again. A start that is refused changes
     nothing for Spark. Event time goes on, also for windows behind windows."""

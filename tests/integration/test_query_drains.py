@@ -144,6 +144,7 @@ def test_an_idle_query_drains_ends_by_itself_and_goes_on_with_another_program(
     assert runs.rows("pane") == panes(second, 40), "the first program has handed over what its windows had"
 
 
+@pytest.mark.slow
 def test_the_rows_of_a_drain_reach_the_handler_before_another_program_begins(
     spark: SparkSession, tmp_path: Path
 ) -> None:

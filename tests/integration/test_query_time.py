@@ -248,6 +248,7 @@ def by_penstock(
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("pyspark_state")
 def test_event_time_late_rows_timers_and_initial_state_are_those_of_pyspark(
     spark: SparkSession, tmp_path: Path
@@ -296,9 +297,9 @@ LAST = [[(k, 600) for k in "abcd"], [(k, 600) for k in "abcd"]]
     ("plan", "policy", "fails"),
     [
         ("union", "min", True),
-        pytest.param("union", "max", False, marks=pytest.mark.slow),
-        pytest.param("aggregation", "min", False, marks=pytest.mark.slow),
-        pytest.param("join", "min", False, marks=pytest.mark.slow),
+        ("union", "max", False),
+        ("aggregation", "min", False),
+        ("join", "min", False),
     ],
 )
 @pytest.mark.slow

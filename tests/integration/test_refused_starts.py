@@ -46,6 +46,7 @@ def test_an_incompatible_application_is_refused(spark: SparkSession, settled: Ho
     assert re.search(message, str(error)), error
 
 
+@pytest.mark.slow
 def test_a_changed_partition_count_of_an_input_is_refused(spark: SparkSession, settled: Home, tmp_path: Path) -> None:
     home = settled.copy(tmp_path / "copy")
     shutil.move(tmp_path / "copy" / "streams" / "events", tmp_path / "events")
@@ -75,6 +76,7 @@ def test_a_stream_that_was_made_anew_is_refused(spark: SparkSession, settled: Ho
     assert "`local.events` was deleted and created again" in str(error)
 
 
+@pytest.mark.slow
 def test_the_job_goes_on_after_what_was_refused(spark: SparkSession, settled: Home, tmp_path: Path) -> None:
     home = settled.copy(tmp_path / "copy")
     for make, config, _ in CASES.values():
@@ -84,6 +86,7 @@ def test_the_job_goes_on_after_what_was_refused(spark: SparkSession, settled: Ho
     home.verify()
 
 
+@pytest.mark.slow
 def test_a_copy_of_the_job_root_fences_nothing_until_it_is_adopted(
     spark: SparkSession, settled: Home, tmp_path: Path
 ) -> None:

@@ -33,8 +33,16 @@ from penstock.config.load import load_config
 from penstock.spark.session.session import check_session, create_session, idle_limit
 from penstock.errors import ConfigError
 import penstock as ps
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+from tests.support import job_app
 
-told = []
+job = job_app.totals_app().run({**json.loads(sys.argv[1]), "spark.master": "local[2]"}, until="latest")
+own = {"context": SparkContext._active_spark_context is not None}
+own["session"] = SparkSession.getActiveSession() is not None
+job.await_termination()
+own["left"] = SparkContext._active_spark_context is not None
+told = [own]
 for key in ("spark.speculation", "spark.dynamicAllocation.enabled"):
     try:
         create_session("refused", {"spark.master": "local-cluster[1,1,1024]", key: "true"})
@@ -65,7 +73,8 @@ print(json.dumps([*told, heard]))
 """
 
 
-def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -> None:
+def test_a_job_makes_no_sql_session_and_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -> None:
+    home.publish(50)
     found = subprocess.run(
         [sys.executable, "-c", SESSIONS, json.dumps(home.config)],
         capture_output=True,
@@ -74,7 +83,9 @@ def test_sessions_that_could_lose_state_are_refused_and_left_alone(home: Home) -
         timeout=DEADLINE_S,
     )
     assert found.returncode == 0, found.stderr[-4000:]
-    speculation, allocation, other, count, warnings = json.loads(found.stdout)
+    own, speculation, allocation, other, count, warnings = json.loads(found.stdout.splitlines()[-1])
+    assert own == {"context": True, "session": False, "left": False}
+    home.verify()
     assert "spark.speculation" in speculation
     assert "spark.dynamicAllocation.minExecutors" in allocation
     assert "spark=" in other, "a session of other settings runs already: say so instead of taking it over"

@@ -15,7 +15,7 @@ from tests.support.job_app import Event
 from tests.support.jobs import DEADLINE_S, Home
 from tests.support.spark_sessions import Sessions
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 IDLE_SECONDS = 12
 """A worker that starts a container sends nothing either."""

@@ -58,6 +58,7 @@ def test_a_clean_stop_leaves_a_snapshot_and_the_next_start_replays_no_delta(
     home.verify_ended()
 
 
+@pytest.mark.slow
 def test_a_broken_snapshot_is_told_and_older_deltas_are_used(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -77,6 +78,7 @@ def test_a_broken_snapshot_is_told_and_older_deltas_are_used(
     home.verify_ended()
 
 
+@pytest.mark.slow
 def test_snapshots_are_made_while_the_job_runs_and_old_deltas_go(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path, state_snapshot_interval_commits=2, task_commit_ms=1, task_checkpoint_retained=1)
     home.publish(2400)
@@ -96,6 +98,7 @@ def test_snapshots_are_made_while_the_job_runs_and_old_deltas_go(spark: SparkSes
     home.verify_ended()
 
 
+@pytest.mark.slow
 def test_the_changelog_is_turned_off_and_on_again(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(300)
@@ -110,6 +113,7 @@ def test_the_changelog_is_turned_off_and_on_again(spark: SparkSession, tmp_path:
     home.verify()
 
 
+@pytest.mark.slow
 def test_with_host_affinity_a_start_needs_nothing_but_the_copies_on_the_host(
     spark: SparkSession, tmp_path: Path
 ) -> None:

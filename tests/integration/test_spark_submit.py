@@ -54,6 +54,7 @@ def session_of(
     return conf
 
 
+@pytest.mark.slow
 def test_what_spark_submit_and_spark_defaults_say_is_kept(tmp_path: Path) -> None:
     submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
     arguments = ("--master", "local[1]", "--name", "named", "--conf", "spark.ui.showConsoleProgress=true")

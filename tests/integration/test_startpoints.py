@@ -160,6 +160,7 @@ def test_exactly_the_messages_of_a_time_and_later_are_read_again(home: TimedHome
     assert home.penstock("status", "totals", "--no-wait")["takenStartpoints"] is None
 
 
+@pytest.mark.slow
 def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, spark: SparkSession) -> None:
     home.run(spark)
     wanted = home.ends[0] - 25
@@ -180,10 +181,8 @@ def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, sp
 ALL = "changelog-files,blob,changelog-stream"
 
 
-@pytest.mark.parametrize(
-    "backends",
-    [*(pytest.param(name, marks=pytest.mark.slow) for name in ("changelog-files", "blob", "changelog-stream")), ALL],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("backends", ["changelog-files", "blob", "changelog-stream", ALL])
 def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSession, backends: str) -> None:
     """In every backend; what is older stays restorable; and the next run goes on from there."""
     home = TimedHome(tmp_path)
@@ -212,6 +211,7 @@ def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSes
     assert set(markers_of(last, 0)) == set(backends.split(","))
 
 
+@pytest.mark.slow
 def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: SparkSession) -> None:
     manager = home.manager()
     manager.write_startpoint(event_ssp(0), StartpointOldest())
@@ -224,6 +224,7 @@ def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: Spar
     assert replayed(home.run(spark)) == home.ends[1] + 3, "a startpoint does"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedHome, spark: SparkSession) -> None:
     home.run(spark)
     manager = home.manager()

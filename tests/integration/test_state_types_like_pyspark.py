@@ -24,7 +24,7 @@ from tests.support import beside_pyspark
 from tests.support.beside_pyspark import run_in_pyspark, shown, taken_over
 from tests.support.processors import OneTask, spec_of
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 N = StructType().add("n", LongType())
 OUT = StructType().add("what", StringType()).add("said", StringType())
@@ -204,7 +204,6 @@ class Wide(StatefulProcessor):
         pass
 
 
-@pytest.mark.slow
 def test_state_of_all_types_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
     found, spec, rows = both(spark, tmp_path, Wide)
     other = taken_over(spark, spec, tmp_path / "checkpoint", 0)

@@ -19,7 +19,7 @@ from penstock.testing.system_contract import append, read_all
 from tests.support import stuck_app
 from tests.support.jobs import DEADLINE_S, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TASKS = 2
 
 

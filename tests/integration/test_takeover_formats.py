@@ -90,6 +90,7 @@ class Grows(StatefulProcessor):
         pass
 
 
+@pytest.mark.slow
 def test_values_of_older_schemas_in_avro(spark: SparkSession, tmp_path: Path) -> None:
     for module in (sys.modules[__name__], beside_pyspark):
         cloudpickle.register_pickle_by_value(module)

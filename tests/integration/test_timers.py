@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.support import job_app
 from tests.support.jobs import Home, wait_until
 
 pytestmark = pytest.mark.spark
@@ -31,6 +33,20 @@ class TimerHome(Home):
         return {int(name.split()[1]) for name in self.last_values("reminders") if name.startswith(domain)}
 
 
+def test_timers_fire_without_messages(spark: SparkSession, tmp_path: Path) -> None:
+    home = TimerHome(tmp_path)
+    home.publish_events(0, int(time.time() * 1000) + 2_000)
+    job = job_app.timers_app().run(home.config, spark=spark)
+    every, passed = set(range(EVENTS)), set(range(EVENTS - 2))
+    wait_until(lambda: job.exception or home.reminders("processing") == every, "timers in processing time")
+    wait_until(lambda: job.exception or home.reminders("event") == passed, "timers that the watermark has passed")
+    job.stop()
+    home.config["job.name"] = "timers"
+    fired: dict[str, Any] = {**home.stored("fired")}
+    assert fired == dict.fromkeys([f"processing {n}" for n in every] + [f"event {n}" for n in passed], 1)
+
+
+@pytest.mark.slow
 def test_timers_fire_without_messages_and_once_each_after_kills(tmp_path: Path) -> None:
     home = TimerHome(tmp_path, job_name="timers")
     now_ms = int(time.time() * 1000)

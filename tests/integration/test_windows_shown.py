@@ -14,13 +14,12 @@ import pytest
 from examples.windows import demo
 from tests.support.places import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DEADLINE_S = 180.0
 JFK = '{"airport": "JFK", "scheduled_ms": %d, "delay": 2}\n'
 
 
-@pytest.mark.slow
 def test_the_demo_on_a_few_flights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
