@@ -279,7 +279,8 @@ def test_nothing_outlives_a_killed_driver(folder: Path) -> None:
         run.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_script_that_waits_goes_on_after_the_last_commit(folder: Path, number: int) -> None:
     with running(folder, "signals.py", "awaits") as run:
         os.killpg(run.process.pid, number)

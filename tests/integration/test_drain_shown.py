@@ -17,12 +17,11 @@ import pytest
 from examples.drain import demo
 from tests.support.places import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DEADLINE_S = 180.0
 
 
-@pytest.mark.slow
 def test_the_demo_on_a_few_flights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
