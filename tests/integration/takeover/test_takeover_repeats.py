@@ -12,8 +12,8 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
-from tests.integration import test_query_import
-from tests.integration.test_query_import import World
+from tests.integration.takeover import test_query_import
+from tests.integration.takeover.test_query_import import World
 from tests.support.beside_pyspark import KEYS
 from tests.support.fault_jobs import faulty
 from tests.support.faults import Fault, Faults

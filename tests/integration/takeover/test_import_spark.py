@@ -16,12 +16,12 @@ from penstock.objects.open import open_store
 from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.reader import open_state
 from penstock.state.reading.reader import read_store
+from tests.support.places import ROOT
 from tests.support.spark_state import GOLDEN, read_plain
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 DEADLINE_S = 180.0
-REPOSITORY = Path(__file__).parents[2]
 APPLICATION = """
 import penstock as ps
 
@@ -51,7 +51,7 @@ def call(project: Path, *command: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *command],
         cwd=project,
-        env={**os.environ, "PENSTOCK_HOME": str(project / "home"), "PYTHONPATH": str(REPOSITORY)},
+        env={**os.environ, "PENSTOCK_HOME": str(project / "home"), "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         check=False,

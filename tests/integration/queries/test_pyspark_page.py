@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 from tests.support import beside_pyspark
 from tests.support.jobs import wait_until
+from tests.support.places import ROOT
 
 pytestmark = pytest.mark.spark
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
