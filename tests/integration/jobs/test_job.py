@@ -112,7 +112,6 @@ def test_an_idle_source_at_upcoming_crash_before_its_first_message(spark: SparkS
     home.verify_ended()
 
 
-@pytest.mark.slow
 def test_a_job_without_state(spark: SparkSession, home: Home) -> None:
     home.publish(200, seed=13)
     finish(start(home, spark, job_app.stateless_app()))

@@ -68,12 +68,11 @@ class World:
         lease_ms = changes.pop("lease_ms", 1500)
         trigger = changes.pop("trigger", {"availableNow": True})
         events = self.spark.readStream.schema("user STRING").option("maxFilesPerTrigger", 1)
-        chosen = {"key": "user", "root": str(self.folder / "root"), "name": "visits", "partitions": None, **changes}
+        chosen = {"key": "user", "root": str(self.folder / "root"), "name": "visits", "output": OUTPUT, **changes}
         return (
             pss.transform_with_state(
                 self.through_worker(events.parquet(str(self.folder / "in")).selectExpr(*columns)),
                 processor=CountVisits(self.faults),
-                output=OUTPUT,
                 config={"job.lease.ms": lease_ms, "stores.backup.factories": faulty("changelog-files")},
                 **chosen,
             )
@@ -177,6 +176,8 @@ def test_a_processor_and_handlers_that_fail_get_the_same_rows_again(world: World
         world.start(lambda rows, batch: (row for row in rows.collect()), **columns).awaitTermination()
     with pytest.raises(StreamingQueryException, match="the sink is away"):
         world.start(fails, **columns).awaitTermination()
+    said = world.refused(output=f"{OUTPUT}, n LONG", **columns)
+    assert "other columns than when the last batch was processed" in said
     world.publish("b")
     world.start(**columns).awaitTermination()
     assert [world.got[0]] == seen
