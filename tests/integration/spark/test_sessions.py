@@ -50,7 +50,7 @@ for key in ("spark.speculation", "spark.dynamicAllocation.enabled"):
     except ConfigError as error:
         told.append(str(error))
 session = create_session("good", {"spark.master": "local[1]"})
-app = ps.StreamApplication("totals")
+app = ps.StreamApplication("others")
 app.input("local.events").filter(bool)
 try:
     app.run({**json.loads(sys.argv[1]), "spark.master": "local[2]"})
