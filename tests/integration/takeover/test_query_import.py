@@ -204,10 +204,11 @@ def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) ->
     query = world.pyspark_writer().trigger(processingTime="1 hour").start()
     try:
         wait_until(lambda: (location / "commits" / "0").exists() or not query.isActive, "a batch of PySpark", 120)
+        assert query.isActive, query.exception()
         for how in ({"import_state": True}, {"begin_at": "here"}):
             with pytest.raises(IncompatibleError, match="is running in this program"):
                 world.writer(**how).option("checkpointLocation", world.location).start()
-        assert query.isActive
+        assert query.isActive, query.exception()
     finally:
         query.stop()
     assert not (world.folder / "root" / "keeper-1").exists()
