@@ -123,12 +123,8 @@ class World:
         self.rows = [(row, batch) for row in df.collect()]
 
     def in_pyspark(self) -> None:
-        self._run(self.pyspark_writer())
-
-    def pyspark_writer(self) -> Any:
         made = self.source.groupBy("user").transformWithState(Keeper(), OUTPUT, "Update", "ProcessingTime")
-        writer = made.writeStream.outputMode("update").foreachBatch(self._handle)
-        return writer.option("checkpointLocation", self.location)
+        self._run(made.writeStream.outputMode("update").foreachBatch(self._handle))
 
     def in_penstock(self, processor: StatefulProcessor | None = None, **arguments: Any) -> None:
         self._run(self.writer(processor, **arguments))
@@ -192,27 +188,14 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) -> None:
-    """Not while it still runs: its next batches would be in PySpark's state alone. And also if a backup fails at
-    first, within Spark's tasks."""
+    """Also if a backup fails at first, within Spark's tasks."""
     world = elsewhere
     faults, backends = Faults.of_root(str(world.folder / "root")), faulty("changelog-files")
     world.config = {"stores.backup.factories": backends, "stores.restore.factories": backends}
     world.feed(0, 20)
     with pytest.raises(ConfigError, match="has had no batch"):
         world.in_penstock(import_state=True)
-    location = world.folder / "kept" / "location"
-    query = world.pyspark_writer().trigger(processingTime="1 hour").start()
-    try:
-        wait_until(lambda: (location / "commits" / "0").exists() or not query.isActive, "a batch of PySpark", 120)
-        assert query.isActive, query.exception()
-        for how in ({"import_state": True}, {"begin_at": "here"}):
-            with pytest.raises(IncompatibleError, match="is running in this program"):
-                world.writer(**how).option("checkpointLocation", world.location).start()
-        assert query.isActive, query.exception()
-    finally:
-        query.stop()
-    assert not (world.folder / "root" / "keeper-1").exists()
-    assert (location / "state" / "0" / "_metadata").exists()
+    world.in_pyspark()
     world.check(0, 20, 0, waiting=0)
     world.feed(20, 40)
     with pytest.raises(IncompatibleError, match="import_state=True"):
@@ -229,6 +212,27 @@ def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) ->
     world.feed(40, 50)
     world.in_penstock(import_state=True)  # has nothing to do any more
     world.check(40, 50, 2, waiting=5)
+
+
+def test_a_query_that_still_runs_is_not_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+    """Its next batches would be in PySpark's state alone."""
+    world = World(spark, tmp_path)
+    world.feed(0, 20)
+    made = world.source.groupBy("user").transformWithState(Keeper(), OUTPUT, "Update", "ProcessingTime")
+    writer = made.writeStream.outputMode("update").option("checkpointLocation", world.location)
+    query = writer.foreachBatch(world._handle).start()
+    commit = Path(world.location, "commits", "0")
+    try:
+        wait_until(lambda: commit.exists() or not query.isActive, "a batch of PySpark", 120)
+        assert query.isActive, query.exception()
+        for how in ({"import_state": True}, {"begin_at": "here"}):
+            with pytest.raises(IncompatibleError, match="is running in this program"):
+                world.writer(**how).option("checkpointLocation", world.location).start()
+        assert query.isActive, query.exception()
+    finally:
+        query.stop()
+    assert not (tmp_path / "root").exists()
+    assert Path(world.location, "state", "0", "_metadata").exists()
 
 
 class Other(StatefulProcessor):
