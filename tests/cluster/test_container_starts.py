@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.jobs import DriverProcess, Home, kill
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 400
 HELD = """
@@ -90,7 +90,6 @@ def test_the_error_shows_why_containers_did_not_start(home: Home, gate: Path) ->
     assert not [p for p in driver.containers() if psutil.pid_exists(p.pid)]
 
 
-@pytest.mark.slow
 def test_a_launch_that_fails_is_reported_with_its_cause(home: Home) -> None:
     """On the host, the folder of the logs cannot be made."""
     (home.folder / "file").touch()

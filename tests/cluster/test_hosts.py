@@ -88,7 +88,6 @@ def _kill_one(folder: Path) -> Killed:
         return Killed(home, addresses, host.address, lost.pid, incarnation, driver.log)
 
 
-@pytest.mark.slow
 def test_containers_are_reached_though_host_names_resolve_to_loopback(killed: Killed) -> None:
     assert killed.addresses == {address: {address} for address in killed.addresses}
     killed.home.verify()
@@ -158,12 +157,13 @@ def assert_given_up(driver: DriverProcess, old: Iterable[psutil.Process]) -> Non
     assert re.search(r"silent for \d+ ms, [^;]*; its host does not answer; its log: ", driver.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cut_s", "config"),
     [
         pytest.param(0, QUICK, id="until-it-is-noticed"),
-        pytest.param(20, {}, id="20s", marks=pytest.mark.slow),
-        pytest.param(300, {}, id="5min", marks=pytest.mark.slow),
+        pytest.param(20, {}, id="20s"),
+        pytest.param(300, {}, id="5min"),
     ],
 )
 def test_a_host_that_comes_back_gets_a_new_executor(

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.harness import SideRun, run_side
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MEGABYTE = 1 << 20
 
@@ -33,10 +33,7 @@ def test_messages_of_two_megabytes(tmp_path: Path) -> None:
     assert used["containers"] < 350, used
 
 
-@pytest.mark.parametrize(
-    ("messages", "size"), [(4000, 20_000), pytest.param(40, 2_000_000, marks=pytest.mark.slow)], ids=["small", "large"]
-)
-@pytest.mark.slow
+@pytest.mark.parametrize(("messages", "size"), [(4000, 20_000), (40, 2_000_000)], ids=["small", "large"])
 def test_a_commit_with_much_exactly_once_output(tmp_path: Path, messages: int, size: int) -> None:
     """160 MB wait for one commit, more than outboxes keep in memory, and are published in many chunks.
 

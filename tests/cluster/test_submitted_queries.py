@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.test_query_applications import COLUMNS, Event, events, near
+from tests.integration.queries.test_query_applications import COLUMNS, Event, events, near
 from tests.support.hosts import why_no_hosts
 from tests.support.jobs import wait_until
 from tests.support.packed import pack_environment, zip_penstock

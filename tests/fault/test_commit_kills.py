@@ -96,7 +96,7 @@ def test_a_container_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: t
     assert len(home.log.claims) == 3
 
 
-@pytest.mark.parametrize("point", sampled(driver_faults.POINTS, "append.after"))
+@pytest.mark.parametrize("point", sampled(driver_faults.POINTS))
 @pytest.mark.parametrize("backends", BACKENDS)
 def test_the_driver_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
     """In the start checkpoint, and in a later commit."""
@@ -168,7 +168,7 @@ def test_uploads_fail_for_a_while_and_a_container_is_killed_between(tmp_path: Pa
     assert len(home.log.claims) == 2
 
 
-@pytest.mark.parametrize("seed", sampled(range(1, 5), 1))
+@pytest.mark.parametrize("seed", sampled(range(1, 5)))
 @pytest.mark.parametrize("backends", BACKENDS)
 def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int) -> None:
     chance = random.Random(seed)

@@ -49,7 +49,7 @@ VICTIMS: dict[str, Callable[[DriverProcess], list[psutil.Process]]] = {
     "executor": DriverProcess.executors,
 }
 """But for the driver."""
-SAMPLE = {("driver", "after End"), ("container", "in the last stage")}
+SAMPLE = {("container", "in the last stage")}
 COMMITTED, UNCOMMITTED, UNREAD = 12, 10, 10
 """Messages of each partition that the last checkpoint before the drain has, that were read after it, and that came
 when the drain had begun."""

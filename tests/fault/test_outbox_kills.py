@@ -37,13 +37,14 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
 CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1g", "spark.ui.enabled": "false"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kills", "master", "victims"),
     [
         (1, 3, {"spark.master": "local[2,4]"}, DriverProcess.workers),
-        pytest.param(2, 5, {"spark.master": "local[2]"}, DriverProcess.workers, marks=pytest.mark.slow),
-        pytest.param(3, 4, CLUSTER, DriverProcess.workers, marks=pytest.mark.slow),
-        pytest.param(4, 2, CLUSTER, DriverProcess.executors, marks=pytest.mark.slow),
+        (2, 5, {"spark.master": "local[2]"}, DriverProcess.workers),
+        (3, 4, CLUSTER, DriverProcess.workers),
+        (4, 2, CLUSTER, DriverProcess.executors),
     ],
     ids=["workers", "workers without attempts", "workers of executors", "executors"],
 )

@@ -17,7 +17,7 @@ from tests.support.jobs import DriverProcess, kill, wait_until
 from tests.support.sided_app import NAMES
 from tests.support.sided_job import SidedHome, pause
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": class_archive.java_options(),
@@ -78,11 +78,11 @@ def verify_by_another_run(home: SidedHome, app: str = "sided", **config: object)
     ("app", "victim", "kills"),
     [
         pytest.param("sided", "container", 1, id="a container"),
-        pytest.param("sided", "container", 8, id="a container, again and again", marks=pytest.mark.slow),
-        pytest.param("sided_broadcast", "container", 5, id="a container, broadcast", marks=pytest.mark.slow),
-        pytest.param("sided", "worker", 5, id="a worker", marks=pytest.mark.slow),
-        pytest.param("sided", "executor", 3, id="an executor", marks=pytest.mark.slow),
-        pytest.param("sided_broadcast", "executor", 3, id="an executor, broadcast", marks=pytest.mark.slow),
+        pytest.param("sided", "container", 8, id="a container, again and again"),
+        pytest.param("sided_broadcast", "container", 5, id="a container, broadcast"),
+        pytest.param("sided", "worker", 5, id="a worker"),
+        pytest.param("sided", "executor", 3, id="an executor"),
+        pytest.param("sided_broadcast", "executor", 3, id="an executor, broadcast"),
     ],
 )
 def test_processes_are_killed_while_they_bootstrap_and_while_updates_flow(
@@ -104,7 +104,6 @@ def test_processes_are_killed_while_they_bootstrap_and_while_updates_flow(
     verify_by_another_run(home, app, **config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kills", [4])
 def test_the_driver_is_killed_while_it_bootstraps_and_while_updates_flow(tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
@@ -121,7 +120,6 @@ def test_the_driver_is_killed_while_it_bootstraps_and_while_updates_flow(tmp_pat
     verify_by_another_run(home)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_late", [False, True], ids=["while it bootstraps", "afterwards"])
 @pytest.mark.parametrize(("value", "said"), [(b'{"do": "raise", "seq": 0}', "the processor refuses"), (b"{", "names")])
 def test_a_message_that_cannot_be_processed_ends_the_run_and_is_named(
@@ -142,7 +140,6 @@ def test_a_message_that_cannot_be_processed_ends_the_run_and_is_named(
     assert home.outputs == (home.asked if is_late else 0)
 
 
-@pytest.mark.slow
 def test_a_message_that_cannot_be_processed_may_leave_the_data_at_hand(tmp_path: Path) -> None:
     home = SidedHome(tmp_path)
     home.update(100)
@@ -157,7 +154,6 @@ def test_a_message_that_cannot_be_processed_may_leave_the_data_at_hand(tmp_path:
     assert home.answered()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["again", "compacted"])
 def test_the_side_stream_is_another_one_at_the_next_start(tmp_path: Path, how: str) -> None:
     home = SidedHome(tmp_path)

@@ -23,7 +23,7 @@ from tests.support.job_app import add_event
 from tests.support.jobs import DriverProcess, kill, wait_until
 from tests.support.startpoint_driver import POINTS
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SIGKILLED = -9
 CONFIG = {"task.commit.ms": 1, "job.batch.max.messages": 80, "job.lease.ms": 1500, **executor_env()}
@@ -102,12 +102,9 @@ def running(home: StartHome) -> Iterator[DriverProcess]:
 BEFORE = {"claim.before", "claim.after", "driver.snapshot.before", "driver.snapshot.after", "driver.upload.before"}
 BEFORE |= {"driver.upload.after", "append.before"}
 KILLS = [f"{point}.{when}" for point in POINTS for when in ("before", "after")]
-QUICK = {"append.after"}
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=() if point in QUICK else pytest.mark.slow) for point in KILLS]
-)
+@pytest.mark.parametrize("point", KILLS)
 def test_the_driver_is_killed_at_a_write_of_the_start(home: StartHome, point: str) -> None:
     """Before the start checkpoint the request is untouched, and resolved anew by the next start; from it on, before the
     first commit, the next start begins at the very same offset."""
@@ -129,7 +126,6 @@ def test_the_driver_is_killed_at_a_write_of_the_start(home: StartHome, point: st
     home.verify_counts((0, 0, SEEN), (0, first.next_offsets[0][ZERO], end), (1, 0, end))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["append.before", "append.after"])
 def test_a_start_with_empty_stores_is_killed(home: StartHome, point: str) -> None:
     """The state is left behind with the position or not at all."""
@@ -151,7 +147,6 @@ def test_a_start_with_empty_stores_is_killed(home: StartHome, point: str) -> Non
 # Containers.
 
 
-@pytest.mark.slow
 def test_a_container_is_lost_before_the_start_checkpoint(home: StartHome) -> None:
     """The start is tried again in a new epoch, with what was resolved before."""
     request = home.request(ZERO, StartpointUpcoming(), "clear")
@@ -173,7 +168,6 @@ def test_a_container_is_lost_before_the_start_checkpoint(home: StartHome) -> Non
     home.verify_counts((0, SEEN + UNREAD, end), (1, SEEN, end))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["driver.upload.before", "append.before"])
 def test_a_container_is_lost_before_the_first_commit(home: StartHome, point: str) -> None:
     """A rewind never goes behind the start checkpoint, whose empty stores it restores."""
@@ -194,7 +188,6 @@ def test_a_container_is_lost_before_the_first_commit(home: StartHome, point: str
 # Other operators.
 
 
-@pytest.mark.slow
 def test_a_newer_request_is_never_deleted_unread(home: StartHome) -> None:
     """It comes between the start checkpoint and the deletion of the one before it: it is of the next start."""
     first = home.request(ZERO, StartpointSpecific("18"), "keep")
@@ -215,7 +208,6 @@ def test_a_newer_request_is_never_deleted_unread(home: StartHome) -> None:
     assert home.manager.requests() == ()
 
 
-@pytest.mark.slow
 def test_a_request_of_a_running_job_applies_at_the_next_start_after_a_crash(home: StartHome) -> None:
     home.faults.plan(Fault("hold", "driver.upload.before", "block", skip=1))
     with running(home) as driver:
@@ -229,7 +221,6 @@ def test_a_request_of_a_running_job_applies_at_the_next_start_after_a_crash(home
     home.verify_counts((0, 0, SEEN), (0, 18, end), (1, 0, end))
 
 
-@pytest.mark.slow
 def test_the_store_fails_while_the_taken_ones_are_deleted(home: StartHome) -> None:
     """No batch before they are gone: the start goes on from its own start checkpoint, which it writes once."""
     request = home.request(ZERO, StartpointSpecific("11"), "clear")

@@ -26,13 +26,6 @@ def sessions() -> Iterator[Sessions]:
     _shared.close()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _no_other_session(request: pytest.FixtureRequest) -> None:
-    """A test file that makes its session itself finds none."""
-    if hasattr(request.module, "create_session"):
-        _shared.close()
-
-
 @pytest.fixture(scope="module")
 def spark(sessions: Sessions) -> SparkSession:
     """A session without any other keys. A test file that needs some overrides this."""

@@ -19,7 +19,8 @@ class Sessions:
 
     def get(self, keys: Mapping[str, str] | None = None) -> SparkSession:
         """The session with these `spark.*` keys."""
-        wanted = {"spark.master": "local[2]", **executor_env(), **(keys or {})}
+        few = {"spark.master": "local[2]", "spark.sql.shuffle.partitions": "2"}  # and not one task for each of 200
+        wanted = {**few, **executor_env(), **(keys or {})}
         if self._session is None or wanted != self._keys:
             self.close()
             self._keys, self._session = wanted, create_session("tests", wanted)

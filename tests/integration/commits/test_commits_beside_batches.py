@@ -38,6 +38,7 @@ def test_batches_go_on_while_an_upload_lasts_and_commits_that_are_due_are_skippe
     running.finish()
 
 
+@pytest.mark.slow
 def test_after_max_delay_processing_waits_for_the_commit_in_flight(running: Running) -> None:
     running.start(EVERY_BATCH, NO_DELAY)
     running.hold()
@@ -58,6 +59,7 @@ def test_after_max_delay_processing_waits_for_the_commit_in_flight(running: Runn
     running.finish()
 
 
+@pytest.mark.slow
 def test_pending_bytes_make_processing_wait_before_max_delay(running: Running) -> None:
     running.start(EVERY_BATCH, {"task.commit.max.pending.bytes": 1})
     running.hold()
@@ -69,6 +71,7 @@ def test_pending_bytes_make_processing_wait_before_max_delay(running: Running) -
     running.finish()
 
 
+@pytest.mark.slow
 def test_a_commit_that_is_asked_for_does_not_wait_for_its_time(running: Running) -> None:
     """Also if one is in flight: it is made once that one is done, though nothing more comes."""
     running.start(ASKED)

@@ -14,7 +14,7 @@ from tests.support.faults import Fault
 from tests.support.jobs import DEADLINE_S, wait_until
 from tests.support.running_job import EVERY_BATCH, Running, offsets
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 BRIEF_HOLDS = {"stores.backup.factories": "tests.support.fault_backend:BriefHolds"}

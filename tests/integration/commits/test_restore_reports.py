@@ -12,7 +12,7 @@ from tests.support.fault_jobs import FaultHome
 from tests.support.jobs import DEADLINE_S
 from tests.support.running_job import Running
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_a_restore_from_the_second_backend_is_told_with_what_is_missing(
