@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster.test_signals import Run
-from tests.support.processes import HEARD, write_stacks
+from tests.support.processes.inspection import HEARD, write_stacks
 
 WAITS = """
 import threading

@@ -24,7 +24,7 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
-from tests.support.processes import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
+from tests.support.processes.inspection import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
 
 pytestmark = pytest.mark.spark
 

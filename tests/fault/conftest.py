@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containers import ContainerProcess
+from tests.support.processes.containers import ContainerProcess
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ import pytest
 
 from penstock.errors import CorruptError
 from penstock.system.partitioner import partition_of
-from tests.support.commit_jobs import (
+from tests.support.apps.container_app import oracle
+from tests.support.faults.plan import Fault
+from tests.support.processes.commit_jobs import (
     FILES,
     FIRST,
     SECOND,
@@ -25,9 +27,7 @@ from tests.support.commit_jobs import (
     reconfigured,
     upload_until_good,
 )
-from tests.support.container_app import oracle
-from tests.support.containers import DEADLINE_S, ContainerProcess, wait_until
-from tests.support.faults import Fault
+from tests.support.processes.containers import DEADLINE_S, ContainerProcess, wait_until
 
 TASKS = 2
 

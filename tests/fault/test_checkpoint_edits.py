@@ -16,7 +16,7 @@ from penstock.config.load import load_config
 from penstock.errors import PenstockError
 from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
-from tests.support.stopped_job import PATHS, StoppedJob, saved, ssp
+from tests.support.stores.stopped_job import PATHS, StoppedJob, saved, ssp
 
 CONFIG = load_config(overrides={"job.name": "flights", "job.lease.ms": 100}, environ={})
 WANTED = {OffsetKey(ssp(1)): 3}

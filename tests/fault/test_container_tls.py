@@ -24,8 +24,8 @@ from penstock.wire.calls import CLOSE, START_RUN
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import Identity, NoArguments, StartRun
 from penstock.wire.tls import TlsIdentity, connect, new_identity
-from tests.support.container_app import oracle
-from tests.support.containers import SECRET, ContainerProcess, Job, stored, wait_until
+from tests.support.apps.container_app import oracle
+from tests.support.processes.containers import SECRET, ContainerProcess, Job, stored, wait_until
 
 CALLER = new_identity("client")
 

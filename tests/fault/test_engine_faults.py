@@ -11,9 +11,9 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.stage.outcome import JobFailed
 from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.rocksdb import RocksDbEngine
-from tests.support.container_app import Message, oracle
-from tests.support.containers import ContainerProcess, Job, stored, wait_until
-from tests.support.damage import written_tables
+from tests.support.apps.container_app import Message, oracle
+from tests.support.faults.damage import written_tables
+from tests.support.processes.containers import ContainerProcess, Job, stored, wait_until
 
 KEYS = 3000
 SMALL = {"stores.rocksdb.write.buffer.bytes": 65536, "stores.rocksdb.block.cache.bytes": 0}

@@ -33,7 +33,7 @@ from penstock.state.reading.verify import verify
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness
-from tests.support.descriptors import descriptors_left
+from tests.support.processes.descriptors import descriptors_left
 
 BACKENDS: dict[str, Callable[[], StateBackendFactory]] = {
     "changelog-files": ChangelogFilesFactory,

@@ -17,11 +17,11 @@ import pytest
 from penstock.job.lease import LeaseState
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from tests.support.faults import Fault, Faults
-from tests.support.jobs import wait_until
-from tests.support.places import ROOT
-from tests.support.query_home import LOCAL, QueryHome, QueryRun
-from tests.support.spark_state import golden_location
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.home import wait_until
+from tests.support.jobs.query_home import LOCAL, QueryHome, QueryRun
+from tests.support.stores.spark_state import golden_location
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 
@@ -92,8 +92,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock.spark as pss
-from tests.support.counted_visits import OUTPUT, CountVisits
-from tests.support.fault_jobs import faulty
+from tests.support.oracles.counted_visits import OUTPUT, CountVisits
+from tests.support.jobs.fault_jobs import faulty
 from tests.unit.spark.takeover.test_takeover import Reads
 
 folder = Path(sys.argv[1])

@@ -20,9 +20,9 @@ from penstock.spark.job.handle import Job
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
-from tests.support import pushed_app
-from tests.support.jobs import wait_until
-from tests.support.processes import containers_of
+from tests.support.apps import pushed_app
+from tests.support.jobs.home import wait_until
+from tests.support.processes.inspection import containers_of
 
 pytestmark = pytest.mark.spark
 TASKS = 2

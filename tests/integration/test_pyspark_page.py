@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support import beside_pyspark
-from tests.support.jobs import wait_until
+from tests.support.jobs.home import wait_until
+from tests.support.oracles import beside_pyspark
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).resolve().parent.parent.parent

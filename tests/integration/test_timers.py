@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.jobs import Home, wait_until
+from tests.support.jobs.home import Home, wait_until
 
 pytestmark = pytest.mark.spark
 EVENTS = 40

@@ -25,9 +25,9 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_system
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness, Content, random_changes
-from tests.support.jobs import wait_until
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
-from tests.support.kafka_once_world import KafkaOnceWorld
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.world.kafka_once_world import KafkaOnceWorld
 
 pytestmark = pytest.mark.kafka
 

@@ -24,9 +24,9 @@ from penstock.system.kafka.own_topics.owners import TOPIC
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness
 from tests.kafka.test_kafka_changelog import Job
-from tests.support.cli import call, own_home
-from tests.support.kafka import new_topic
-from tests.support.kafka_streams import kafka_system
+from tests.support.streams.kafka import new_topic
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.tools.cli import call, own_home
 
 pytestmark = pytest.mark.kafka
 

@@ -29,10 +29,10 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.writing import transaction
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import wait_until
-from tests.support.kafka import new_topic
-from tests.support.kafka_world import KafkaWorld
-from tests.support.kafka_writers import options_of
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import new_topic
+from tests.support.streams.kafka_writers import options_of
+from tests.support.world.kafka_world import KafkaWorld
 
 pytestmark = pytest.mark.kafka
 

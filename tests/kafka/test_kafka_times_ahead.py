@@ -24,11 +24,11 @@ from penstock.system.memory import MemorySystem
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.drained_world import ends
-from tests.support.jobs import wait_until
-from tests.support.kafka import new_name, new_topic
-from tests.support.kafka_streams import kafka_system
-from tests.support.timed_job import steps
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import new_name, new_topic
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.world.drained_world import ends
+from tests.support.world.timed_job import steps
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS

@@ -19,8 +19,8 @@ from penstock.system.kafka.writing import transaction
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.clock import SettableClock
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
-from tests.support.kafka_writers import FOREVER, publish, read, written_end
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.streams.kafka_writers import FOREVER, publish, read, written_end
 
 pytestmark = pytest.mark.kafka
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from penstock.cli.main import app
 from penstock.cli.shared import commands
 from penstock.cli.shared.commands import for_people
-from tests.support.stopped_job import STREAM, StoppedJob, saved
+from tests.support.stores.stopped_job import STREAM, StoppedJob, saved
 
 SET = f"penstock startpoint set JOB --oldest --all-partitions --stream local.{STREAM}"
 

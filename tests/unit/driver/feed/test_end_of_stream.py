@@ -8,7 +8,7 @@ import pytest
 
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.system.local import LocalSystem
-from tests.support.timed_job import HoldNode, TimedWorld, reached, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, reached, steps
 
 
 def test_the_end_closes_everything_and_the_record_says_so(timed_world: TimedWorld) -> None:
