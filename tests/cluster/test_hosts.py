@@ -48,9 +48,8 @@ class Killed:
 
     home: Home
     addresses: dict[str, set[str]]
-    """What each host's containers listen on, by the address of the host."""
+    """The ports of each host's containers, by the address of the host."""
     address: str
-    """Of the host of the container that was killed."""
     pid: int
     incarnation: str
     log: str
@@ -101,7 +100,6 @@ def listens_on(container: psutil.Process) -> set[str]:
 
 
 def sockets(process: psutil.Process) -> set[str]:
-    """What its descriptors stand for."""
     found = set()
     for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
@@ -202,7 +200,7 @@ BROKEN = {
     "does-not-start": ("def main() -> None:", "raise OSError('no space left on device')\n\n\ndef main() -> None:"),
     "is-not-reached": ("servers[1].port)", "9)"),
 }
-"""What is changed in the container's main module."""
+"""The change of the container's main module."""
 
 
 @pytest.mark.slow

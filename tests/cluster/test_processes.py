@@ -1,4 +1,4 @@
-"""What the tests of signals and kills rely on: processes that hear Ctrl-C, and say what they are doing."""
+"""The ground of the tests of signals and kills: processes that hear Ctrl-C, and say what they are doing."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ print("after the job", flush=True)
 """Spark's JVM stands still when it is to stop."""
 NOISE = re.compile(r"incubator|log4j|log level|NativeCodeLoader|Failed to cancel|Traceback|Exception|Error")
 LOSS = re.compile(r"container \S+(: | \(process)")
-"""What is said of a container that is lost; a slow start names containers as well."""
+"""The text about a container that is lost; a slow start names containers as well."""
 
 
 class Run:

@@ -48,7 +48,7 @@ def status(home: Home) -> JobStatus:
 
 
 def standbys_are_there(home: Home) -> bool:
-    """Whether every task has a standby at a checkpoint, in containers that run."""
+    """True if every task has a standby at a checkpoint, in containers that run."""
     shown = status(home)
     alive = {each.container for each in shown.containers}
     ready = {each.task for each in shown.standbys if each.checkpoint_id is not None and each.container in alive}

@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def options(cluster: Standalone, *more: str) -> list[str]:
-    """What spark-submit gets for this cluster."""
+    """The options of spark-submit for this cluster."""
     conf = dict(cluster.config)
     found = ["--master", str(conf.pop("spark.master"))]
     for key, value in conf.items():

@@ -1,4 +1,4 @@
-"""What several files of fault tests begin with."""
+"""Shared fixtures."""
 
 from __future__ import annotations
 

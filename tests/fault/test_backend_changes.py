@@ -122,7 +122,7 @@ def test_a_base_that_fails_for_now_begins_again_from_a_later_copy(tmp_path: Path
 
 
 def without_marker(task: int, preferred: str, checkpoint: int, used: str) -> str:
-    """What is logged of a preferred backend that the checkpoint has no marker from."""
+    """The log line about a preferred backend that the checkpoint has no marker from."""
     return (
         f"store `totals` of task {task} could not be restored from {preferred}: checkpoint {checkpoint}-0 has no "
         f"marker of it from there; {used} was used instead"

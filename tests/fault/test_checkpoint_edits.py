@@ -23,7 +23,7 @@ WANTED = {OffsetKey(ssp(1)): 3}
 
 
 def edit(objects: ObjectStore, log: CheckpointLog) -> CheckpointRecord:
-    """What `checkpoint set` does once it was answered."""
+    """The work of `checkpoint set` once it was answered."""
     view = log.known()
     base = view.latest
     assert base is not None

@@ -1,4 +1,4 @@
-"""How containers end, refuse, and get out of what is stuck, with real processes."""
+"""Ends of containers, their refusals, and ways out of what is stuck, with real processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What containers refuse, how errors come back, with real processes."""
+"""Refusals of containers, and the way back of errors, with real processes."""
 
 from __future__ import annotations
 

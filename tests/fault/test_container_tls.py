@@ -49,7 +49,6 @@ def start_run(client: ContainerClient, timeout_s: float = 5) -> None:
 
 
 def is_served(client: ContainerClient) -> bool:
-    """Whether the container itself answers."""
     with pytest.raises(PenstockError) as caught:
         start_run(client, 20)
     return "epoch" in str(caught.value)
@@ -180,7 +179,6 @@ def peak_bytes(pid: int) -> int:
 
 
 def is_closed(host: str | None, port: int | None) -> bool:
-    """Whether nobody listens there."""
     try:
         socket.create_connection((host or "", port or 0), 5).close()
     except ConnectionRefusedError:

@@ -55,7 +55,6 @@ when the drain had begun."""
 
 
 def cases() -> Iterator[object]:
-    """Those that are in every run, and the others."""
     for victim in ("driver", *VICTIMS):
         for step in STEPS:
             marks = () if (victim, step) in SAMPLE else pytest.mark.slow

@@ -51,7 +51,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcomes(work: Callable[[], object], left: range = LEFT) -> Iterator[object]:
-    """What the work returns with so few descriptors, or the error it raises."""
+    """The result of the work with so few descriptors, or the error it raises."""
     for count in left:
         with descriptors_left(count):
             try:

@@ -245,7 +245,7 @@ class TestTopics:
 
 
 class TestOthers:
-    """What others do in the same cluster."""
+    """Actions of others in the same cluster."""
 
     @pytest.mark.parametrize(
         ("guarantee", "step"),
@@ -321,7 +321,7 @@ class TestOthers:
 
 
 class TestInputs:
-    """What inputs hold, and what they no longer hold."""
+    """Inputs that lose messages."""
 
     @pytest.mark.parametrize("skips", [True, pytest.param(False, marks=pytest.mark.slow)])
     def test_messages_that_retention_took_first(self, make: Make, broker: KafkaBroker, skips: bool) -> None:

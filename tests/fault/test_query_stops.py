@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 
 Way = Literal["SIGINT", "SIGTERM", "SIGTERM to a script that handles it"]
 POINTS = ("init", "source", "processor", "upload.middle", "sink", "idle")
-"""What the query does: it starts containers, reads, processes, commits, is in the handler, or waits for rows."""
+"""Steps of the query: it starts containers, reads, processes, commits, is in the handler, or waits for rows."""
 RUNS = [
     pytest.param(way, point, marks=() if (way, point) == ("SIGINT", "processor") else pytest.mark.slow)
     for way in Way.__args__  # type: ignore[attr-defined]
@@ -36,7 +36,7 @@ RUNS = [
 
 
 def gave_the_job_back(home: QueryHome) -> bool:
-    """Whether the next start on another host need not wait for the lease."""
+    """True if the next start on another host need not wait for the lease."""
     store = open_store(str(home.folder / "root"))
     try:
         key = JobPaths("visits", "1").lease

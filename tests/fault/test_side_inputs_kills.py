@@ -7,6 +7,7 @@ import random
 import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,7 +48,7 @@ def await_more(home: SidedHome, driver: DriverProcess, more: int = 60) -> None:
     assert driver.running, driver.log[-6000:]
 
 
-def verify_by_another_run(home: SidedHome, app: str = "sided", **config: object) -> None:
+def verify_by_another_run(home: SidedHome, app: str = "sided", **config: Any) -> None:
     """A run that begins now bootstraps up to the last update: what it answers is the last."""
     home.ask()
     with home.driver(app=app, **config) as driver:

@@ -43,7 +43,6 @@ class StartHome(FaultHome):
 
     @property
     def manager(self) -> StartpointManager:
-        """Of the job."""
         return StartpointManager(open_store(str(self.config["job.root"])), JobPaths("totals", "1"))
 
     def request(self, ssp: SystemStreamPartition, startpoint: Startpoint, state: WithState) -> StartpointRequest:

@@ -54,7 +54,7 @@ def world(broker: KafkaBroker, tmp_path: Path) -> Iterator[KafkaWorld]:
 
 def configuration(world: KafkaWorld, **config: object) -> dict[str, object]:
     return {
-        "job.name": world.name,
+        "job.name": world.paths.name,
         "job.root": str(world.folder / "jobs"),
         "job.logged.store.base.dir": str(world.folder / "state"),
         "job.batch.max.messages": 40,

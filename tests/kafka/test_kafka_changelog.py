@@ -68,7 +68,7 @@ class Job:
         return False
 
     def messages(self) -> dict[int, tuple[bytes | None, bytes | None]]:
-        """What a plain consumer of Kafka finds in the partition of task 0, from its beginning to its end, by offset."""
+        """The messages that a plain consumer of Kafka finds in the partition of task 0, by offset."""
         options = {
             "group.id": "plain",
             "enable.auto.commit": "false",

@@ -83,7 +83,6 @@ def test_an_empty_topic_is_given_to_two_jobs_at_once(
 
 
 def begin_alone(job: Job, objects: ObjectStore, name: str) -> bool:
-    """Whether the job is refused."""
     with closing(admin_of(job.harness, objects, name)) as admin:
         try:
             admin.create_resources(2)

@@ -1,4 +1,4 @@
-"""What a topic refuses is known before it is sent, and a refusal says how to change the topic."""
+"""Messages that a topic refuses are known before they are sent, and a refusal says how to change the topic."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def expected(events: list[dict[str, Any]]) -> tuple[set[Came], list[Came]]:
 
 
 class DayWorld:
-    """What outlives a driver."""
+    """The topics and the job root."""
 
     def __init__(self, folder: Path, broker: KafkaBroker, guarantee: str) -> None:
         self.names = {name: f"kafka.{new_topic(broker, TASKS, name=name)}" for name in ("in", "out", "dead")}
@@ -132,7 +132,6 @@ class DayWorld:
         return any(found[at.ssp].upcoming > offset for at, offset in driver.loop.boundary.positions.items())
 
     def came(self, name: str) -> list[Came]:
-        """What a Penstock reader finds."""
         found: list[Came] = []
         stream = self.names[name].partition(".")[2]
         with closing(self.kafka.admin()) as admin, closing(self.kafka.reader()) as reader:

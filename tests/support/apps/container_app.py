@@ -28,7 +28,7 @@ RAISES: dict[str, type[BaseException]] = {
     "cancel": asyncio.CancelledError,
     "mute": MuteError,
 }
-"""What messages may ask for; anything else is the text of a ValueError."""
+"""The actions that messages may ask for; anything else is the text of a ValueError."""
 
 
 def key_of(message: Message) -> str:

@@ -57,7 +57,7 @@ class KeyTotals(ps.StreamTask):
             self.obey(event, coordinator)
 
     def obey(self, event: Event, coordinator: ps.TaskCoordinator) -> None:
-        """What an event asks for, after its writes."""
+        """Do as an event asks, after its writes."""
         match event["do"]:
             case "raise":
                 raise ValueError(f"event {event['n']} is poisoned")
@@ -128,7 +128,6 @@ def slow_once(gate: Path) -> None:
 
 
 def declare(app: Application, *, regions: bool = True, value: ps.Serde[Any] | None = None) -> None:
-    """The stores and outputs."""
     app.store("totals", key=ps.String(), value=value or ps.Json())
     app.output("local.totals", key=ps.String(), value=ps.Json())
     if regions:
@@ -185,7 +184,6 @@ def stateless_app() -> ps.StreamApplication:
 
 
 def is_even(event: Event) -> bool:
-    """What `evens` holds."""
     return int(event["n"]) % 2 == 0
 
 

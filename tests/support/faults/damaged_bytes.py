@@ -41,7 +41,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @contextmanager
 def memory_budget(size_bytes: int) -> Iterator[None]:
-    """What Python and Arrow allocate within the block, at most so much at a time."""
+    """Limits what Python and Arrow allocate within the block."""
     before, arrow = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
     pa.set_memory_pool(arrow)
     tracemalloc.start()
@@ -55,7 +55,7 @@ def memory_budget(size_bytes: int) -> Iterator[None]:
 
 
 def grows_too_fast(read: Callable[[bytes], object], make: Callable[[int], bytes], size: int) -> bool:
-    """Whether four times the bytes take much more than four times the work. Other work on the machine can only make
+    """True if four times the bytes take much more than four times the work. Other work on the machine can only make
     one try look worse than it is, so the best of some tries counts."""
     for _ in range(_TRIES):
         large = _seconds(read, make(4 * size))

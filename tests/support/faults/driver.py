@@ -17,7 +17,6 @@ from typing import Any
 
 
 def main() -> int:
-    """Run the job to its end; 0 if it went well."""
     parameters: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     sys.path.insert(0, parameters["path"])
     result = Path(parameters["result"])

@@ -84,7 +84,6 @@ class FaultyFactory(StateBackendFactory):
         return FaultyBackup(self.wrapped().backup_manager(own), points)
 
     def wrapped(self) -> StateBackendFactory:
-        """What this one wraps."""
         return backend_factory(self.inner)
 
     def restore_manager(self, context: BackendContext) -> TaskRestoreManager:

@@ -34,7 +34,7 @@ _BLOCK_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens at a point: from the visit after the first `skip` on, `times` times."""
+    """An action at a point: from the visit after the first `skip` on, `times` times."""
 
     name: str
     point: str
@@ -51,7 +51,6 @@ class Fault:
     seconds: float = 0.0
 
     def is_meant(self, point: str, backend: str | None, task: int | None) -> bool:
-        """Whether a visit counts."""
         return self.point == point and self.task in {None, task} and self.backend in {None, backend}
 
 
@@ -83,11 +82,11 @@ class Faults:
         (self.folder / "open" / gate).touch()
 
     def is_reached(self, name: str) -> bool:
-        """Whether somebody is, or was, blocked by the fault."""
+        """True if somebody is, or was, blocked by the fault."""
         return (self.folder / "reached" / name).exists()
 
     def fired(self, name: str) -> int:
-        """How often the fault has struck."""
+        """The number of times that the fault has struck."""
         (fault,) = (fault for fault in self._faults() if fault.name == name)
         return max(0, min(self._visits(fault) - fault.skip, fault.times))
 

@@ -28,7 +28,7 @@ def expected(batch: int) -> dict[bytes, bytes]:
 
 
 def reads_an_index(call: str, key: str) -> bool:
-    """Whether a collection asks what a checkpoint names."""
+    """True if this is a collection that reads what a checkpoint names."""
     return call == "get" and "/state/" in key and threading.current_thread().name.startswith("collect")
 
 

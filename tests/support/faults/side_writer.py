@@ -18,7 +18,6 @@ KEYS = 300
 
 
 def entry(step: int) -> tuple[bytes, bytes | None]:
-    """What a step writes; every seventh deletes."""
     return f"k{step * 7919 % KEYS:04d}".encode(), None if step % 7 == 3 else f"{step:08d}".encode() * 20
 
 

@@ -27,12 +27,12 @@ EVERY_MS = HOUR_MS // 4
 KEYS = 4
 """In each partition; no other partition has them."""
 Read = Mapping[SystemStreamPartition, int]
-"""How many messages of each partition were read."""
+"""Messages read, by partition."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What a drain leaves behind of some messages."""
+    """The result of some messages once the job is drained."""
 
     panes: Counter[tuple[str, int]]
     """Messages by key and hour."""
@@ -42,11 +42,11 @@ class Expected:
     """Messages that the last task counts, by group."""
 
     def first(self) -> dict[str, int]:
-        """What the first tasks keep, but for their drains."""
+        """The store of the first tasks, without the entries of their drains."""
         return {f"count {key}": count for key, count in self.keys.items()} | {f"fired {key}": 1 for key in self.keys}
 
     def last(self) -> dict[str, int]:
-        """What the last tasks keep, but for their drains."""
+        """The store of the last tasks, without the entries of their drains."""
         return {f"count {group}": count for group, count in self.groups.items()}
 
 
@@ -73,7 +73,7 @@ class DrainHome(FaultHome):
             self.system.admin().create_stream(stream, partitions)
         self.tasks = partitions
         self.firing = "drain"
-        """What timers say of why they fire."""
+        """The reason that fired timers give."""
         self.objects = FileObjectStore(folder / "jobs")
 
     def put(
@@ -99,7 +99,7 @@ class DrainHome(FaultHome):
         return {ssp: len(there) for ssp, there in self.given.items()}
 
     def read(self, record: CheckpointRecord | None = None) -> dict[SystemStreamPartition, int]:
-        """What a checkpoint has read of the inputs, by default the last one."""
+        """Messages that a checkpoint, by default the last one, has read of the inputs."""
         record = record or self.checkpoints[-1]
         found = {ssp: offset for own in record.next_offsets.values() for ssp, offset in own.items()}
         return {ssp: found[ssp] for ssp in self.given}
@@ -107,7 +107,7 @@ class DrainHome(FaultHome):
     # The oracle.
 
     def expect(self, read: Read) -> Expected:
-        """What must come of it."""
+        """The result of a plain computation."""
         panes: Counter[tuple[str, int]] = Counter()
         keys: Counter[str] = Counter()
         groups: Counter[str] = Counter()
@@ -125,7 +125,6 @@ class DrainHome(FaultHome):
     # What came.
 
     def panes(self) -> list[tuple[tuple[str, int], int]]:
-        """All that were sent."""
         return [((key, pane["from"]), pane["count"]) for _, _, key, pane in self.messages("panes")]
 
     def kept(self, store: str, record: CheckpointRecord | None = None) -> dict[str, Any]:
@@ -133,7 +132,7 @@ class DrainHome(FaultHome):
         return dict(self.stored(store, record))
 
     def drains(self, operator: str) -> dict[str, dict[str, int]]:
-        """What each task of an operator found in its store when it was last drained, but for its drains."""
+        """The store of each task of an operator at its last drain, without the entries of its drains."""
         found: dict[str, dict[str, int]] = {}
         for _, _, name, kept in self.messages("drained"):
             if name.startswith(operator):
@@ -144,7 +143,6 @@ class DrainHome(FaultHome):
 
     @property
     def requests(self) -> DrainRequests:
-        """The job's."""
         return DrainRequests(self.objects, PATHS)
 
     def ask(self) -> DrainNotification:
@@ -156,7 +154,6 @@ class DrainHome(FaultHome):
         wait_until(lambda: (self.has_log() and self.read() == read) or not running(), f"a checkpoint of {read}")
 
     def has_log(self) -> bool:
-        """Whether there is a checkpoint."""
         return (self.folder / "jobs" / str(PATHS.root) / "checkpoints").exists() and bool(self.checkpoints)
 
     # The verdict.
@@ -202,5 +199,4 @@ class DrainHome(FaultHome):
 
     @property
     def operators(self) -> tuple[str, ...]:
-        """Those with stores."""
         return ("first", "last") if self.app.startswith("two_exchanges") else ("first",)

@@ -33,7 +33,6 @@ class Miles(ps.StreamTask):
 
 
 def flights() -> ps.TaskApplication:
-    """The application of the job."""
     app = ps.TaskApplication("flights", Miles)
     app.store("miles")
     app.input("local.trips")

@@ -41,6 +41,8 @@ def combinations() -> list[tuple[str, ...]]:
 class FaultHome(Home):
     """A job whose backends are wrapped ones."""
 
+    faults: Faults
+
     def __init__(
         self,
         folder: Path,

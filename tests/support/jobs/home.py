@@ -57,7 +57,7 @@ class Home:
     """Everything of one test's job: streams, job root, local state; and the input as it was published."""
 
     faults: Faults | None = None
-    """Those that its drivers and containers meet."""
+    """The faults that its drivers and containers meet."""
 
     def __init__(self, folder: Path, *, partitions: int = 2, **config: object) -> None:
         self.folder = folder
@@ -98,7 +98,6 @@ class Home:
     # Streams.
 
     def create(self, stream: str, partitions: int) -> None:
-        """Make a stream."""
         self.system.admin().create_stream(stream, partitions)
         self.events[stream] = {partition: [] for partition in range(partitions)}
 
@@ -149,7 +148,6 @@ class Home:
             admin.close()
 
     def length(self, stream: str) -> int:
-        """How many messages a stream has."""
         return sum(ends.upcoming for ends in self.offsets(stream).values())
 
     def messages(self, stream: str) -> Iterator[tuple[int, int, str, Any]]:
@@ -175,7 +173,6 @@ class Home:
 
     @property
     def log(self) -> LogView:
-        """The checkpoint log."""
         config = self.loaded()
         objects = open_store(config.job.root)
         try:
@@ -185,7 +182,6 @@ class Home:
 
     @property
     def checkpoints(self) -> tuple[CheckpointRecord, ...]:
-        """Every checkpoint, oldest first."""
         return self.log.checkpoints
 
     def stored(self, store: str, record: CheckpointRecord | None = None) -> Totals:
@@ -204,7 +200,7 @@ class Home:
 
     @property
     def all_committed(self) -> bool:
-        """Whether the last checkpoint is behind the last message."""
+        """True if the last checkpoint is behind the last message."""
         checkpoints = self.checkpoints
         if not checkpoints:
             return False
@@ -264,7 +260,6 @@ class Home:
     # Drivers.
 
     def driver(self, *, app: str = "totals", until: str | None = "latest", **config: object) -> DriverProcess:
-        """Start a driver."""
         return DriverProcess(self, app, until, {key.replace("_", "."): value for key, value in config.items()})
 
 
@@ -283,7 +278,7 @@ _numbers = count(1)
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a driver."""
+    """The end of a driver."""
 
     status: int
     error: str | None
@@ -340,17 +335,14 @@ class DriverProcess:
 
     @property
     def pid(self) -> int:
-        """The driver itself."""
         return self.process.pid
 
     @property
     def log(self) -> str:
-        """What it has printed so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def running(self) -> bool:
-        """Whether the driver is still there."""
         return self.process.poll() is None
 
     def __enter__(self) -> DriverProcess:
@@ -378,7 +370,6 @@ class DriverProcess:
         return [p for p in self._jvms if p.is_running()]
 
     def executors(self) -> list[psutil.Process]:
-        """The executors' JVMs of a local cluster."""
         return [p for p in self.jvms() if _is(p, lambda c: any("CoarseGrainedExecutorBackend" in part for part in c))]
 
     def workers(self) -> list[psutil.Process]:
@@ -388,7 +379,6 @@ class DriverProcess:
         return [p for p in daemons if _parent(p) in pids]
 
     def containers(self) -> list[psutil.Process]:
-        """Live containers."""
         found = containers_of(self.jvms())
         self._containers.update(found)
         return found

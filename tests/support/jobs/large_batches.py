@@ -40,7 +40,6 @@ def application() -> ps.StreamApplication:
 
 
 def first_bytes(value: bytes) -> bytes:
-    """The key."""
     return value[:8]
 
 

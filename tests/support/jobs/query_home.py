@@ -45,7 +45,7 @@ LOCAL = {
 
 @dataclass(frozen=True)
 class Reached:
-    """How far a query has come, as its files say; -1: no batch."""
+    """The progress of a query, as its files say; -1: no batch."""
 
     planned: int
     """The last batch that Spark has planned."""
@@ -88,7 +88,6 @@ class QueryRun:
         return status
 
     def clean_up(self) -> None:
-        """Kill what is left of it."""
         for each in self.processes():
             kill(each)
         self.process.kill()
@@ -205,7 +204,6 @@ class QueryHome:
             return status
 
     def reached(self) -> Reached:
-        """How far the query has come."""
         store = open_store(str(self.folder / "root"))
         try:
             latest = CheckpointLog(store, JobPaths("visits", "1")).read().latest
@@ -264,7 +262,6 @@ class QueryHome:
 
 
 def _last(numbers: Iterator[str]) -> int:
-    """The highest of the names that are numbers."""
     return max((int(name) for name in numbers if name.isdigit()), default=-1)
 
 

@@ -32,14 +32,13 @@ class Running:
         self.faults = home.faults
         self.job: Job | None = None
         self.looks = 0
-        """How often the run loop looked while it waited for the commit in flight."""
+        """Counts the looks of the run loop while it waited for the commit in flight."""
         self.abandoned = threading.Event()
         """The run loop has given up on the commit in flight: whatever its uploads do counts for nothing."""
         self._spark = spark
         self._waits = threading.local()
         self._seed = 0
         self.published = 0
-        """How many messages."""
         wait, poll, abandon = CommitCoordinator.wait, CommitCoordinator.poll, CommitCoordinator.abandon
 
         def counting_wait(coordinator: CommitCoordinator, *args: Any) -> Any:
@@ -74,7 +73,6 @@ class Running:
 
     @property
     def failed(self) -> BaseException | None:
-        """What ended the job, if it failed."""
         assert self.job is not None
         return self.job.exception
 
@@ -84,7 +82,6 @@ class Running:
 
     @property
     def count(self) -> int:
-        """How many checkpoints there are."""
         return len(self.checkpoints)
 
     def hold(self, point: str = "upload.begin", gate: str = "gate") -> None:
@@ -137,5 +134,5 @@ class Running:
 
 
 def offsets(record: CheckpointRecord) -> int:
-    """How many messages a checkpoint is behind."""
+    """The number of messages that a checkpoint is behind."""
     return sum(offset for own in record.next_offsets.values() for offset in own.values())

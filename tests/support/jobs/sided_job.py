@@ -37,7 +37,6 @@ class SidedHome(Home):
         """By key, everything that the table `counted` ever had, in order; it had nothing before."""
         self.newest: dict[str, list[dict[str, Any] | None]] = {}
         self.asked = 0
-        """Events."""
         self._seq = 0
         self.create_names()
 
@@ -102,11 +101,9 @@ class SidedHome(Home):
 
     @property
     def outputs(self) -> int:
-        """How many there are."""
         return self.length(JOINED)
 
     def answered(self) -> bool:
-        """Whether every event has an output."""
         return len({value["id"] for _, _, _, value in self.messages(JOINED)}) == self.asked
 
     def verify_joined(self) -> None:

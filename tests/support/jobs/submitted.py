@@ -85,12 +85,10 @@ class Submitted:
 
     @property
     def log(self) -> str:
-        """What it has printed so far."""
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     @property
     def running(self) -> bool:
-        """Whether it is still there."""
         return self.process.poll() is None
 
     def containers(self) -> list[psutil.Process]:

@@ -82,11 +82,10 @@ class SubmittedQuery:
 
     @property
     def py_files(self) -> str:
-        """What `--py-files` ships. The script's own folder has the module as well, but only where the driver is."""
+        """The value of `--py-files`. The script's own folder has the module as well, but only where the driver is."""
         return f"{self.folder / 'shop.zip'},{self.folder / 'app' / 'shop_query.py'}"
 
     def publish(self, rows: int = 60, users: int = 12) -> None:
-        """Another file."""
         number = len(self._files)
         names = [f"u{self._random.randrange(users)}" for _ in range(rows)]
         self._files.append(Counter(names))
@@ -98,7 +97,6 @@ class SubmittedQuery:
     def submit(
         self, options: Sequence[str], prefix: Sequence[str] = (), environ: Mapping[str, str] = os.environ
     ) -> Submitted:
-        """Start the query. See `Submitted`."""
         folders = [str(self.folder / name) for name in ("in", "out", "checkpoint")]
         gate = ("--conf", f"spark.executorEnv.GATE={self.gate}")
         environ = {**environ, "GATE": str(self.gate)}
@@ -118,7 +116,7 @@ class SubmittedQuery:
         wait_until(lambda: not self.processes(), "the end of all processes of the driver")
 
     def committed(self) -> int:
-        """How many batches Spark knows to have ended."""
+        """The number of batches that Spark knows to have ended."""
         return sum(1 for file in (self.folder / "checkpoint" / "commits").glob("[0-9]*"))
 
     def outputs(self) -> list[Rows]:
@@ -157,7 +155,7 @@ class SubmittedQuery:
 
 
 def spark_options(config: Mapping[str, object], *more: str) -> list[str]:
-    """What spark-submit gets for this configuration of Spark."""
+    """The options of spark-submit for this configuration."""
     conf = dict(config)
     found = ["--master", str(conf.pop("spark.master"))]
     for key, value in conf.items():

@@ -84,13 +84,13 @@ def documented(page: str) -> list[Documented]:
 
 
 def exported(snapshot: Snapshot) -> set[Documented]:
-    """What a job exports, but the application's own."""
+    """The metrics that a job exports, without the application's own."""
     found = {(key.group.partition(".")[0], key.name, _KINDS[type(value)]) for key, value in snapshot.items()}
     return {each for each in found if each[0] != "user"}
 
 
 def differences(page: str, found: set[Documented]) -> list[str]:
-    """What is not on both sides, or twice on the page."""
+    """The names that are not on both sides, or twice on the page."""
     rows = documented(page)
     return [
         *(f"{each} is listed twice" for each in sorted({row for row in rows if rows.count(row) > 1})),

@@ -38,7 +38,7 @@ def spec_of(
     initial: StructType | None = None,
     timezone: str = "UTC",
 ) -> ProcessorSpec:
-    """What `transform_with_state` makes of its arguments."""
+    """The processor as `transform_with_state` makes it."""
     return ProcessorSpec(
         operator="processor",
         processor=cloudpickle.dumps(processor),
@@ -106,7 +106,6 @@ class OneTask:
 
     @property
     def late(self) -> int:
-        """How many rows were dropped."""
         return self._context.late.count
 
     def batch(
@@ -119,7 +118,7 @@ class OneTask:
         initial: Sequence[dict[str, Any]] = (),
         drains: bool = False,
     ) -> list[dict[str, Any]]:
-        """What the processor returns for a batch. A batch that fails leaves nothing."""
+        """The rows that the processor returns for a batch. A batch that fails leaves nothing."""
         spec, out, messages = self.spec, list[bytes](), list[tuple[None, bytes]]()
         if initial:
             assert spec.initial is not None
@@ -153,7 +152,6 @@ class OneTask:
         self.restart()
 
     def fill(self, name: str, entries: dict[bytes, bytes | None]) -> None:
-        """Put entries into a store."""
         self._context.engines[name].apply(entries)
         self.restart()
 
@@ -166,5 +164,4 @@ class OneTask:
         self._task.init(self._context)
 
     def state(self, name: str) -> dict[bytes, bytes]:
-        """What a store has."""
         return dict(self._context.engines[name].scan(None, None))

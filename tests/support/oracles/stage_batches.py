@@ -49,9 +49,8 @@ class StageBatches:
     others: tuple[str, ...] = ()
     """Operators with the same watermarks."""
     failure: FailedMessage | None = None
-    """What the last batch reported."""
+    """The reports of the last batch."""
     metrics: Snapshot = field(default_factory=Snapshot)
-    """What it counted."""
 
     def __post_init__(self) -> None:
         self.topology = plan_topology(self.app.graph(), None)
@@ -65,7 +64,6 @@ class StageBatches:
         return TaskInstance(0, self.topology, settings, self.engines, self.number)
 
     def restart(self) -> None:
-        """The process ends; what ended batches left stays."""
         left = {name: self.entries(name) for name in self.engines}
         self.task.close()
         for name, entries in left.items():
@@ -120,11 +118,10 @@ class StageBatches:
         return None if self.failure is None else self.failure.reason
 
     def entries(self, store: str) -> dict[bytes, bytes]:
-        """What ended batches left in a store."""
+        """The content of a store after the ended batches."""
         return dict(self.task.engine(store).scan(None, None))
 
     def close(self) -> None:
-        """End."""
         self.task.close()
 
     def _packets(self, messages: Iterable[Message]) -> list[Packet]:

@@ -12,11 +12,11 @@ import penstock as ps
 Named: TypeAlias = tuple[str, str | None, str]
 """Domain, key, name."""
 Fired: TypeAlias = tuple[None, list[Any], int]
-"""What is emitted of a timer: no key, the timer, and its timestamp."""
+"""The message that a timer emits: no key, the timer, and its timestamp."""
 
 
 def act(context: Any, key: str | None, time_ms: int, name: str, domain: Any) -> None:
-    """What a timer does, by its name."""
+    """The effect of a timer, by its name."""
     match name:
         case "later":
             context.schedule(key, time_ms + 3, "", domain)
@@ -71,7 +71,7 @@ class TimerModel:
         self.timers.pop((domain, key, name), None)
 
     def batch(self, messages: Iterable[Sequence[Sequence[Any]]], watermark: int, time_ms: int) -> list[Fired]:
-        """What fires in a batch, in order."""
+        """The timers that fire in a batch, in order."""
         late, self.watermark = self.watermark, watermark
         fired: list[Fired] = []
         for due_ms, named in self._due("processing", time_ms):
@@ -83,7 +83,7 @@ class TimerModel:
         return fired + self._live("event", watermark, lambda due_ms: max(late, due_ms))
 
     def end(self, time_ms: int, *, discards: bool = False) -> list[Fired]:
-        """What fires at the end of the stream, or in a drain, whose batch reads nothing and has the watermark of the
+        """The timers that fire at the end of the stream, or in a drain, whose batch reads nothing and has the watermark of the
         one before. `discards`: only that whose time has come; the others are forgotten."""
         late, far = self.watermark, 10**18
         fired: list[Fired] = []

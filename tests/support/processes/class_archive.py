@@ -1,7 +1,7 @@
-"""The classes that Spark's JVM loads, as an archive from which the JVMs of tests start with half of the work.
+"""Options with which the JVMs of tests start quickly, and an archive of the classes that Spark loads.
 
-`make test` has it made once, next to the interpreter. A JVM that it does not fit, such as one of another version,
-starts without it.
+`make test` has the archive made once, next to the interpreter. A JVM that it does not fit, such as one of another
+version, starts without it.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ import tempfile
 from pathlib import Path
 
 ARCHIVE = Path(sys.prefix) / "spark.jsa"
+_SMALL = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+"""For JVMs that live for seconds: no second compiler, no collector threads, no file of counters."""
 _QUIET = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
 _WITH_ARCHIVE = f"{_QUIET} -XX:SharedArchiveFile={ARCHIVE}"
 
 
 def use() -> None:
-    """Drivers' JVMs that are started from here on begin with the archive, if there is one."""
-    if _has_archive():
-        os.environ.setdefault("SPARK_SUBMIT_OPTS", _WITH_ARCHIVE)
+    """Drivers' JVMs that are started from here on have these options."""
+    os.environ.setdefault("SPARK_SUBMIT_OPTS", java_options())
 
 
 def java_options() -> str:
-    """What other JVMs of Spark need in order to start quickly."""
-    return f"-XX:TieredStopAtLevel=1 {_WITH_ARCHIVE if _has_archive() else ''}".strip()
+    """The options, for a JVM of Spark that is no driver's."""
+    return f"{_SMALL} {_WITH_ARCHIVE}" if _has_archive() else _SMALL
 
 
 def _has_archive() -> bool:

@@ -42,7 +42,7 @@ class CommitJob(Job):
         super().__init__(folder, containers, tasks=tasks, config=config)
         self.faults = Faults.of_root(str(self.root))
         self.notes: list[str] = []
-        """What the containers told of the last `open_at`."""
+        """The notes of the containers from the last `open_at`."""
 
     def open_at(self, number: int, markers: Markers, last_ended: int) -> None:
         """Enter a new epoch everywhere, from the checkpoint of a commit."""
@@ -66,13 +66,11 @@ class CommitJob(Job):
         return found
 
     def clean_up(self, number: int, markers: Markers) -> None:
-        """The checkpoint is in the log."""
         for client in self.clients:
             own = CleanUp(f"{number}-0", markers).for_tasks(self.tasks_of(client))
             client.ask(CLEAN_UP, self.epoch, own, DEADLINE_S)
 
     def whole_commit(self, number: int) -> Markers:
-        """Every step."""
         self.snapshot(number)
         markers = self.upload(number)
         self.clean_up(number, markers)
@@ -81,7 +79,7 @@ class CommitJob(Job):
     # What is stored.
 
     def restored(self, markers: Markers, *backends: str) -> dict[bytes, bytes]:
-        """What the backends, in this order, make of the markers, in all tasks together."""
+        """The content that the backends, in this order, restore from the markers, in all tasks together."""
         found: dict[bytes, bytes] = {}
         wanted = backends or self.config.store(STORE).restore_factories
         for task in range(self.tasks):
@@ -112,7 +110,7 @@ class CommitJob(Job):
         return [checkpoint_id.millis for checkpoint_id in LocalCopies(self.store_folder(task)).ids()]
 
     def copied(self, number: int) -> dict[bytes, bytes]:
-        """What the local copies of a commit hold, in all tasks together."""
+        """The content of the local copies of a commit, in all tasks together."""
         found: dict[bytes, bytes] = {}
         for task in range(self.tasks):
             target = self.folder / "copied" / f"{self.epoch}-{number}-{task}"
@@ -155,7 +153,6 @@ def upload_until_good(job: CommitJob, number: int) -> tuple[Markers, int]:
 
 
 def flip_a_bit(path: Path) -> None:
-    """Damage a file in its middle."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0x40
     path.write_bytes(data)

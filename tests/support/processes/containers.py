@@ -90,7 +90,6 @@ class ContainerProcess:
 
     @property
     def log(self) -> str:
-        """What it has logged so far."""
         return Path(self.address.log_path).read_text(encoding="utf-8")
 
     def ended(self, timeout_s: float = DEADLINE_S) -> int:
@@ -111,7 +110,6 @@ class Run:
     batch: int
     run: int
     packets: list[Packet]
-    """What the sources sent, reports included."""
     results: list[Packet] = field(default_factory=list)
 
     def for_task(self, task: int) -> list[Packet]:
@@ -296,7 +294,7 @@ def calls_with(job: Job, container: ContainerProcess, identity: Identity) -> lis
 
 
 def stored(job: Job, markers: dict[str, dict[str, dict[str, str]]]) -> dict[bytes, bytes]:
-    """What a restore from the job root finds."""
+    """The content that a restore from the job root finds."""
     found: dict[bytes, bytes] = {}
     for task in range(job.tasks):
         engine = MemoryEngine()

@@ -57,7 +57,7 @@ class Host:
 
     @property
     def prefix(self) -> tuple[str, ...]:
-        """What makes a command run on this host; the process keeps its id."""
+        """The command that runs another one on this host; the process keeps its id."""
         return (*_WITH_PARENT, "nsenter", "-t", str(self.holder.pid), "--net", "--uts", "--mount")
 
     def start(self, command: Sequence[str], log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:

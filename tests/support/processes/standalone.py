@@ -32,7 +32,7 @@ class Standalone:
 
     @property
     def config(self) -> dict[str, object]:
-        """What a job needs in order to run here."""
+        """The configuration of a job that runs here."""
         return {
             "spark.master": f"spark://{self.main.address}:{_PORT}",
             "spark.executor.memory": "512m",
@@ -45,11 +45,9 @@ class Standalone:
         return DriverProcess(home, "totals", until, config, prefix=self.main.prefix, environ=environment())
 
     def containers(self, host: Host) -> list[psutil.Process]:
-        """The containers on a host."""
         return [p for p in host.processes() if _has(p, "penstock.container")]
 
     def executors(self, host: Host) -> list[psutil.Process]:
-        """The executors' JVMs on a host."""
         return [p for p in host.processes() if _has(p, "org.apache.spark.executor.CoarseGrainedExecutorBackend")]
 
 

@@ -27,7 +27,7 @@ PART_BYTES = 40_000
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What a commit returned, and what the store held then."""
+    """The markers of a commit, and the content of the store then."""
 
     markers: Mapping[str, str]
     content: Content
@@ -70,7 +70,7 @@ class Job:
         return Task(self, epoch, begun)
 
     def restore(self, version: Version) -> tuple[bool, list[str]]:
-        """Whether the marker restores exactly the version's content, and what was noted on the way."""
+        """True if the marker restores exactly the version's content; and the notes of the restore."""
         notes: list[str] = []
         progress = RestoreProgress(Event(), lambda _: None, notes.append)
         engine = self.harness.restore_engine(version.markers["first"], "first", progress)
@@ -80,7 +80,7 @@ class Job:
             engine.close()
 
     def restores(self, version: Version) -> bool:
-        """Whether the marker restores exactly the version's content, with nothing to note."""
+        """True if the marker restores exactly the version's content, without notes."""
         return self.restore(version) == (True, [])
 
     def collect(
@@ -175,22 +175,20 @@ def open_job(
 
 
 def delta_key(version: int, epoch: int = 1) -> str:
-    """The key of a delta."""
     return f"{FOLDER}/{version}.{epoch}.delta"
 
 
 def zip_key(version: int, epoch: int = 1) -> str:
-    """The key of a snapshot."""
     return f"{FOLDER}/{version}.{epoch}.zip"
 
 
 def kind_of(key: str) -> str:
-    """What kind of object a key of a store's is of: `delta`, `zip` or `files`."""
+    """The kind of a store's object: `delta`, `zip` or `files`."""
     return "files" if "/files/" in key else key.rpartition(".")[2]
 
 
 def of_a_snapshot(call: Call, key: str) -> bool:
-    """Whether a call writes a part of a snapshot."""
+    """True if a call writes a part of a snapshot."""
     return call == "put" and kind_of(key) in {"zip", "files"}
 
 

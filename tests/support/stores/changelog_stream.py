@@ -25,7 +25,7 @@ def make_harness(objects: ObjectStore, directory: Path, system: System) -> Backe
 
 
 def log(system: System) -> list[RawMessage]:
-    """What is in the first store's partition of task 0."""
+    """The messages in the first store's partition of task 0."""
     ends = ends_of(system)
     return read_compacted(system, SSP, ends.oldest, ends.upcoming)
 

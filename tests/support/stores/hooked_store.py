@@ -25,7 +25,6 @@ class HookedStore(ForwardingStore):
         self.before: Hook = nothing
         self.after: Hook = nothing
         self.put_sizes: dict[str, int] = {}
-        """Of what was created."""
         self.read: list[str] = []
         """The keys that were read, in order."""
         self._lock = threading.Lock()

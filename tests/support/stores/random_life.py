@@ -37,7 +37,7 @@ class DeadError(PenstockError):
 
 
 class Lifeline(ForwardingStore):
-    """What one process sees of the object store. It dies at a call, before or after that has happened, and with it
+    """The object store as one process sees it. It dies at a call, before or after that has happened, and with it
     all its threads: nothing that they do afterwards happens."""
 
     def __init__(self, inner: ObjectStore, dies_after: int | None, *, done: bool) -> None:
@@ -122,13 +122,13 @@ class Life:
         )
         self._now: Content = {}
         self._known: dict[CheckpointId, Content] = {}
-        """What every checkpoint that was ever begun is to hold."""
+        """The content of every checkpoint that was ever begun."""
         self._line = Lifeline(self._faulty, None, done=False)
         self._dies_at: str | None = None
         """Before which step of a commit the process dies, which one counting."""
         self._steps = 0
         self._loses = False
-        """Whether a container is lost before the next record is written."""
+        """True if a container is lost before the next record is written."""
 
     def live(self, starts: int) -> None:
         """So many drivers, one after the other; after each one everything is looked at."""

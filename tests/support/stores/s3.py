@@ -31,7 +31,7 @@ class S3:
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process needs to find the server."""
+        """The environment in which a process finds the server."""
         return environment(self.line.url)
 
     def fresh_url(self) -> str:
@@ -60,7 +60,7 @@ class S3:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What a process needs to find the server at this URL."""
+    """The environment in which a process finds the server at this URL."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_ALLOW_HTTP": "true",

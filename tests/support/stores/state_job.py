@@ -102,7 +102,7 @@ class StateJob:
         return record
 
     def expected(self, record: CheckpointRecord, store: str = "first") -> Entries:
-        """What a store must hold, in the order of keys and tasks."""
+        """The content that a store must have, in the order of keys and tasks."""
         return dict(sorted(self.content[str(record.id)][store].items()))
 
     def close(self) -> None:

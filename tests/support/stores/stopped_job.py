@@ -29,12 +29,10 @@ CHANGELOG = "flights-1-aircraft-changelog"
 
 
 def ssp(partition: int) -> SystemStreamPartition:
-    """A partition of the job's input."""
     return SSP("local", STREAM, partition)
 
 
 def position(partition: int, offset: str | None, generation: str | None = None) -> str:
-    """A marker of the changelog stream."""
     return ChangelogStreamMarker(SSP("local", CHANGELOG, partition), offset, generation).serialize()
 
 
@@ -62,7 +60,6 @@ class StoppedJob:
 
     @property
     def last(self) -> CheckpointRecord:
-        """The last checkpoint."""
         latest = self.log.latest
         assert latest is not None
         return latest

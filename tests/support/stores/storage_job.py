@@ -56,7 +56,6 @@ class Nothing(ps.StreamTask):
 
 
 def graph_with(stores: tuple[str, ...]) -> ApplicationGraph:
-    """An application with these stores."""
     app = ps.StreamApplication("life")
     for store in stores:
         app.store(store, key=ps.Bytes(), value=ps.Bytes())
@@ -67,7 +66,7 @@ def graph_with(stores: tuple[str, ...]) -> ApplicationGraph:
 
 @dataclass
 class Fleet:
-    """What a commit's coordinator asks of the containers. Calls go straight to them."""
+    """The containers as the commit coordinator sees them. Calls go straight to them."""
 
     homes: dict[str, Epoch] = field(default_factory=dict)
     at: Callable[[str], None] = lambda _: None
@@ -76,11 +75,9 @@ class Fleet:
 
     @property
     def any_lost(self) -> bool:
-        """Whether a container is lost."""
         return self.lost is not None
 
     def loss(self) -> str:
-        """Why."""
         return self.lost or ""
 
     def ask(
@@ -129,7 +126,6 @@ class StorageJob:
         self.clock: Clock = SYSTEM_CLOCK
         self.fleet = Fleet()
         self.notes: list[str] = []
-        """What the last restore told."""
         self._batch = 0
 
     def settings(self) -> Any:
@@ -220,7 +216,6 @@ class StorageJob:
                 task.end(self._batch, {STAGE: token})
 
     def content(self) -> dict[tuple[str, int], dict[bytes, bytes]]:
-        """What the open stores hold."""
         return {
             (store, number): dict(task.engine(store).scan(None, None))
             for home in self.fleet.homes.values()
@@ -236,5 +231,4 @@ class StorageJob:
         return done
 
     def request(self, *, last: bool = False) -> CommitRequest:
-        """Everything up to now."""
         return CommitRequest(Boundary({}, self._batch, 1), ended="stopped" if last else None)

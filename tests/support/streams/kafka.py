@@ -44,14 +44,12 @@ def shared_broker() -> Iterator[KafkaBroker]:
 
 
 def new_name(name: str = "topic") -> str:
-    """The name of a topic that no other test uses."""
     return f"{name}-{uuid.uuid4().hex[:12]}"
 
 
 def new_topic(
     broker: KafkaBroker, partitions: int = 1, config: Mapping[str, str] | None = None, name: str = "topic"
 ) -> str:
-    """Create a topic that no other test uses."""
     topic = new_name(name)
     admin = AdminClient(broker.client_options(), logger=QUIET)
     admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(TIMEOUT_S)

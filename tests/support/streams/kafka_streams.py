@@ -58,12 +58,10 @@ class Feed:
         return offsets
 
     def begin(self, records: Iterable[tuple[int, bytes | None, bytes | None]]) -> list[int]:
-        """Begin a transaction that stays open."""
         self._transactional.begin_transaction()
         return self._send(self._transactional, records)
 
     def end(self, *, abort: bool = False) -> None:
-        """End the open transaction."""
         if abort:
             self._transactional.abort_transaction(TIMEOUT_S)
         else:

@@ -1,4 +1,4 @@
-"""What tests of writers of Kafka write, and what plain clients find of it."""
+"""The messages that tests of Kafka writers write, and how plain clients find them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def records(first: int, count: int, value: bytes = b"v") -> list[RawRecord]:
 
 
 def read(options: KafkaOptions, ssp: SystemStreamPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """What a read_committed reader sees, up to the end of what was written by now. A commit returns before the brokers
+    """The messages that a read_committed reader sees, up to the end of what was written by now. A commit returns before the brokers
     have told its partitions, so the stable end may be before what is committed for a moment."""
     end, deadline = written_end(options, ssp), time.monotonic() + TIMEOUT_S
     consumer = Consumer(

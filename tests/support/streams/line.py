@@ -18,7 +18,7 @@ _PIECE = 64 << 10
 
 
 class Fault(Enum):
-    """What happens to one request."""
+    """The answer to one request."""
 
     UNAVAILABLE = "it is answered with 503 and does not reach the server"
     LOST_REPLY = "it is done, and its connection ends without a reply"
@@ -49,9 +49,7 @@ class Line:
         self.delay_s = 0.0
         self.bytes_per_s: float | None = None
         self.met: Counter[Fault] = Counter()
-        """How many requests had a fault."""
         self.requests: Counter[str] = Counter()
-        """How many requests of a method came."""
         self._plans: list[Plan] = []
         self._lock = threading.Lock()
         self._free_at = 0.0
@@ -92,7 +90,6 @@ class Line:
     # For the server.
 
     def fault_of(self, method: str, target: str) -> Fault | None:
-        """What is to happen to a request."""
         with self._lock:
             self.requests[method] += 1
             for plan in self._plans:

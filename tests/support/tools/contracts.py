@@ -1,4 +1,4 @@
-"""What `make test` runs of a contract that it runs whole on another implementation; `make test-all` runs all of it."""
+"""The tests that `make test` runs of a contract that it runs whole on another implementation."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def zip_penstock(folder: Path) -> Path:
 
 
 def _needed(name: str, found: dict[str, Distribution]) -> dict[str, Distribution]:
-    """What a distribution needs, without its extras, by name."""
+    """The requirements of a distribution, without its extras, by name."""
     for requirement in distribution(name).requires or []:
         needed = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         if "extra ==" not in requirement and needed != _SPARK and needed not in found and _installed(needed):

@@ -1,4 +1,4 @@
-"""How many examples a property test takes, as a part of those of the profile in `tests/conftest.py`."""
+"""The number of examples of a property test, as a part of those of the profile in `tests/conftest.py`."""
 
 from __future__ import annotations
 

@@ -31,12 +31,11 @@ def begin(*, in_memory: bool) -> Path:
 
 
 def end(folder: Path) -> None:
-    """Remove the folder."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _has_room(folder: Path) -> bool:
-    """Whether there is such a folder, and memory for it besides."""
+    """True if there is such a folder, and memory for it besides."""
     try:
         room = min(shutil.disk_usage(folder).free, psutil.virtual_memory().available // 2)
     except OSError:

@@ -20,7 +20,7 @@ from tests.support.world.timed_job import steps
 
 
 class DrainWorld(DrainHome):
-    """What outlives a driver. A driver that is started while another one lives takes the job from it."""
+    """The job. A driver that is started while another one lives takes the job from it."""
 
     def __init__(self, folder: Path, app: str = "two_exchanges", **config: object) -> None:
         given = {name.replace("_", "."): value for name, value in config.items()}
@@ -30,7 +30,6 @@ class DrainWorld(DrainHome):
         self.systems: dict[str, System] = {"local": self.system}
         self.drivers: list[InProcessDriver] = []
         self.change: Callable[[Application], None] = lambda _: None
-        """What a test changes of the application."""
 
     def application(self) -> Application:
         """Another object for each driver."""
@@ -39,7 +38,6 @@ class DrainWorld(DrainHome):
         return app
 
     def started(self, overrides: Mapping[str, object] | None = None, **given: Any) -> InProcessDriver:
-        """Another driver, with its first epoch open."""
         driver = self.claimed(overrides, **given)
         driver.loop.start()
         return driver
@@ -73,7 +71,6 @@ class DrainWorld(DrainHome):
         return notification
 
     def close(self) -> None:
-        """End every driver."""
         self.faults.open()
         for driver in self.drivers:
             driver.close()

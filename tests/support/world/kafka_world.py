@@ -42,7 +42,6 @@ class Total(ps.StreamTask):
 
 
 def amount(value: bytes | None) -> int:
-    """What a value adds."""
     if value is None:
         return 1000
     return int(value) if len(value) < 10 else len(value)
@@ -112,7 +111,6 @@ class KafkaWorld(World):
         }
 
     def put(self, count: int) -> None:
-        """Produce so many messages."""
         first = len(self.given)
         self.produce([(b"k%d" % (n % KEYS), b"%d" % (n % 100)) for n in range(first, first + count)])
 
@@ -173,7 +171,6 @@ class KafkaWorld(World):
             assert {key: own[-1] for key, own in found.items()} == {key: own[-1] for key, own in right.items()}
 
     def close(self) -> None:
-        """End everything."""
         self.join()
         self.admin.close()
         super().close()

@@ -43,13 +43,11 @@ class OnceWorld(SumsWorld):
         }
 
     def config(self, **more: object) -> JobConfig:
-        """The job's configuration."""
         return self.load({**self.keys, **more})
 
     def next(
         self, from_checkpoint: str | None = None, *, until_latest: bool = False, **more: object
     ) -> InProcessDriver:
-        """Another driver of the job."""
         keys = {"job.batch.max.messages": 4, **self.keys, **more}
         return self.make(self.app.graph(), keys, from_checkpoint=from_checkpoint, until_latest=until_latest)
 
@@ -77,7 +75,6 @@ class OnceWorld(SumsWorld):
 
     @property
     def outbox(self) -> list[str]:
-        """The objects of the outbox."""
         return self.objects.list(PATHS.outbox())
 
 
@@ -86,5 +83,4 @@ class DiedError(PenstockError):
 
 
 def die() -> None:
-    """The driver is killed."""
     raise DiedError("the driver was killed")

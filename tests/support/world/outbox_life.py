@@ -126,7 +126,7 @@ class OutboxLife(World):
         patch.setattr(outbox, "_LEAST_MEMORY_BYTES", 2000)
         patch.setattr(resources, "open_job_root", lambda job: self._store(open_store(job.root)))
 
-    def _store(self, inner: ObjectStore) -> ObjectStore:
+    def _store(self, inner: ObjectStore) -> HookedStore:
         process, hooked = self.process, HookedStore(inner)
         hooked.before, hooked.after = process.put, process.has_put
         return hooked
@@ -160,7 +160,6 @@ class OutboxLife(World):
         driver.loop.start()
 
     def end(self) -> None:
-        """The process is gone."""
         if self.driver is not None:
             self.driver.close()
             self.driver = None
@@ -284,14 +283,13 @@ class OutboxLife(World):
                 assert ordered == sorted(ordered)
 
     def _check_sums(self, found: dict[int, list[RawRecord]], good: list[tuple[str, int, int]]) -> None:
-        """Of each key, every step of its sum in order: what a step adds, one message has."""
+        """Every step of the sum of each key in order: one message has what a step adds."""
         for key in KEYS:
             totals = [total for own in found.values() for name, total in _texts({0: own}) if name == key]
             steps = [after - before for before, after in zip([0, *totals], totals, strict=False)]
             assert Counter(steps) == Counter(value for name, value, _ in good if name == key)
 
     def close(self) -> None:
-        """End."""
         self.end()
         super().close()
 

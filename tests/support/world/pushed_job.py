@@ -49,7 +49,6 @@ class PushedWorld(World):
         )
         twice.send_to(self.app.output("m.out", key=ps.String(), value=ps.Json()))
         self.messages = 0
-        """How many were put."""
         self.tables = TablesInProcess(self.objects, self.paths, self.app.graph(), TASKS)
 
     def push(self, version: int) -> None:
@@ -58,15 +57,12 @@ class PushedWorld(World):
         self.push_names(version)
 
     def push_planes(self, version: int) -> None:
-        """Publish this version of the one."""
         assert self.tables.push("planes", [{"tail": key, "year": version} for key in KEYS]).version == version
 
     def push_names(self, version: int) -> None:
-        """Publish this version of the other."""
         assert self.tables.push("names", [{"key": "name", "year": version}]).version == version
 
     def driver(self, **config: object) -> InProcessDriver:
-        """Another driver of the job."""
         keys = {
             "job.batch.max.messages": 12,
             "side.inputs.bootstrap.timeout.ms": 20_000,
@@ -82,7 +78,7 @@ class PushedWorld(World):
                 self.append("events", number % TASKS, (0, ps.String().to_bytes(key), b"[]"))
 
     def output(self) -> list[list[int]]:
-        """What was read of the tables for each message, in the order of partitions and offsets."""
+        """The values that were read of the tables for each message, in the order of partitions and offsets."""
         return [ps.Json().from_bytes(value or b"") for _, _, value in self.records("out")]
 
     def versions(self, table: str) -> tuple[int, ...]:
@@ -105,7 +101,7 @@ def in_use(driver: InProcessDriver) -> dict[str, int | None]:
 
 
 def lag(driver: InProcessDriver) -> int:
-    """How many messages are left to read."""
+    """The number of messages left to read."""
     ends = driver.job.ends()
     return sum(ends[at.ssp].upcoming - offset for at, offset in driver.loop.boundary.positions.items())
 

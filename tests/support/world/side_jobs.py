@@ -34,7 +34,6 @@ class SideWorld(World):
         }
 
     def create(self, stream: str, partitions: int | None = None) -> None:
-        """Make a stream."""
         self.admin.create_stream(stream, partitions or self.tasks)
 
     def put(self, stream: str, partition: int, records: Records) -> None:
@@ -56,7 +55,6 @@ class SideWorld(World):
         return self.output()
 
     def output(self) -> list[Any]:
-        """All values of the output, by partition."""
         return [orjson.loads(value or b"null") for _, _, value in self.records("out")]
 
 
@@ -115,7 +113,6 @@ def planes(**options: Any) -> ps.StreamApplication:
 
 
 def begun(world: SideWorld, app: ps.StreamApplication, **options: Any) -> InProcessDriver:
-    """A driver with an open epoch."""
     driver = world.driver(app, **options)
     driver.loop.start()
     return driver
@@ -128,7 +125,7 @@ def leave(driver: InProcessDriver) -> None:
 
 
 def asked(world: SideWorld, driver: InProcessDriver, *keys: str, partition: int = 0) -> list[Any]:
-    """What a batch reads of these keys."""
+    """The values that a batch reads of these keys."""
     before = len(world.output())
     world.put("in", partition, [(key, 0) for key in keys])
     driver.loop.step()

@@ -72,14 +72,12 @@ class SumsWorld(World):
 
     @property
     def sums(self) -> dict[str, int]:
-        """The oracle."""
         totals: Counter[str] = Counter()
         for key, value in self.given:
             totals[key] += value
         return dict(totals)
 
     def output(self) -> list[tuple[str, int]]:
-        """Everything in the output."""
         return texts(self.records("sums"))
 
     def check(self, driver: InProcessDriver, *, exactly_once: bool = True) -> None:
@@ -102,7 +100,7 @@ def texts(records: Iterable[RawRecord]) -> list[tuple[str, int]]:
 
 
 def state(driver: InProcessDriver) -> dict[str, int]:
-    """What the stores of all tasks hold."""
+    """The content of the stores of all tasks."""
     found: dict[str, int] = {}
     for task in range(TASKS):
         engine = driver.fleet.container_of(task).tasks[task].engine("sums")
@@ -111,13 +109,12 @@ def state(driver: InProcessDriver) -> dict[str, int]:
 
 
 def drain(driver: InProcessDriver) -> None:
-    """Steps until everything is read."""
     while any(at_end(driver)) or driver.loop.boundary.left:
         driver.loop.step()
 
 
 def at_end(driver: InProcessDriver) -> list[bool]:
-    """Whether there is something to read, for every task and partition."""
+    """For every task and partition, True if there is something to read."""
     ends = driver.job.ends()
     return [ends[at.ssp].upcoming > offset for at, offset in driver.loop.boundary.positions.items()]
 
@@ -135,7 +132,6 @@ def once(step: str, fault: Callable[[], None]) -> Callable[[str], None]:
 
 
 def raising(error: Exception) -> Callable[[], None]:
-    """A fault that raises."""
 
     def fault() -> None:
         raise error

@@ -29,7 +29,7 @@ from tests.support.world.world import World
 
 TASKS = 2
 AT_MOST = 5
-"""What an operator lets go in an attempt beyond its output watermark."""
+"""The most messages that an operator lets go in an attempt beyond its output watermark."""
 NOW = 1_700_000_000_000
 
 
@@ -61,7 +61,7 @@ class HoldNode(Node):
     """Keeps [key, value] under the event time. What is late goes on at once."""
 
     batches: list[Batch] = []
-    """Of all runs, for tests to look at."""
+    """The batches of all runs, for tests to look at."""
 
     def __init__(self, spec: HoldSpec, stage: StageContext, downstream: Target) -> None:
         one = Node.of_columns(self._hold, stage.position)
@@ -98,7 +98,7 @@ class HoldNode(Node):
 
 
 def hold(stream: ps.MessageStream[Any], op_id: str) -> ps.MessageStream[Any]:
-    """What a method of MessageStream would be."""
+    """Stands for a method of MessageStream."""
     stream._declared.store(f"{op_id}.hold", None, None)
     return stream._next("hold", op_id, lambda i: HoldSpec(id=i, stores=(f"{i}.hold",), **stream._same()))
 
@@ -109,17 +109,17 @@ class TimedWorld(World):
 
     folder: Path
     apart: bool = True
-    """Whether the second operator is in another stage than the first one."""
+    """True if the second operator is in another stage than the first one."""
     second: bool = True
-    """Whether there is a second operator."""
     through: bool = False
-    """Whether messages go through durable intermediate streams, not through Spark's shuffle."""
+    """True if messages go through durable intermediate streams, not through Spark's shuffle."""
     inputs: dict[str, ps.WatermarkPolicy | None] = field(default_factory=lambda: {"m.in": None})
     config: dict[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         streams = ("in", "other", "out", "by-key", "by-n")
-        super().__init__(self.folder, "timed", streams, TASKS, clock=SettableClock(NOW))
+        super().__init__(self.folder, "timed", streams, TASKS)
+        self.clock: SettableClock = SettableClock(NOW)
         self.given: dict[int, int] = {}
         """Number of a message -> its event time."""
         HoldNode.batches.clear()
@@ -143,12 +143,10 @@ class TimedWorld(World):
         return app
 
     def driver(self, **given: Any) -> InProcessDriver:
-        """Another driver of the job."""
         keys = {"job.batch.max.messages": 4, "job.batch.interval.ms": 1000, "systems.m.samza.factory": "memory"}
         return self.make(self.app().graph(), {**keys, **self.config}, **given)
 
     def started(self, **given: Any) -> InProcessDriver:
-        """Another driver, with its first epoch open."""
         driver = self.driver(**given)
         driver.loop.start()
         return driver
@@ -181,7 +179,6 @@ def reached(watermarks: Mapping[str, int]) -> dict[str, int]:
 
 
 def ask(world: TimedWorld, with_state: WithState) -> None:
-    """Read everything again."""
     manager = StartpointManager(world.objects, JobPaths("timed", "1"), 10**9, world.clock.now_ms)
     for partition in range(TASKS):
         startpoint = StartpointOldest(creation_timestamp=NOW)

@@ -83,7 +83,6 @@ class Waiting(World):
         self.given: list[dict[str, Any]] = []
 
     def started(self) -> InProcessDriver:
-        """A driver with its first epoch open."""
         driver = self.make(application().graph(), self.config)
         driver.loop.start()
         return driver
@@ -115,18 +114,17 @@ class Waiting(World):
         return DrainRequests(self.objects, PATHS)
 
     def came(self) -> list[list[Any]]:
-        """Everything in the output, sorted."""
         return sorted((json.loads(value or b"") for _, _, value in self.records("out")), key=str)
 
     def results(self) -> set[str]:
-        """What the messages come to in the output, as texts."""
+        """The output that the messages come to, as texts."""
         hours = Counter((value["k"], value["t"] // HOUR_MS) for value in self.given)
         panes = {str(["pane", hour * HOUR_MS, count]) for (_, hour), count in hours.items()}
         numbers = [value["n"] for value in self.given]
         return panes | {str(["timer", n]) for n in numbers} | {str(["alone", n, None]) for n in numbers}
 
     def panes(self) -> int:
-        """How many windows of a key the messages make."""
+        """The number of windows, of all keys, that the messages make."""
         return len({(value["k"], value["t"] // HOUR_MS) for value in self.given})
 
     def close(self) -> None:

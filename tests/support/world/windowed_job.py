@@ -81,12 +81,10 @@ class Windowed(World):
         driver.loop.commit()
 
     def panes(self) -> list[list[int]]:
-        """Everything in the output."""
         return sorted(json.loads(value or b"") for _, _, value in self.records("out"))
 
 
 def entries(driver: InProcessDriver, store: str) -> dict[bytes, bytes]:
-    """What a store holds, in all tasks."""
     tasks = (driver.fleet.container_of(task).tasks[task] for task in range(TASKS))
     return {key: value for task in tasks for key, value in task.engine(store).scan(None, None)}
 

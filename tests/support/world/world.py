@@ -129,7 +129,6 @@ class World:
             self.hooked.at = lambda _: None
 
     def close(self) -> None:
-        """Close every driver."""
         for driver in self.drivers:
             driver.close()
         forget_memory_store(self.root)

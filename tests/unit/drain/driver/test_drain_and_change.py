@@ -23,12 +23,12 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
 
 
 def drain(job: Windowed) -> None:
-    assert job.last is not None
+    (driver,) = job.drivers
     write_drain_notification(job.objects, PATHS)
-    job.last.loop.ask_to_drain()
-    while not job.last.loop.step():
+    driver.loop.ask_to_drain()
+    while not driver.loop.step():
         pass
-    job.last.loop.finish()
+    driver.loop.finish()
     job.die()
 
 

@@ -127,7 +127,7 @@ def test_local_streams_that_have_ended_end_the_job(
 ) -> None:
     """What is published later is read in the next run."""
     system = LocalSystem("m", str(tmp_path / "streams"))
-    timed_world.system = system
+    timed_world.system = timed_world.systems["m"] = system
     admin = system.admin()
     for stream in ("in", "out"):
         admin.create_stream(stream, 2)
