@@ -83,8 +83,8 @@ class TimerModel:
         return fired + self._live("event", watermark, lambda due_ms: max(late, due_ms))
 
     def end(self, time_ms: int, *, discards: bool = False) -> list[Fired]:
-        """The timers that fire at the end of the stream, or in a drain, whose batch reads nothing and has the watermark of the
-        one before. `discards`: only that whose time has come; the others are forgotten."""
+        """The timers that fire at the end of the stream, or in a drain, whose batch reads nothing and has the watermark
+        of the one before. `discards`: only that whose time has come; the others are forgotten."""
         late, far = self.watermark, 10**18
         fired: list[Fired] = []
         for due_ms, named in self._due("processing", time_ms):

@@ -34,8 +34,8 @@ def records(first: int, count: int, value: bytes = b"v") -> list[RawRecord]:
 
 
 def read(options: KafkaOptions, ssp: SystemStreamPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """The messages that a read_committed reader sees, up to the end of what was written by now. A commit returns before the brokers
-    have told its partitions, so the stable end may be before what is committed for a moment."""
+    """The messages that a read_committed reader sees, up to the end of what was written by now. A commit returns
+    before the brokers have told its partitions, so the stable end may be before what is committed for a moment."""
     end, deadline = written_end(options, ssp), time.monotonic() + TIMEOUT_S
     consumer = Consumer(
         {

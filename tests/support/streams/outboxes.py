@@ -47,8 +47,8 @@ def payload(records: Sequence[RawRecord]) -> pa.Buffer:
 def packets_of(
     source: tuple[int, int], parts: Iterable[tuple[int, int, Sequence[RawRecord]]], token: str, stage: int = 1
 ) -> list[Packet]:
-    """The packets that an attempt of (stage, task) sends to task 0: a packet for each (channel, partition, messages), and its
-    trailer."""
+    """The packets that an attempt of (stage, task) sends to task 0: a packet for each (channel, partition, messages),
+    and its trailer."""
     sent = [
         Packet(0, stage, Kind.DATA, *source, token, channel, partition, seq, len(records), payload(records))
         for seq, (channel, partition, records) in enumerate(parts)
