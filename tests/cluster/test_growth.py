@@ -38,9 +38,9 @@ def test_nothing_grows_over_many_small_batches_of_a_query(tmp_path: Path) -> Non
 
 
 LEFT_BY_SPARK = {"threads": 1, "open_files": 4, "spark": 2}
-"""The growth that a start of a query leaves until the session ends: a connection that py4j keeps for the query's thread,
-which is a thread in Python and a socket on both sides; and of the process that asks a Python data source, a thread
-that watches over it, a selector and a socket. The two files in Spark's scratch folder are those of the run's containers."""
+"""The start of a query leaves until the session ends: a connection that py4j keeps for the query's thread, which is a
+thread in Python and a socket on both sides; and of the process that asks a Python data source, a thread that watches
+over it, a selector and a socket. The two files in Spark's scratch folder are those of the run's containers."""
 
 
 @pytest.mark.slow

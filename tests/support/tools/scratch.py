@@ -27,6 +27,8 @@ def begin(*, in_memory: bool) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
     folder.chmod(0o711)  # tests that become another user get to their own folders
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each process that a test starts would compile everything anew
+        os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "compiled"))
     return folder
 
 
