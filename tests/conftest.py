@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support import class_archive, durations, kafka, scratch
+from tests.support.processes import class_archive
+from tests.support.streams import kafka
+from tests.support.tools import durations, scratch
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()

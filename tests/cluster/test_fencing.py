@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from tests.support.jobs import DriverProcess, Home, kill, wait_until
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

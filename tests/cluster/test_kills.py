@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.chaos import chaos
-from tests.support.jobs import DriverProcess, Home, kill, wait_until
+from tests.support.faults.chaos import chaos
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -17,7 +17,7 @@ MEGABYTE = 1 << 20
 def run(work: Path, **parameters: Any) -> SideRun:
     """Read a backlog to its end; `config` keys beside the store that all have: one in memory."""
     config = {"stores.counts.factory": "memory", **parameters.pop("config", {})}
-    return run_side("tests.support.large_batches:run", {"work": str(work), "config": config, **parameters}, work)
+    return run_side("tests.support.jobs.large_batches:run", {"work": str(work), "config": config, **parameters}, work)
 
 
 def test_messages_of_two_megabytes(tmp_path: Path) -> None:

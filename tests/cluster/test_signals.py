@@ -24,7 +24,7 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
-from tests.support.processes import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
+from tests.support.processes.inspection import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
 
 pytestmark = pytest.mark.spark
 
@@ -87,7 +87,7 @@ print("after the job", flush=True)
 """Spark's JVM stands still when it is to stop."""
 NOISE = re.compile(r"incubator|log4j|log level|NativeCodeLoader|Failed to cancel|Traceback|Exception|Error")
 LOSS = re.compile(r"container \S+(: | \(process)")
-"""What is said of a container that is lost; a slow start names containers as well."""
+"""The text about a container that is lost; a slow start names containers as well."""
 
 
 class Run:

@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tests.support.spark_state import plain
+from tests.support.stores.spark_state import plain
 
 _CONF = "spark.sql.streaming.stateStore."
 _FEEDS = 5

@@ -19,9 +19,9 @@ import penstock as ps
 from penstock.api.state.store import STORE_LAYOUTS
 from penstock.runtime.operators.base import KeyValue
 from penstock.start.layout import store_layout
-from tests.support.places import GOLDEN
-from tests.support.processors import OneTask, application, spec_of
-from tests.support.stage_batches import OUT, Message, StageBatches
+from tests.support.oracles.processors import OneTask, application, spec_of
+from tests.support.oracles.stage_batches import OUT, Message, StageBatches
+from tests.support.tools.places import GOLDEN
 
 FILE: Path = GOLDEN / "operator-stores.json"
 Stores: TypeAlias = dict[str, dict[str, Any]]

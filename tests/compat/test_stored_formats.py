@@ -33,7 +33,7 @@ from penstock.state.copies import LocalCopies
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 OBJECTS, PATHS = open_store("memory://formats"), JobPaths("flights", "1")
 ID = CheckpointId(1614147487244, 33577)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.fault.test_publication_kills import CONFIG, IN_CONTAINER, MESSAGES, _counts
-from tests.support.chaos import Victims, chaos
-from tests.support.fault_jobs import FaultHome
-from tests.support.faults import Fault
-from tests.support.jobs import DriverProcess
+from tests.support.faults.chaos import Victims, chaos
+from tests.support.faults.plan import Fault
+from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.home import DriverProcess
 
 pytestmark = pytest.mark.spark
 
@@ -25,11 +25,8 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
     home = FaultHome(tmp_path, config={**CONFIG, "job.retry.max": 100})
     home.publish(MESSAGES, seed=8)
     home.faults.plan(*(Fault(step, step, "kill", skip=2 + number) for number, step in enumerate(steps)))
-    driver = home.driver()
-    try:
+    with home.driver() as driver:
         driver.succeeded()
-    finally:
-        driver.clean_up()
     assert not home.faults.left()
     verify_once(home)
 

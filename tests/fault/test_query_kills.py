@@ -17,10 +17,10 @@ from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from tests.support.faults import Fault
-from tests.support.hosts import why_no_hosts
-from tests.support.query_home import QueryHome, Reached
-from tests.support.standalone import Standalone, environment, standalone
+from tests.support.faults.plan import Fault
+from tests.support.jobs.query_home import QueryHome, Reached
+from tests.support.processes.hosts import why_no_hosts
+from tests.support.processes.standalone import Standalone, environment, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 on_hosts = pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))

@@ -9,12 +9,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from tests.support import job_app
-from tests.support.fault_jobs import FaultHome
-from tests.support.job_runs import finish, start
-from tests.support.jobs import Home, wait_until
-from tests.support.running_job import Running
-from tests.support.spark_sessions import Sessions
+from tests.support.apps import job_app
+from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.home import Home, wait_until
+from tests.support.jobs.job_runs import finish, start
+from tests.support.jobs.running_job import Running
+from tests.support.processes.spark_sessions import Sessions
 
 _shared = Sessions()
 

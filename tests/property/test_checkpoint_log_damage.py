@@ -16,7 +16,7 @@ from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFou
 from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.store import ObjectStore
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 

@@ -23,7 +23,7 @@ from penstock.errors import FencedError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore
 from penstock.testing.faulty_store import FaultyStore
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 POLICY = RetentionPolicy(2)

@@ -95,8 +95,8 @@ from penstock.wire.protocol import (
     dump,
     load,
 )
-from tests.support.damaged_bytes import damaged, grows_too_fast, memory_budget
-from tests.support.profiles import examples
+from tests.support.faults.damaged_bytes import damaged, grows_too_fast, memory_budget
+from tests.support.tools.profiles import examples
 
 BUDGET = 32 << 20
 """Far more than any of these small messages needs."""

@@ -18,8 +18,8 @@ from penstock.state.backends.changelog_files.delta import (
     encode_delta,
 )
 from penstock.state.records import decode_records, encode_records
-from tests.support.places import GOLDEN
-from tests.support.profiles import examples
+from tests.support.tools.places import GOLDEN
+from tests.support.tools.profiles import examples
 
 SAVED = GOLDEN / "delta-format1.delta"
 HEADER = DeltaHeader(8, 3, ((1, 1, 5), (3, 6, 8)))

@@ -18,7 +18,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 BULK = 1000
 """From so many changes on, RocksDB gets a table."""

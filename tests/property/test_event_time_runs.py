@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
-from tests.support import timed_job
-from tests.support.sums_job import once, raising
-from tests.support.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
+from tests.support.world import timed_job
+from tests.support.world.sums_job import once, raising
+from tests.support.world.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.joins import every
 from penstock.runtime.time_bytes import time_of
-from tests.support.profiles import examples
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.tools.profiles import examples
 
 KINDS = st.sampled_from(["inner", "left", "right", "outer"])
 BOUNDS = st.tuples(st.integers(0, 12), st.integers(0, 12))

@@ -65,8 +65,8 @@ from penstock.system.local.files import StreamInfo, _parse
 from penstock.wire import register
 from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
-from tests.support.places import GOLDEN
-from tests.support.profiles import examples
+from tests.support.tools.places import GOLDEN
+from tests.support.tools.profiles import examples
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 

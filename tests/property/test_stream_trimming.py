@@ -15,7 +15,7 @@ from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.local import LocalAdmin, LocalReader, LocalWriter
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.retention import live_bytes
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 HERE = SystemStreamPartition("local", "flights", 0)
 MINUTE = 60_000

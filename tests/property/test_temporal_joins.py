@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.operators import send_to_table, temporal_join
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.tools.profiles import examples
 
 Event = tuple[str, str, int]
 """What it is ("version", "delete" or "read"), its key and its time."""

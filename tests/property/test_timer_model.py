@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.time.timers import AtDrain
 from penstock.runtime.operators.tasks import task_timers
-from tests.support.profiles import examples
-from tests.support.stage_batches import OUT, Message, StageBatches
-from tests.support.timer_model import Acting, TimerModel
+from tests.support.oracles.stage_batches import OUT, Message, StageBatches
+from tests.support.oracles.timer_model import Acting, TimerModel
+from tests.support.tools.profiles import examples
 
 KEYS = ["a", "b", "a\x00", None]
 NAMES = ["", "later", "past", "cancel", "twin", "loop"]

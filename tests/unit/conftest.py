@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.runtime.operators.table import OPERATORS
-from tests.support.timed_job import Hold, HoldSpec, TimedWorld
+from tests.support.world.timed_job import Hold, HoldSpec, TimedWorld
 
 
 @pytest.fixture

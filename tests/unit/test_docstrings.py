@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 MODULES = (
     "penstock",

@@ -16,7 +16,7 @@ import penstock.admin
 import penstock.errors
 import penstock.spark
 import penstock.testing
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 SUBMODULES = {
     "admin", "api", "application", "batch", "budgets", "checkpoint", "cli", "clock", "config", "container", "documents",

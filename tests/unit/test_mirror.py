@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 OTHERS = {"benchmarks", "examples", "tools"}
 """What is tested beside the package."""

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 
 def test_the_package_says_whose_it_is_and_under_which_license() -> None:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.cli import call, call_json, command, own_home
-from tests.support.jobs import wait_until
+from tests.support.jobs.home import wait_until
+from tests.support.tools.cli import call, call_json, command, own_home
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from examples.kafka import demo
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 

@@ -12,10 +12,9 @@ from pyspark.sql import SparkSession
 
 from penstock.metrics.prometheus import prometheus_name
 from penstock.metrics.snapshot import MetricId
-from tests.support import job_app
-from tests.support.cli import call_json
-from tests.support.jobs import DEADLINE_S, Home, wait_until
-from tests.support.metrics_page import (
+from tests.support.apps import job_app
+from tests.support.jobs.home import DEADLINE_S, Home, wait_until
+from tests.support.oracles.metrics_page import (
     OF_EVENT_TIME,
     OF_LOSSES,
     OF_OPERATORS,
@@ -28,6 +27,7 @@ from tests.support.metrics_page import (
     differences,
     exported,
 )
+from tests.support.tools.cli import call_json
 
 pytestmark = pytest.mark.spark
 

@@ -7,9 +7,9 @@ import signal
 
 import pytest
 
-from tests.support.faults import Fault
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.running_job import EVERY_BATCH, NO_DELAY, Running, offsets
+from tests.support.faults.plan import Fault
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.running_job import EVERY_BATCH, NO_DELAY, Running, offsets
 
 pytestmark = pytest.mark.spark
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import wait_until
-from tests.support.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
+from tests.support.jobs.home import wait_until
+from tests.support.jobs.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
 
 pytestmark = pytest.mark.spark
 

@@ -8,9 +8,9 @@ import pytest
 
 import penstock as ps
 from penstock.errors import PenstockTimeoutError
-from tests.support.faults import Fault
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
+from tests.support.faults.plan import Fault
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

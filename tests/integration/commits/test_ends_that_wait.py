@@ -10,14 +10,14 @@ import signal
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from tests.support.faults import Fault
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.running_job import EVERY_BATCH, Running, offsets
+from tests.support.faults.plan import Fault
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.running_job import EVERY_BATCH, Running, offsets
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-BRIEF_HOLDS = {"stores.backup.factories": "tests.support.fault_backend:BriefHolds"}
+BRIEF_HOLDS = {"stores.backup.factories": "tests.support.faults.fault_backend:BriefHolds"}
 
 
 def await_refused_end(running: Running, caplog: pytest.LogCaptureFixture) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.fault_jobs import FaultHome
-from tests.support.jobs import DEADLINE_S
-from tests.support.running_job import Running
+from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.home import DEADLINE_S
+from tests.support.jobs.running_job import Running
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -9,11 +9,11 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.support import drained_app
-from tests.support.drained_job import DrainHome
-from tests.support.faults import Fault
-from tests.support.job_runs import stop_at_once
-from tests.support.jobs import DEADLINE_S, wait_until
+from tests.support.apps import drained_app
+from tests.support.faults.plan import Fault
+from tests.support.jobs.drained_job import DrainHome
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.job_runs import stop_at_once
 
 pytestmark = pytest.mark.spark
 SHAPES = {

@@ -9,9 +9,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.errors import ConfigError
-from tests.support import drained_app
-from tests.support.drained_job import DrainHome
-from tests.support.jobs import DEADLINE_S, wait_until
+from tests.support.apps import drained_app
+from tests.support.jobs.drained_job import DrainHome
+from tests.support.jobs.home import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.spark
 NEVER = {"job.drain-monitor.poll.interval.ms": 3_600_000}

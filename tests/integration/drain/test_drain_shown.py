@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from examples.drain import demo
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -16,9 +16,9 @@ from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.spark.job.handle import Job
 from penstock.testing.system_contract import append, read_all
-from tests.support import stuck_app
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.processes import containers_here
+from tests.support.apps import stuck_app
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.processes.inspection import containers_here
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TASKS = 2
@@ -57,7 +57,7 @@ def test_what_is_stuck_is_named_and_the_next_start_drains(spark: SparkSession, t
         "job.root": str(tmp_path / "jobs"),
         "job.logged.store.base.dir": str(tmp_path / "state"),
         "systems.local.path": str(tmp_path / "local"),
-        "systems.far.samza.factory": "tests.support.stuck_app:StuckSystem",
+        "systems.far.samza.factory": "tests.support.apps.stuck_app:StuckSystem",
         "systems.far.folder": str(folder),
         "app.folder": str(folder),
         "task.callback.drain.timeout.ms": 1500,

@@ -15,8 +15,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.cli.main import app as penstock
 from penstock.driver.show.progress import JobProgress
 from penstock.state.reading.reader import read_store
-from tests.support import broadcast_app
-from tests.support.jobs import DEADLINE_S, Home
+from tests.support.apps import broadcast_app
+from tests.support.jobs.home import DEADLINE_S, Home
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.checkpoint.versions.table import versions_of
 from penstock.errors import IncompatibleError
-from tests.support import job_app
-from tests.support.jobs import DEADLINE_S, Home, same
+from tests.support.apps import job_app
+from tests.support.jobs.home import DEADLINE_S, Home, same
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

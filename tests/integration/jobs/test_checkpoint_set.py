@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.cli.main import app
-from tests.support import job_app
-from tests.support.jobs import DEADLINE_S, Home
+from tests.support.apps import job_app
+from tests.support.jobs.home import DEADLINE_S, Home
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

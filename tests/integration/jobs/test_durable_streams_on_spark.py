@@ -18,8 +18,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
-from tests.support import counted_app
-from tests.support.jobs import DEADLINE_S, wait_until
+from tests.support.apps import counted_app
+from tests.support.jobs.home import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.spark
 PARTITIONS, MESSAGES, KEYS = 2, 600, 7

@@ -16,7 +16,7 @@ from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
-from tests.support.jobs import DEADLINE_S
+from tests.support.jobs.home import DEADLINE_S
 
 pytestmark = pytest.mark.spark
 DAY_MS = 24 * 3_600_000

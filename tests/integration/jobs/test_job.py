@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
-from tests.support import job_app
-from tests.support.cli import call_json
-from tests.support.job_app import add_event, add_region
-from tests.support.job_runs import finish, start, stop_at_once
-from tests.support.jobs import Home, same, wait_until
+from tests.support.apps import job_app
+from tests.support.apps.job_app import add_event, add_region
+from tests.support.jobs.home import Home, same, wait_until
+from tests.support.jobs.job_runs import finish, start, stop_at_once
+from tests.support.tools.cli import call_json
 
 pytestmark = pytest.mark.spark
 

@@ -10,9 +10,9 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock import admin
 from penstock.admin.job.status import JobStatus
-from tests.support import job_app
-from tests.support.job_runs import finish, start
-from tests.support.jobs import Home
+from tests.support.apps import job_app
+from tests.support.jobs.home import Home
+from tests.support.jobs.job_runs import finish, start
 
 pytestmark = pytest.mark.spark
 

@@ -18,7 +18,7 @@ from examples.folder_system import FolderSystem
 from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.show.progress import JobProgress
 from penstock.testing.system_contract import append, read_all
-from tests.support.jobs import DEADLINE_S
+from tests.support.jobs.home import DEADLINE_S
 
 pytestmark = pytest.mark.spark
 

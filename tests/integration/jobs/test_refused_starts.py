@@ -19,9 +19,9 @@ import penstock as ps
 from penstock.application.application import Application
 from penstock.cli.main import app as cli
 from penstock.job.lease import LeaseHeldError
-from tests.support import job_app
-from tests.support.job_runs import finish, refused, start
-from tests.support.jobs import Home, same, wait_until
+from tests.support.apps import job_app
+from tests.support.jobs.home import Home, same, wait_until
+from tests.support.jobs.job_runs import finish, refused, start
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.job.handle import Job
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
-from tests.support import job_app
-from tests.support.jobs import DEADLINE_S, Home, wait_until
+from tests.support.apps import job_app
+from tests.support.jobs.home import DEADLINE_S, Home, wait_until
 
 pytestmark = pytest.mark.spark
 

@@ -26,9 +26,9 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.state.reading.reader import StateReader
 from penstock.system.base import OffsetRange, WriterIdentity
-from tests.support import job_app
-from tests.support.job_app import Event, add_event
-from tests.support.jobs import DEADLINE_S, Home, Totals, same
+from tests.support.apps import job_app
+from tests.support.apps.job_app import Event, add_event
+from tests.support.jobs.home import DEADLINE_S, Home, Totals, same
 
 pytestmark = pytest.mark.spark
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support import job_app
-from tests.support.jobs import Home, wait_until
+from tests.support.apps import job_app
+from tests.support.jobs.home import Home, wait_until
 
 pytestmark = pytest.mark.spark
 EVENTS = 40

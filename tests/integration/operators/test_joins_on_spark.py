@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
-from tests.support import joined_app
-from tests.support.jobs import DEADLINE_S
+from tests.support.apps import joined_app
+from tests.support.jobs.home import DEADLINE_S
 
 pytestmark = pytest.mark.spark
 PARTITIONS = 2

@@ -19,9 +19,9 @@ from penstock.spark.job.handle import Job
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
-from tests.support import pushed_app
-from tests.support.jobs import wait_until
-from tests.support.processes import containers_here
+from tests.support.apps import pushed_app
+from tests.support.jobs.home import wait_until
+from tests.support.processes.inspection import containers_here
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TASKS = 2

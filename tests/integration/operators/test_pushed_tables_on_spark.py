@@ -35,8 +35,8 @@ from penstock.tables.versions.build import BuildRequest
 from penstock.tables.versions.manifest import TableFile
 from penstock.tables.versions.sources import TableRefusedError, find_place, read_version
 from penstock.testing.runner.table_builder import ArrowTableBuilder
-from tests.support import pushed_app
-from tests.support.jobs import DEADLINE_S, wait_until
+from tests.support.apps import pushed_app
+from tests.support.jobs.home import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.spark
 TASKS = 2

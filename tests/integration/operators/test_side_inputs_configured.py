@@ -14,7 +14,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
-from tests.support import side_app
+from tests.support.apps import side_app
 
 pytestmark = pytest.mark.spark
 
@@ -53,7 +53,7 @@ def test_a_task_with_side_inputs_of_the_configuration(spark: SparkSession, tmp_p
         "job.logged.store.base.dir": str(tmp_path / "state"),
         "systems.local.path": str(tmp_path / "streams"),
         "stores.planes.side.inputs": "local.planes",
-        "stores.planes.side.inputs.processor.factory": "tests.support.side_app:Seats",
+        "stores.planes.side.inputs.processor.factory": "tests.support.apps.side_app:Seats",
         "app.extra": "1",
     }
     assert app.run(config, spark=spark, until="latest").await_termination(120)

@@ -16,8 +16,8 @@ from penstock.errors import UserCodeError
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
-from tests.support import side_app
-from tests.support.jobs import DEADLINE_S, wait_until
+from tests.support.apps import side_app
+from tests.support.jobs.home import DEADLINE_S, wait_until
 
 pytestmark = pytest.mark.spark
 TASKS = 2

@@ -16,8 +16,8 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
-from tests.support import tables_app
-from tests.support.jobs import DEADLINE_S
+from tests.support.apps import tables_app
+from tests.support.jobs.home import DEADLINE_S
 
 pytestmark = pytest.mark.spark
 PARTITIONS = {"names": 1, "orders": 2, "rates": 2, "named": 2, "histories": 2, "priced": 2}

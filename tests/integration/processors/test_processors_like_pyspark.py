@@ -22,9 +22,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import DecimalType, LongType, StringType, StructType
 
 import penstock.spark as pss
-from tests.support import beside_pyspark
-from tests.support.beside_pyspark import run_in_pyspark, taken_over
-from tests.support.processors import OneTask, spec_of
+from tests.support.oracles import beside_pyspark
+from tests.support.oracles.beside_pyspark import run_in_pyspark, taken_over
+from tests.support.oracles.processors import OneTask, spec_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

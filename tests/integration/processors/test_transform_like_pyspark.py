@@ -15,9 +15,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
 import penstock.spark as pss
-from tests.support import beside_pyspark
-from tests.support.beside_pyspark import shown
-from tests.support.spark_sessions import Sessions
+from tests.support.oracles import beside_pyspark
+from tests.support.oracles.beside_pyspark import shown
+from tests.support.processes.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
 

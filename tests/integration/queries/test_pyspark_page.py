@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support import beside_pyspark
-from tests.support.jobs import wait_until
-from tests.support.places import ROOT
+from tests.support.jobs.home import wait_until
+from tests.support.oracles import beside_pyspark
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 

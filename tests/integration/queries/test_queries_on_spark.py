@@ -23,12 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 import penstock.spark as pss
 from penstock import admin
 from penstock.errors import ConfigError
-from tests.support.counted_visits import OUTPUT, CountVisits
-from tests.support.fault_jobs import faulty
-from tests.support.faults import Fault, Faults
-from tests.support.jobs import wait_until
-from tests.support.processes import containers_of
-from tests.support.query_home import QueryHome
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.fault_jobs import faulty
+from tests.support.jobs.home import wait_until
+from tests.support.jobs.query_home import QueryHome
+from tests.support.oracles.counted_visits import OUTPUT, CountVisits
+from tests.support.processes.inspection import containers_of
 
 pytestmark = pytest.mark.spark
 

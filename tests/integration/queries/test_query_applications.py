@@ -26,9 +26,9 @@ from penstock.admin.job.metrics import metrics_of
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.local import LocalSystem
-from tests.support.jobs import wait_until
-from tests.support.outboxes import read_all
-from tests.support.places import ROOT
+from tests.support.jobs.home import wait_until
+from tests.support.streams.outboxes import read_all
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 

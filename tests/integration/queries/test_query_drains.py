@@ -22,7 +22,7 @@ from penstock.admin import open_job
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from tests.support.jobs import wait_until
+from tests.support.jobs.home import wait_until
 
 pytestmark = pytest.mark.spark
 

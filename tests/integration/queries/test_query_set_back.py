@@ -29,11 +29,11 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.system.local import LocalSystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import kill, wait_until
-from tests.support.kafka import new_name, new_topic
-from tests.support.kafka_world import read_committed
-from tests.support.outboxes import read_all
-from tests.support.processes import containers_here
+from tests.support.jobs.home import kill, wait_until
+from tests.support.processes.inspection import containers_here
+from tests.support.streams.kafka import new_name, new_topic
+from tests.support.streams.outboxes import read_all
+from tests.support.world.kafka_world import read_committed
 
 pytestmark = pytest.mark.spark
 TASKS = 2

@@ -24,7 +24,7 @@ import penstock.spark as pss
 from penstock.errors import ConfigError
 from penstock.spark.heartbeat import Heartbeat
 from penstock.spark.session.session import scratch_folder
-from tests.support.jobs import wait_until
+from tests.support.jobs.home import wait_until
 
 pytestmark = pytest.mark.spark
 

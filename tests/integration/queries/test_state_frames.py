@@ -22,9 +22,9 @@ from penstock.job.paths import JobPaths
 from penstock.spark.processor.declared import Variable
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
-from tests.support.example_job import ExampleJob
-from tests.support.places import ROOT
-from tests.support.state_job import JOB, StateJob
+from tests.support.jobs.example_job import ExampleJob
+from tests.support.stores.state_job import JOB, StateJob
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from penstock.spark.session.dynamic_allocation import KeptExecutors
 from penstock.spark.session.executors import LOCAL_ID, live_executors, rdd_on
-from tests.support import class_archive
-from tests.support.job_runs import start
-from tests.support.jobs import Home, kill, wait_until
-from tests.support.processes import containers_of
-from tests.support.spark_sessions import Sessions
+from tests.support.jobs.home import Home, kill, wait_until
+from tests.support.jobs.job_runs import start
+from tests.support.processes import class_archive
+from tests.support.processes.inspection import containers_of
+from tests.support.processes.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
 

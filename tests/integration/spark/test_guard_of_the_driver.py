@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 pytestmark = [
     pytest.mark.spark,

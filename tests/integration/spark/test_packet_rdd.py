@@ -9,8 +9,8 @@ from pyspark import SparkContext
 
 from penstock.runtime.messages.packet import from_batch
 from penstock.spark.batches.packet_rdd import PacketRdd
-from tests.support.packet_steps import TASKS, ImportShipped, Receive, Send
-from tests.support.spark_sessions import Sessions
+from tests.support.oracles.packet_steps import TASKS, ImportShipped, Receive, Send
+from tests.support.processes.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
 LANES = 3

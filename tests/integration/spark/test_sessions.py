@@ -15,9 +15,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.support.job_runs import finish, start
-from tests.support.jobs import DEADLINE_S, Home
-from tests.support.places import ROOT
+from tests.support.jobs.home import DEADLINE_S, Home
+from tests.support.jobs.job_runs import finish, start
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 

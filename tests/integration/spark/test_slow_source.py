@@ -11,9 +11,9 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.support.job_app import Event
-from tests.support.jobs import DEADLINE_S, Home
-from tests.support.spark_sessions import Sessions
+from tests.support.apps.job_app import Event
+from tests.support.jobs.home import DEADLINE_S, Home
+from tests.support.processes.spark_sessions import Sessions
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.support.jobs import Home, wait_until
-from tests.support.places import ROOT
-from tests.support.submitted import submitted, watched, write_application
-from tests.support.submitted_queries import SubmittedQuery
+from tests.support.jobs.home import Home, wait_until
+from tests.support.jobs.submitted import submitted, watched, write_application
+from tests.support.jobs.submitted_queries import SubmittedQuery
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 

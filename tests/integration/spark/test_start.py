@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import DEADLINE_S, Home
-from tests.support.places import ROOT
+from tests.support.jobs.home import DEADLINE_S, Home
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 JOB = """
 import json, sys
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from tests.support import job_app
+from tests.support.apps import job_app
 
 job = job_app.totals_app().run(json.loads(sys.argv[1]), until="latest")
 found = {"context": SparkContext._active_spark_context is not None}

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.errors import IncompatibleError
-from tests.support import job_app
-from tests.support.jobs import DEADLINE_S, Home, same
+from tests.support.apps import job_app
+from tests.support.jobs.home import DEADLINE_S, Home, same
 
 pytestmark = pytest.mark.spark
 ROOT = "state.backends.blob.root"

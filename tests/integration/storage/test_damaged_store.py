@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock as ps
-from tests.support import job_app
-from tests.support.damage import written_tables
-from tests.support.jobs import DEADLINE_S, Home, wait_until
+from tests.support.apps import job_app
+from tests.support.faults.damage import written_tables
+from tests.support.jobs.home import DEADLINE_S, Home, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 KEYS = 3000

@@ -14,17 +14,17 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support import kafka_world
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.kafka_world import KafkaWorld, read_committed
-from tests.support.places import ROOT
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.tools.places import ROOT
+from tests.support.world import kafka_world
+from tests.support.world.kafka_world import KafkaWorld, read_committed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 DRIVER = """
 import json, sys
 from pyspark import cloudpickle
-from tests.support import kafka_world
+from tests.support.world import kafka_world
 cloudpickle.register_pickle_by_value(kafka_world)
 source, output, config, until = json.loads(sys.argv[1])
 kafka_world.totals_app(source, output).run(config, until=until).await_termination()
@@ -54,7 +54,7 @@ def world(broker: KafkaBroker, tmp_path: Path) -> Iterator[KafkaWorld]:
 
 def configuration(world: KafkaWorld, **config: object) -> dict[str, object]:
     return {
-        "job.name": world.name,
+        "job.name": world.paths.name,
         "job.root": str(world.folder / "jobs"),
         "job.logged.store.base.dir": str(world.folder / "state"),
         "job.batch.max.messages": 40,

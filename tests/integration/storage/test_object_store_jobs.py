@@ -14,12 +14,12 @@ from typer.testing import CliRunner
 import penstock as ps
 from penstock.cli.main import app
 from penstock.spark.job.handle import Job
-from tests.support import job_app
-from tests.support.cli import call_json
-from tests.support.jobs import DEADLINE_S, DriverProcess, Home, wait_until
-from tests.support.line import Fault
-from tests.support.s3 import S3, give_up_soon, s3_server
-from tests.support.spark_sessions import Sessions
+from tests.support.apps import job_app
+from tests.support.jobs.home import DEADLINE_S, Home, wait_until
+from tests.support.processes.spark_sessions import Sessions
+from tests.support.stores.s3 import S3, give_up_soon, s3_server
+from tests.support.streams.line import Fault
+from tests.support.tools.cli import call_json
 
 pytestmark = pytest.mark.spark
 
@@ -308,21 +308,15 @@ def test_a_bucket_that_does_not_exist(runs: Runs, home: StoreHome) -> None:
 def test_a_killed_driver(home: StoreHome, s3: S3) -> None:
     """The next one takes the lease over, and restores from the store."""
     home.publish(300)
-    driver = home.driver(until=None, **EVERY_BATCH)
-    try:
+    with home.driver(until=None, **EVERY_BATCH) as driver:
         driver.await_output(300)
         wait_until(lambda: not driver.running or home.committed > 0, "a commit")
         driver.kill()
-    finally:
-        driver.clean_up()
     home.publish(200, seed=2)
     finish(home)
     home.verify()
 
 
 def finish(home: StoreHome) -> None:
-    driver: DriverProcess = home.driver()
-    try:
+    with home.driver() as driver:
         driver.succeeded()
-    finally:
-        driver.clean_up()

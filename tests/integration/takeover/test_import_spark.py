@@ -16,8 +16,8 @@ from penstock.objects.open import open_store
 from penstock.spark.state_import.files.checkpoint import SparkCheckpoint
 from penstock.spark.state_import.reader import open_state
 from penstock.state.reading.reader import read_store
-from tests.support.places import ROOT
-from tests.support.spark_state import GOLDEN, read_plain
+from tests.support.stores.spark_state import GOLDEN, read_plain
+from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

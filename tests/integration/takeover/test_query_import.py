@@ -20,10 +20,10 @@ from penstock.errors import ConfigError, IncompatibleError, PenstockError
 from penstock.spark.heartbeat import prepare_heartbeat
 from penstock.spark.queries import StreamWriter
 from penstock.spark.query.offsets import OffsetLog
-from tests.support.fault_jobs import faulty
-from tests.support.faults import Fault, Faults
-from tests.support.jobs import wait_until
-from tests.support.spark_sessions import Sessions
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.fault_jobs import faulty
+from tests.support.jobs.home import wait_until
+from tests.support.processes.spark_sessions import Sessions
 
 pytestmark = pytest.mark.spark
 

@@ -15,10 +15,10 @@ from pyspark.sql.types import LongType, StringType, StructType
 
 import penstock.spark as pss
 from penstock.errors import IncompatibleError, PenstockError
-from tests.support import beside_pyspark
-from tests.support.beside_pyspark import run_in_pyspark, taken_over
-from tests.support.processors import spec_of
-from tests.support.spark_state import GOLDEN, golden_location
+from tests.support.oracles import beside_pyspark
+from tests.support.oracles.beside_pyspark import run_in_pyspark, taken_over
+from tests.support.oracles.processors import spec_of
+from tests.support.stores.spark_state import GOLDEN, golden_location
 from tests.unit.spark.takeover.test_takeover import KEYS, Reads, spec
 
 pytestmark = pytest.mark.spark

@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from penstock.errors import PenstockError
 from tests.integration.takeover import test_query_import
 from tests.integration.takeover.test_query_import import World
-from tests.support.beside_pyspark import KEYS
-from tests.support.fault_jobs import faulty
-from tests.support.faults import Fault, Faults
-from tests.support.spark_sessions import Sessions
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.fault_jobs import faulty
+from tests.support.oracles.beside_pyspark import KEYS
+from tests.support.processes.spark_sessions import Sessions
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 PROGRAM = """
 from pathlib import Path

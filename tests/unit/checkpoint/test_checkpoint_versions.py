@@ -22,8 +22,8 @@ from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
-from tests.support.checkpoints import checkpoint
-from tests.support.places import GOLDEN
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
 ID = CheckpointId(1614147487244, 33577)

@@ -13,8 +13,8 @@ from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
 from penstock.config.reference import markdown
 from penstock.errors import ConfigError
-from tests.support.configs import ENV, load, refused
-from tests.support.places import ROOT
+from tests.support.tools.configs import ENV, load, refused
+from tests.support.tools.places import ROOT
 
 # ---- defaults
 

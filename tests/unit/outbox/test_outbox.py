@@ -18,7 +18,7 @@ from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.system.base import RawRecord
-from tests.support.outboxes import attempt_on, bring, once_topology, packets_of, record
+from tests.support.streams.outboxes import attempt_on, bring, once_topology, packets_of, record
 
 
 def file_sizes(folder: Path) -> list[int]:

@@ -10,7 +10,7 @@ from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.start.times import StartTimes, start_times
 from penstock.system.base import PartitionOffsets
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 A, B = (SystemStreamPartition("m", stream, 0) for stream in "ab")
 AT_A, AT_B = TaskSsp(0, A), TaskSsp(0, B)

@@ -12,7 +12,7 @@ from penstock.api.state.store import STORE_LAYOUTS, OperatorKind, TtlFrom
 from penstock.checkpoint.record import Claim
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.reset import Reset
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 
 class Count(ps.StreamTask):

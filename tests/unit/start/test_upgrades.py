@@ -22,9 +22,9 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.places import ROOT
-from tests.support.timed_job import steps
-from tests.support.windowed_job import BACKENDS, entries
+from tests.support.tools.places import ROOT
+from tests.support.world.timed_job import steps
+from tests.support.world.windowed_job import BACKENDS, entries
 
 PATHS = JobPaths("flights", "1")
 TASKS = 2

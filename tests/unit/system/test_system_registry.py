@@ -15,7 +15,7 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.system.registry import open_system, open_systems
-from tests.support.configs import ENV, load, refused
+from tests.support.tools.configs import ENV, load, refused
 
 MODULE = """
 from penstock.errors import NotFoundError

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 RUN = """
 import os, sys, tempfile
-from tests.support import scratch
+from tests.support.tools import scratch
 folder = scratch.begin(in_memory=False)
 assert tempfile.mkdtemp().startswith(str(folder)) and os.environ["TMPDIR"] == str(folder)
 if sys.argv[1] == "end":

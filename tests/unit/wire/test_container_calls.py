@@ -41,7 +41,7 @@ from penstock.wire.protocol import (
     WindDown,
     dump,
 )
-from tests.support.containers import DEADLINE_S, wait_until
+from tests.support.processes.containers import DEADLINE_S, wait_until
 
 SECRET = "a-secret"
 BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"w": END_OF_TIME, "x": 7})

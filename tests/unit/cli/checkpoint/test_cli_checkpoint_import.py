@@ -21,7 +21,7 @@ from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
-from tests.support.stopped_job import CHANGELOG, SSP, STREAM, StoppedJob, call, call_json, position, saved, ssp
+from tests.support.stores.stopped_job import CHANGELOG, SSP, STREAM, StoppedJob, call, call_json, position, saved, ssp
 
 BLOB = "org.apache.samza.storage.blobstore.BlobStoreStateBackendFactory"
 ID = CheckpointId(1614147487244, 33577)

@@ -29,8 +29,8 @@ from penstock.cli.shared.input import Confirmation
 from penstock.config.load import load_config
 from penstock.job.lease import LeaseHeldError, LeaseHolder, acquire
 from penstock.system.base import OffsetRange, WriterIdentity
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.stopped_job import CHANGELOG, PATHS, SSP, STREAM, StoppedJob, call, call_json, saved, ssp
+from tests.support.stores.stopped_job import CHANGELOG, PATHS, SSP, STREAM, StoppedJob, call, call_json, saved, ssp
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 DEADLINE_S = 60.0
 SECOND = f"local.{STREAM}"

@@ -24,9 +24,9 @@ from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.wording import utc_text
-from tests.support.cli import call, call_json, own_home
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.places import GOLDEN
+from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.leases import LONG_MS, EagerKeeper
+from tests.support.tools.places import GOLDEN
 
 PATHS = JobPaths("visits", "1")
 DEADLINE_S = 60.0

@@ -11,8 +11,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 from penstock.system.base import Progress, WriterIdentity
-from tests.support.cli import call, call_json
-from tests.support.stopped_job import PATHS, StoppedJob, saved
+from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
+from tests.support.tools.cli import call, call_json
 
 PUBLISHER = "flights-1-uid"
 OUT = [SystemStreamPartition("local", "done", n) for n in range(2)]

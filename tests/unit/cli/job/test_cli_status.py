@@ -31,9 +31,9 @@ from penstock.objects.file import FileObjectStore
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin
 from penstock.testing.system_contract import append
-from tests.support.cli import call, call_json, own_home, published
-from tests.support.jobs import wait_until
-from tests.support.leases import LONG_MS, EagerKeeper
+from tests.support.jobs.home import wait_until
+from tests.support.tools.cli import call, call_json, own_home, published
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 DEADLINE_S = 60.0
 PATHS = JobPaths("flights", "1")

@@ -20,8 +20,8 @@ from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
-from tests.support.cli import call, call_json, own_home
-from tests.support.leases import LONG_MS, EagerKeeper
+from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 PATHS = JobPaths("flights", "1")
 DEADLINE_S = 60.0

@@ -12,8 +12,8 @@ from penstock.driver.show.metrics import JobMetrics
 from penstock.job.paths import JobPaths
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.objects.file import FileObjectStore
-from tests.support.checkpoints import checkpoint
-from tests.support.cli import call, call_json, own_home
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.tools.cli import call, call_json, own_home
 
 PATHS = JobPaths("flights", "1")
 

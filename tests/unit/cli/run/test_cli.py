@@ -20,7 +20,7 @@ from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
 from penstock.spark.job.handle import Job
 from penstock.testing import SettableClock
-from tests.support.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json, own_home
 
 DEADLINE_S = 60.0
 APPLICATION = """

@@ -32,11 +32,11 @@ from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.faults import Fault, Faults
-from tests.support.jobs import wait_until
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.places import ROOT
-from tests.support.spark_state import GOLDEN
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.home import wait_until
+from tests.support.stores.spark_state import GOLDEN
+from tests.support.tools.leases import LONG_MS, EagerKeeper
+from tests.support.tools.places import ROOT
 
 TASKS = 3
 PATHS = JobPaths("moved", "1")
@@ -425,7 +425,7 @@ def test_a_damaged_checkpoint_of_spark_changes_nothing(tmp_path: Path) -> None:
 
 # Deaths.
 
-FAULTY = "tests.support.fault_backend:FaultyFiles"
+FAULTY = "tests.support.faults.fault_backend:FaultyFiles"
 
 
 def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.configs import load, refused
+from tests.support.tools.configs import load, refused
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.job.paths import JobPaths
 from penstock.system.memory import MemoryAdmin
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 

@@ -17,8 +17,8 @@ from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.runtime.reports import Report
-from tests.support.timed_job import TimedWorld
-from tests.support.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
+from tests.support.world.timed_job import TimedWorld
+from tests.support.world.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
 
 
 @pytest.fixture

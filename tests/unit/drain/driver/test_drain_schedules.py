@@ -25,7 +25,7 @@ from penstock.errors import NotFoundError, RetryableError
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 

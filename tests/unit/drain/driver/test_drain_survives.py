@@ -23,14 +23,15 @@ from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.objects.file import FileObjectStore
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
-from tests.support import drained_app, fault_backend
-from tests.support.drained_job import PATHS
-from tests.support.drained_world import DrainWorld, Ending, ends
-from tests.support.fault_backend import Hook, HookedSystem
-from tests.support.fault_jobs import faulty
-from tests.support.faults import Fault
-from tests.support.jobs import wait_until
-from tests.support.timed_job import steps
+from tests.support.apps import drained_app
+from tests.support.faults import fault_backend
+from tests.support.faults.fault_backend import Hook, HookedSystem
+from tests.support.faults.plan import Fault
+from tests.support.jobs.drained_job import PATHS
+from tests.support.jobs.fault_jobs import faulty
+from tests.support.jobs.home import wait_until
+from tests.support.world.drained_world import DrainWorld, Ending, ends
+from tests.support.world.timed_job import steps
 
 A = [SystemStreamPartition("local", "a", partition) for partition in range(2)]
 

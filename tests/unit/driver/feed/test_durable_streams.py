@@ -13,8 +13,8 @@ from penstock.job.paths import JobPaths
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.sums_job import once
-from tests.support.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.sums_job import once
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 

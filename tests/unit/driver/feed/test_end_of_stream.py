@@ -8,7 +8,7 @@ import pytest
 
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.system.local import LocalSystem
-from tests.support.timed_job import HoldNode, TimedWorld, reached, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, reached, steps
 
 
 def test_the_end_closes_everything_and_the_record_says_so(timed_world: TimedWorld) -> None:
@@ -127,7 +127,7 @@ def test_local_streams_that_have_ended_end_the_job(
 ) -> None:
     """What is published later is read in the next run."""
     system = LocalSystem("m", str(tmp_path / "streams"))
-    timed_world.system = system
+    timed_world.system = timed_world.systems["m"] = system
     admin = system.admin()
     for stream in ("in", "out"):
         admin.create_stream(stream, 2)

@@ -10,9 +10,9 @@ import pytest
 
 import penstock as ps
 from penstock.wire.ports import RunBrokenError
-from tests.support.metrics_page import OF_EVENT_TIME, exported
-from tests.support.sums_job import once, raising
-from tests.support.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps
+from tests.support.oracles.metrics_page import OF_EVENT_TIME, exported
+from tests.support.world.sums_job import once, raising
+from tests.support.world.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps
 
 
 def test_what_the_watermark_has_passed_comes_out_without_another_message(timed_world: TimedWorld) -> None:

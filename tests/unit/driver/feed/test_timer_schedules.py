@@ -14,8 +14,8 @@ import penstock as ps
 from penstock.runtime.operators.tasks import task_timers
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
-from tests.support.sums_job import once, raising
-from tests.support.timed_job import NOW, TimedWorld, steps
+from tests.support.world.sums_job import once, raising
+from tests.support.world.timed_job import NOW, TimedWorld, steps
 
 WAIT_MS = 10
 

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import TimedWorld, ask, steps
+from tests.support.world.timed_job import TimedWorld, ask, steps
 
 SHORT, LONG = 10, 50
 

@@ -15,7 +15,7 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.system.base import OpenTransaction
 from penstock.system.memory import MemoryAdmin, MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import TASKS, TimedWorld, ask, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
 
 IN = SystemStream("m", "in")
 

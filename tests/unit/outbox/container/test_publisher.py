@@ -37,8 +37,8 @@ from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import Publish
-from tests.support.hooked_system import STEPS, HookedSystem
-from tests.support.outboxes import bring, once_topology, payload, read_all, record
+from tests.support.streams.hooked_system import STEPS, HookedSystem
+from tests.support.streams.outboxes import bring, once_topology, payload, read_all, record
 
 WAIT_S = 20.0
 PARTITIONS = 3

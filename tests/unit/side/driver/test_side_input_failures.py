@@ -20,8 +20,8 @@ from penstock.side.fill.sources import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
-from tests.support.jobs import wait_until
-from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
+from tests.support.jobs.home import wait_until
+from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
 
 
 @pytest.fixture

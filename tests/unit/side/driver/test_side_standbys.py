@@ -16,8 +16,8 @@ from penstock.side.fill.group import Group
 from penstock.side.fill.parts import Part
 from penstock.side.store.folders import SideFolders
 from penstock.testing.in_process import InProcessDriver
-from tests.support.jobs import wait_until
-from tests.support.side_jobs import SideWorld, asked, content, planes, service, settle
+from tests.support.jobs.home import wait_until
+from tests.support.world.side_jobs import SideWorld, asked, content, planes, service, settle
 
 TASKS = 2
 

@@ -25,8 +25,8 @@ from penstock.api.time.watermarks import END_OF_TIME
 from penstock.errors import ConfigError, UserCodeError
 from penstock.spark.processor.values.frames import FrameOutput
 from penstock.testing import TestRunner
-from tests.support.places import ROOT
-from tests.support.processors import OneTask, application, read_rows, spec_of
+from tests.support.oracles.processors import OneTask, application, read_rows, spec_of
+from tests.support.tools.places import ROOT
 
 ROWS = StructType().add("key", StringType()).add("n", LongType()).add("at", TimestampType())
 OUT = StructType().add("key", StringType()).add("what", StringType())

@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 import penstock as ps
 from penstock.spark.processor.groups import chunk
 from penstock.testing import TestRunner
-from tests.support.processors import application, read_rows, spec_of
+from tests.support.oracles.processors import application, read_rows, spec_of
 
 ROWS = StructType().add("user", StringType()).add("amount", LongType())
 SEEN = StructType().add("n", LongType()).add("total", LongType())

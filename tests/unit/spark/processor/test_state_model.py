@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, Statef
 from pyspark.sql.types import LongType, StringType, StructType
 
 from penstock.spark.processor.values import lists
-from tests.support.processors import OneTask, spec_of
+from tests.support.oracles.processors import OneTask, spec_of
 
 ROWS = StructType().add("key", StringType()).add("ask", StringType()).add("value", LongType())
 OUT = StructType().add("key", StringType()).add("what", StringType())

@@ -13,7 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.errors import IncompatibleError
 from penstock.spark.query.binding import FromCheckpoint, QueryBatchRequest, bind
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 TASKS = 2
 

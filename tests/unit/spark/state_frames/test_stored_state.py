@@ -17,7 +17,7 @@ from penstock.config.load import load_config
 from penstock.errors import NotFoundError, SerdeError
 from penstock.spark.state_frames.columns import StateColumn, StateColumns
 from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
-from tests.support.state_job import JOB, StateJob
+from tests.support.stores.state_job import JOB, StateJob
 
 KEYS = (("key", StateColumn("key", pa.binary())),)
 RAW = StateColumns("first", KEYS, StateColumn("value", pa.binary()))

@@ -22,10 +22,10 @@ from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.reading.reader import StateReader
 from penstock.state.reading.verify import BackendVerdict, digest, verify
-from tests.support.fault_backend import FaultyFactory
+from tests.support.faults.fault_backend import FaultyFactory
 
 FIRST = "changelog-files"
-SECOND = "tests.support.fault_backend:SecondFiles"
+SECOND = "tests.support.faults.fault_backend:SecondFiles"
 ID = CheckpointId(1000, 0)
 PATHS = JobPaths("job", "1")
 TASKS = 2

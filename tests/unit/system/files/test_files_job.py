@@ -29,7 +29,7 @@ from penstock.system.files.manifests import PartitionLog
 from penstock.system.files.system import FilesAdmin
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
-from tests.support.cli import call
+from tests.support.tools.cli import call
 
 STEPS = ("publish", "append", "show", "shown", "source", "stage 1", "end", "snapshot", "upload", "clean-up", "open")
 Sums = dict[str, tuple[int, int]]

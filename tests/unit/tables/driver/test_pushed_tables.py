@@ -19,7 +19,7 @@ from penstock.errors import PenstockTimeoutError
 from penstock.tables.container.folders import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
-from tests.support.pushed_job import PushedWorld, in_use, keep_busy, lag, until
+from tests.support.world.pushed_job import PushedWorld, in_use, keep_busy, lag, until
 
 
 @pytest.fixture

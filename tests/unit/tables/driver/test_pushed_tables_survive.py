@@ -16,8 +16,8 @@ from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.tables.container.load import TableLoad
 from penstock.tables.container.store import MemoryTable, TableView
 from penstock.testing.in_process import InProcessDriver
-from tests.support.jobs import wait_until
-from tests.support.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until
+from tests.support.jobs.home import wait_until
+from tests.support.world.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until
 
 
 @pytest.fixture

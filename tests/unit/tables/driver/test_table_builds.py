@@ -38,7 +38,7 @@ from penstock.testing.forwarding_store import ForwardingStore
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.table_builder import ArrowTableBuilder
 from penstock.wire.ports import PublishedVersion
-from tests.support.containers import wait_until
+from tests.support.processes.containers import wait_until
 
 PATHS = JobPaths("flights", "1")
 TASKS = 2

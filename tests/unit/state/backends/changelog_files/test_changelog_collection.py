@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import CorruptError, NotFoundError, RetryableError
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, much, open_job, some, zip_key
+from tests.support.stores.changelog_job import Job, Version, delta_key, much, open_job, some, zip_key
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, kind_of, much, open_job, some, zip_key
-from tests.support.hooked_store import HookedStore
+from tests.support.stores.changelog_job import Job, Version, delta_key, kind_of, much, open_job, some, zip_key
+from tests.support.stores.hooked_store import HookedStore
 
 Breakage = Callable[[HookedStore, str], None]
 

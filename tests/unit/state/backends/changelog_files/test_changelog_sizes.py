@@ -10,8 +10,18 @@ import pytest
 
 from penstock.objects.open import open_store
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, kind_of, much, of_a_snapshot, open_job, some, zip_key
-from tests.support.hooked_store import HookedStore
+from tests.support.stores.changelog_job import (
+    Job,
+    Version,
+    delta_key,
+    kind_of,
+    much,
+    of_a_snapshot,
+    open_job,
+    some,
+    zip_key,
+)
+from tests.support.stores.hooked_store import HookedStore
 
 MB = 1 << 20
 

@@ -13,8 +13,18 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, kind_of, much, of_a_snapshot, open_job, some, zip_key
-from tests.support.hooked_store import Call
+from tests.support.stores.changelog_job import (
+    Job,
+    Version,
+    delta_key,
+    kind_of,
+    much,
+    of_a_snapshot,
+    open_job,
+    some,
+    zip_key,
+)
+from tests.support.stores.hooked_store import Call
 
 
 @pytest.fixture

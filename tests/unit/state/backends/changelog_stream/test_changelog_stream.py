@@ -19,7 +19,16 @@ from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing.state_backend_contract import BackendHarness
-from tests.support.changelog_stream import SSP, STREAM, config, log, make_harness, marker_of, pairs, random_changes
+from tests.support.stores.changelog_stream import (
+    SSP,
+    STREAM,
+    config,
+    log,
+    make_harness,
+    marker_of,
+    pairs,
+    random_changes,
+)
 
 # -- commits --
 

@@ -28,7 +28,7 @@ from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
 from penstock.system.memory import MemorySystem
-from tests.support.changelog_stream import SSP, STREAM, config, make_harness
+from tests.support.stores.changelog_stream import SSP, STREAM, config, make_harness
 
 # -- markers --
 
