@@ -5,7 +5,7 @@
     <base>/<store>/side-<task>-private-...        of a container that found the task's folder in use
 
 They outlive epochs and processes, but for the private ones. One process at a time has one; see
-`penstock.host.locked_folder`.
+`penstock.host.folder`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from penstock.config.model import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
-from penstock.host.locked_folder import LockedFolder
+from penstock.host.folder import HostFolder, beside
 from penstock.os_errors import explained
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
@@ -41,6 +41,27 @@ _PRIVATE = "-private-"
 
 _Decide: TypeAlias = Callable[[Positions], Decision]
 _Fill: TypeAlias = Callable[[Path], bool] | None
+
+
+class SideFolder(HostFolder):
+    """A folder for one process at a time. Beside it are `<name>.damaged`, once its content turned out to be damaged,
+    and `<name>.load`, a sorted file that RocksDB was about to take over when its process died."""
+
+    @property
+    def is_damaged(self) -> bool:
+        return beside(self.path, "damaged").exists()
+
+    def mark_damaged(self) -> None:
+        """Keep everybody from using the content again. Any thread may call it."""
+        try:
+            beside(self.path, "damaged").touch()
+        except OSError:
+            logger.exception("`%s` is damaged, and this could not be recorded in it. Remove the folder", self.path)
+
+    def empty(self) -> None:
+        super().empty()
+        beside(self.path, "damaged").unlink(missing_ok=True)
+        beside(self.path, "load").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +92,7 @@ class OpenedSide:
     engine: SideEngine
     decision: Decision
     """`Reuse` if it has content to continue from; otherwise it is empty."""
-    folder: LockedFolder | None
+    folder: SideFolder | None
     """None in memory."""
     outlives: bool
     """True if the folder is used again after this."""
@@ -164,7 +185,7 @@ def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None,
         return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
         own = folders.private(settings.name, task)
-        folder = LockedFolder.lock(own.with_name(f"{own.name}-{number}"))
+        folder = SideFolder.lock_beside(own.with_name(f"{own.name}-{number}"))
         if folder is None:
             raise RetryableError(f"`{own}-{number}` is in use, although no other process should know it")
         folder.empty()
@@ -187,7 +208,7 @@ def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) 
                 continue
             if not broadcast and whose.isdecimal() and int(whose) < tasks:
                 continue
-        if (folder := LockedFolder.lock(path)) is not None:
+        if (folder := SideFolder.lock_beside(path)) is not None:
             folder.remove()
             if path.parent.name not in stores:
                 with suppress(OSError):  # it has something else
@@ -198,17 +219,17 @@ class _InUseError(Exception):
     """RocksDB says that the files are in use."""
 
 
-def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -> LockedFolder | None:
+def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -> SideFolder | None:
     """Lock the folder that is used again and again; None if somebody has it."""
     if task is None:
-        return next(filter(None, (LockedFolder.lock(folders.of_all(store, number)) for number in count())))
+        return next(filter(None, (SideFolder.lock_beside(folders.of_all(store, number)) for number in count())))
     path, deadline = folders.of_task(store, task), time.monotonic() + wait_s
-    while (folder := LockedFolder.lock(path)) is None and time.monotonic() < deadline:
+    while (folder := SideFolder.lock_beside(path)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     return folder
 
 
-def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill) -> OpenedSide:
+def _open_shared(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _Fill) -> OpenedSide:
     try:
         return _open(settings, folder, decide, fill, outlives=True)
     except _InUseError:
@@ -216,21 +237,21 @@ def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: _Decide,
         return _open(settings, folder, decide, fill, outlives=True)
 
 
-def _private(store: str, folders: SideFolders, task: int | None) -> LockedFolder:
+def _private(store: str, folders: SideFolders, task: int | None) -> SideFolder:
     path = folders.private(store, task)
     logger.warning(
         "store `%s` of %s is in use by another process on this host: it is filled from the beginning of its side "
         "inputs, in `%s`, which is removed afterwards",
         *(store, "all tasks" if task is None else f"task {task}", path),
     )
-    folder = LockedFolder.lock(path)
+    folder = SideFolder.lock_beside(path)
     if folder is None:
         raise RetryableError(f"`{path}` is in use, although no other process should know it")
     folder.empty()
     return folder
 
 
-def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
+def _open(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
     engine, decision = _open_content(settings, folder, decide, "on this host")
     if engine is None and fill is not None:
         folder.empty()
@@ -243,10 +264,10 @@ def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: 
 
 
 def _open_content(
-    settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
+    settings: StoreSettings, folder: SideFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
     why = Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
-    if not folder.damaged:
+    if not folder.is_damaged:
         try:
             engine = _open_files(settings, folder)
             decision = decide(engine.positions)
@@ -267,7 +288,7 @@ def _open_content(
     return None, why
 
 
-def _open_files(settings: StoreSettings, folder: LockedFolder) -> SideEngine:
+def _open_files(settings: StoreSettings, folder: SideFolder) -> SideEngine:
     try:
         files = RocksDbEngine(
             folder.path,
