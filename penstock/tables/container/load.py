@@ -17,8 +17,8 @@ from penstock.config.model import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.host.folder import HostFolder
 from penstock.os_errors import explained
+from penstock.parallel import in_parallel
 from penstock.retry import Retry, retry
-from penstock.state.backends.content.transfer import in_parallel
 from penstock.state.engines.engine import Engine
 from penstock.tables.container.folders import DATABASE, TableFolders
 from penstock.tables.container.store import new_database, open_table

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import StoredVersions, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
-from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import engine_kind, open_whatever
 from penstock.state.folders import make_empty
