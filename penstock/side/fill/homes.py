@@ -16,8 +16,8 @@ from penstock.api.state.store import StoreSpec
 from penstock.config.model import JobConfig
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.fill.code_text import code_text
-from penstock.side.fill.group import Ends
 from penstock.side.fill.parts import Part
+from penstock.side.fill.sources import Ends
 from penstock.side.store.folders import (
     OpenedSide,
     SideFolder,

@@ -28,7 +28,7 @@ from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
 from penstock.side.store.reuse import Decision, Rebuild, ReuseTarget, decide_reuse
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.open import open_rocksdb
 
 logger = logging.getLogger(__name__)
 
@@ -290,11 +290,7 @@ def _open_content(
 
 def _open_files(settings: StoreSettings, folder: SideFolder) -> SideEngine:
     try:
-        files = RocksDbEngine(
-            folder.path,
-            block_cache_bytes=settings.rocksdb_block_cache_bytes,
-            write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
-        )
+        files = open_rocksdb(settings, folder.path)
     except PenstockError as error:
         if "lock hold by current process" in str(error) or "While lock file" in str(error):
             raise _InUseError from error

@@ -33,6 +33,10 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
         )
     if settings.factory == "memory":
         return MemoryEngine(directory)
+    return open_rocksdb(settings, directory, read_only=read_only)
+
+
+def open_rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> RocksDbEngine:
     return RocksDbEngine(
         directory,
         block_cache_bytes=settings.rocksdb_block_cache_bytes,

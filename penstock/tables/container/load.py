@@ -20,8 +20,9 @@ from penstock.os_errors import explained
 from penstock.parallel import in_parallel
 from penstock.retry import Retry, retry
 from penstock.state.engines.engine import Engine
+from penstock.state.engines.open import open_rocksdb
 from penstock.tables.container.folders import DATABASE, TableFolders
-from penstock.tables.container.store import new_database, open_table
+from penstock.tables.container.store import open_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.wire.protocol import TableProgress
 
@@ -182,7 +183,7 @@ class TableLoad:
             jobs = [partial(self._download, file, path) for path, file in tables.items()]
             for _ in in_parallel(jobs, self._place.transfers, self._stopped, f"the loading of {self}"):
                 pass
-            database = new_database(settings, folder.path / DATABASE)
+            database = open_rocksdb(settings, folder.path / DATABASE)
             try:
                 database.ingest(tables)
             finally:

@@ -66,7 +66,7 @@ class StoreBackup:
         last = self.last()
         index = self.put_files(checkpoint_id, directory, self._context.leaving)
         snapshot = SnapshotIndex(
-            checkpoint_id,
+            str(checkpoint_id),
             checkpoint_id.millis,  # not the clock's: a second try writes the same bytes
             self._context.paths.name,
             self._context.paths.job_id,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.parallel import ByteBudget
@@ -15,7 +13,6 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker, Vers
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.open import engine_kind, open_whatever
 from penstock.state.folders import make_empty
 from penstock.state.records import Changes, changes_bytes
 
@@ -92,26 +89,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             fetch_files(context, names, snapshot.shared, target.directory, self._budget, progress)
         except (CorruptError, NotFoundError) as error:
             raise type(error)(f"snapshot `{key}` is not complete: {error}") from error
-        return self._opened(store, target)
-
-    def _opened(self, store: str, target: RestoreTarget) -> Engine:
-        """The target's engine over the snapshot's files. If they are of another kind of engine, the entries are
-        copied."""
-        settings = self._context.config.store(store)
-        if engine_kind(target.directory) == settings.factory:
-            return target.engine()
-        other = target.directory.with_name(f"{target.directory.name}-other")
-        shutil.rmtree(other, ignore_errors=True)
-        target.directory.rename(other)
-        target.directory.mkdir()
-        try:
-            with closing(open_whatever(settings, other)) as found:
-                engine = target.engine()
-                for part in _parts(found.scan(None, None)):
-                    engine.load(part)
-        finally:
-            shutil.rmtree(other, ignore_errors=True)
-        return engine
+        return target.engine()
 
     def _replay(
         self,
@@ -174,15 +152,3 @@ class ChangelogFilesRestore(TaskRestoreManager):
             f"{'; '.join(map(str, errors))}: version {wanted.version} of store `{store}` of task {self._context.task} "
             f"cannot be rebuilt. Before it {intact} can be"
         )
-
-
-def _parts(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes | None]]:
-    part: dict[bytes, bytes | None] = {}
-    size = 0
-    for key, value in entries:
-        part[key] = value
-        size += len(key) + len(value)
-        if size >= _LOAD_BYTES:
-            yield part
-            part, size = {}, 0
-    yield part
