@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedSet
 
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Content
 from penstock.state.engines.gaps import Gaps
 from penstock.state.records import Changes
 
@@ -62,7 +62,7 @@ class Overlay:
     """
 
     def __init__(
-        self, engine: Engine, gaps: Gaps | None = None, lock: AbstractContextManager[Any] | None = None
+        self, engine: Content, gaps: Gaps | None = None, lock: AbstractContextManager[Any] | None = None
     ) -> None:
         """`gaps`: the deleted ranges in the view that this overlay's readers have. `lock` guards the order of the
         changes, for overlays that several threads scan."""

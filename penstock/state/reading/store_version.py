@@ -11,9 +11,9 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError, NotFoundError, PenstockError
+from penstock.state.engines.engine import Content
 from penstock.state.reading.reader import StateReader, check_store, seen_entries
 from penstock.state.restore import RestoredStore
-from penstock.state.stores.expiry import Source
 from penstock.system.partitioner import partition_of
 
 
@@ -57,7 +57,7 @@ class StoreVersion:
         self._told = restored
         self._stack = ExitStack()
         self._open: dict[int, RestoredStore] = {}
-        self._seen: dict[int, Source] = {}
+        self._seen: dict[int, Content] = {}
         self._check_backend()
 
     def __enter__(self) -> StoreVersion:
