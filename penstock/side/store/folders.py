@@ -15,7 +15,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
@@ -37,6 +37,7 @@ _WAIT_SECONDS = 3.0
 """Time for an older process of this job to release a folder."""
 _POLL_SECONDS = 0.05
 _PRIVATE = "-private-"
+_EMPTY = Rebuild("it begins again", expected=True)
 
 
 _Decide: TypeAlias = Callable[[Positions], Decision]
@@ -90,12 +91,12 @@ class OpenedSide:
     """A side store that was opened."""
 
     engine: SideEngine
-    decision: Decision
-    """`Reuse` if it has content to continue from; otherwise it is empty."""
-    folder: SideFolder | None
+    folder: SideFolder | None = None
     """None in memory."""
-    outlives: bool
+    outlives: bool = False
     """True if the folder is used again after this."""
+    decision: Decision = _EMPTY
+    """`Reuse` if it has content to continue from; otherwise it is empty."""
 
     def give_up(self) -> None:
         """Let no later start continue it, however this process ends. It stays readable."""
@@ -135,8 +136,7 @@ def open_side_engine(
         PenstockError: the folder cannot be written; says what to do.
     """
     if settings.factory == "memory":
-        nothing = Rebuild("it is kept in memory", expected=True)
-        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+        return _in_memory()
 
     def decide(positions: Positions) -> Decision:
         return decide_reuse(positions, wanted, now_ms, max_age_ms)
@@ -162,13 +162,12 @@ def open_side_engine(
 def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
     """Empty a place that nobody reads. Raises PenstockError if the folder cannot be written; says what to do."""
     opened.engine.close(flush=False)
-    nothing = Rebuild("it begins again", expected=True)
     if opened.folder is None:
-        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+        return _in_memory()
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
         gc.collect()  # an error that was handled may hold the old files open, which are written when they are closed
         opened.folder.empty()
-        return OpenedSide(_open_files(settings, opened.folder), nothing, opened.folder, opened.outlives)
+        return replace(opened, engine=_open_files(settings, opened.folder), decision=_EMPTY)
 
 
 def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None, number: int) -> OpenedSide:
@@ -180,16 +179,12 @@ def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None,
         task: the task of the part; None if it has everything.
         number: tells the stores that this container opens so apart.
     """
-    nothing = Rebuild("it replaces another one", expected=True)
     if settings.factory == "memory":
-        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+        return _in_memory()
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
         own = folders.private(settings.name, task)
-        folder = SideFolder.lock_beside(own.with_name(f"{own.name}-{number}"))
-        if folder is None:
-            raise RetryableError(f"`{own}-{number}` is in use, although no other process should know it")
-        folder.empty()
-        return OpenedSide(_open_files(settings, folder), nothing, folder, outlives=False)
+        folder = _empty_folder(own.with_name(f"{own.name}-{number}"))
+        return OpenedSide(_open_files(settings, folder), folder)
 
 
 def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) -> None:
@@ -244,11 +239,19 @@ def _private(store: str, folders: SideFolders, task: int | None) -> SideFolder:
         "inputs, in `%s`, which is removed afterwards",
         *(store, "all tasks" if task is None else f"task {task}", path),
     )
+    return _empty_folder(path)
+
+
+def _empty_folder(path: Path) -> SideFolder:
     folder = SideFolder.lock_beside(path)
     if folder is None:
         raise RetryableError(f"`{path}` is in use, although no other process should know it")
     folder.empty()
     return folder
+
+
+def _in_memory() -> OpenedSide:
+    return OpenedSide(SideEngine(MemoryEngine(), "memory"))
 
 
 def _open(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
@@ -260,7 +263,7 @@ def _open(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _F
     if engine is None:
         folder.empty()
         engine = _open_files(settings, folder)
-    return OpenedSide(engine, decision, folder, outlives)
+    return OpenedSide(engine, folder, outlives, decision)
 
 
 def _open_content(

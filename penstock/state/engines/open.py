@@ -1,10 +1,10 @@
-"""Opens the engine of a store over a folder: the configured kind, or the kind whose files are there."""
+"""Folders of engines, and the engine over one: of the configured kind, or the kind whose files are there."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,17 @@ from penstock.state.records import Changes
 
 _CHUNK_BYTES = 8 << 20
 """The amount held in memory while a store is copied from one kind of engine into the other."""
+
+
+def make_empty(directory: Path) -> None:
+    """Make an empty folder, in the place of whatever was there.
+
+    Raises:
+        OSError: the old folder cannot be removed. Nothing may be restored over it.
+    """
+    with suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
 
 
 def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> Engine:

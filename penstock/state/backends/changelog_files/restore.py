@@ -13,7 +13,7 @@ from penstock.state.backends.changelog_files.marker import ChangelogMarker, Vers
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
 from penstock.state.engines.engine import Engine
-from penstock.state.folders import make_empty
+from penstock.state.engines.open import make_empty
 from penstock.state.records import Changes, changes_bytes
 
 _LOAD_BYTES = 64 << 20
