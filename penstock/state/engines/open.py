@@ -100,11 +100,7 @@ def _chunks(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Changes]:
         yield chunk
 
 
-def engine_kind(directory: Path) -> EngineKind:
-    """The kind of engine whose files are in the folder; `rocksdb` if there are none."""
-    return "memory" if (directory / ENTRIES).exists() else "rocksdb"
-
-
 def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
     """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
-    return open_engine(replace(settings, factory=engine_kind(directory)), directory)
+    kind: EngineKind = "memory" if (directory / ENTRIES).exists() else "rocksdb"
+    return open_engine(replace(settings, factory=kind), directory)
