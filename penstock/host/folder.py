@@ -35,11 +35,8 @@ class HostFolder:
 
     @classmethod
     def lock(cls, path: Path, *, shared: bool = False) -> Self | None:
-        """The folder that has this path now; None if there is none, or others' locks forbid it.
-
-        Raises:
-            OSError: the file system has no locks, or the folder is not ours.
-        """
+        """The folder that has this path now; None if there is none, or others' locks forbid it. Raises OSError if the
+        file system has no locks, or the folder is not ours."""
         kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
         with suppress(FileNotFoundError):
             lock = _locked(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, kind)
@@ -62,11 +59,7 @@ class HostFolder:
                 return None if lock is None else cls(path, lock, lock_file)
 
     def empty(self) -> None:
-        """Remove the content.
-
-        Raises:
-            OSError: it cannot be removed.
-        """
+        """Remove the content. Raises OSError if it cannot be removed."""
         leaving = beside(self.path, "leaving")
         shutil.rmtree(leaving, ignore_errors=True)
         if self.path.exists():

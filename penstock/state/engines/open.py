@@ -21,11 +21,8 @@ _CHUNK_BYTES = 8 << 20
 
 
 def make_empty(directory: Path) -> None:
-    """Make an empty folder, in the place of whatever was there.
-
-    Raises:
-        OSError: the old folder cannot be removed. Nothing may be restored over it.
-    """
+    """Make an empty folder, in the place of whatever was there. Raises OSError if the old one cannot be removed: nothing
+    may be restored over it."""
     with suppress(FileNotFoundError):
         shutil.rmtree(directory)
     directory.mkdir(parents=True)
@@ -33,10 +30,7 @@ def make_empty(directory: Path) -> None:
 
 def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> Engine:
     """The configured engine of a store, over a folder: a new one, or the content that a restore or copy has put there.
-
-    Raises:
-        CorruptError: the folder's files are damaged, or of the other kind of engine.
-    """
+    Raises CorruptError if the folder's files are damaged, or of the other kind of engine."""
     if _of_the_other_kind(settings, directory).exists():
         raise CorruptError(
             f"`{directory}` holds the files of another kind of store than stores.{settings.name}.factory="

@@ -43,11 +43,8 @@ class StoreVersion:
         backend: str | None = None,
         restored: Callable[[str, str, int], None] = lambda *_: None,
     ) -> None:
-        """`restored(store, backend, task)` is called after each restore.
-
-        Raises:
-            NotFoundError: the checkpoint has no such store, or no marker of it of the named backend.
-        """
+        """`restored(store, backend, task)` is called after each restore. Raises NotFoundError if the checkpoint has no
+        such store, or no marker of it of the named backend."""
         check_store(record, store)
         self.record = record
         self.store = store

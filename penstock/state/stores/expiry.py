@@ -109,11 +109,8 @@ def meta_bytes(adoption: Adoption | None) -> bytes:
 
 
 def has_begun(meta: bytes | None) -> bool:
-    """True if `meta` is the value of META in a store with a time to live in which a batch has ended.
-
-    Raises:
-        IncompatibleError: a newer Penstock wrote it.
-    """
+    """True if `meta` is the value of META in a store with a time to live in which a batch has ended. Raises
+    IncompatibleError if a newer Penstock wrote it."""
     if meta is None or not meta.startswith(_VERSION[:-1]):
         return False
     if not meta.startswith(_VERSION):

@@ -105,11 +105,8 @@ class TableRegistry:
         )
 
     def pin(self, version: int | None, who: str = "") -> None:
-        """Use this version from now on, or the newest one if it is None. Durable when it returns.
-
-        Raises:
-            NotFoundError: there is no such version, or files of it are gone; names the existing versions.
-        """
+        """Use this version from now on, or the newest one if it is None. Durable when it returns. Raises NotFoundError
+        if there is no such version, or files of it are gone; names the existing versions."""
         if version is None:
             retry(self._pin.remove, _WRITE)
             return
