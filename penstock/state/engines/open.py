@@ -21,7 +21,7 @@ _CHUNK_BYTES = 8 << 20
 
 
 def make_empty(directory: Path) -> None:
-    """Make an empty folder, in the place of whatever was there. Raises OSError if the old one cannot be removed: nothing
+    """Make an empty folder in the place of whatever was there. Raises OSError if the old one cannot be removed: nothing
     may be restored over it."""
     with suppress(FileNotFoundError):
         shutil.rmtree(directory)
