@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
 
@@ -32,8 +33,7 @@ from penstock.state.backends.base import (
     TaskRestoreManager,
 )
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.memory import MemoryEngine
-from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.open import open_engine, open_restored
 from penstock.state.records import Changes
 from penstock.system.base import System
 
@@ -77,7 +77,12 @@ class BackendHarness:
         self._clock = clock
         self._damaged: set[str] = set()
         self._directory = directory
-        self._engine = engine
+        self._settings = replace(
+            self.config.store("first"),
+            factory=engine,
+            rocksdb_block_cache_bytes=1 << 20,
+            rocksdb_write_buffer_bytes=1 << 16,
+        )
         self._folders = 0
         self._last_id = CheckpointId(1_700_000_000_000, 0)
         self._epoch = 0
@@ -189,10 +194,10 @@ class BackendHarness:
         return folder
 
     def open_engine(self, directory: Path, *, read_only: bool = False) -> Engine:
-        """The engine over the files of a folder."""
-        if self._engine == "memory":
-            return MemoryEngine(directory)
-        return RocksDbEngine(directory, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16, read_only=read_only)
+        """The engine over the files of a folder, whatever kind of engine wrote them."""
+        if read_only:
+            return open_engine(self._settings, directory, read_only=True)
+        return open_restored(self._settings, directory)
 
     def copy(self, engine: Engine) -> StoreCopy:
         """A copy of the engine's present content."""
