@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.parallel import ByteBudget
@@ -45,7 +46,8 @@ class ChangelogFilesRestore(TaskRestoreManager):
                     progress.note(f"{error}; an older one and more deltas were used instead")
                 make_empty(target.directory)
                 continue
-            self._replay(store, wanted, way, engine, progress, broken)
+            refused = partial(self._beyond_repair, store, wanted, way, broken)
+            self._load(store, way.deltas(), engine, progress, refused)
             return
         lost = all(isinstance(error, NotFoundError) for error in broken)
         raise (NotFoundError if lost else CorruptError)(
@@ -91,20 +93,6 @@ class ChangelogFilesRestore(TaskRestoreManager):
             raise type(error)(f"snapshot `{key}` is not complete: {error}") from error
         return target.engine()
 
-    def _replay(
-        self,
-        store: str,
-        wanted: ChangelogMarker,
-        way: Way,
-        engine: Engine,
-        progress: RestoreProgress,
-        broken: Sequence[PenstockError],
-    ) -> None:
-        def refused(delta: Version, error: PenstockError) -> PenstockError:
-            return self._beyond_repair(store, wanted, way, delta, [error, *broken])
-
-        self._load(store, way.deltas(), engine, progress, refused)
-
     def _load(
         self,
         store: str,
@@ -144,11 +132,17 @@ class ChangelogFilesRestore(TaskRestoreManager):
         return len(data), changes
 
     def _beyond_repair(
-        self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, errors: Sequence[PenstockError]
+        self,
+        store: str,
+        wanted: ChangelogMarker,
+        way: Way,
+        broken: Sequence[PenstockError],
+        delta: Version,
+        error: PenstockError,
     ) -> PenstockError:
         first = way.snapshot[0] if way.snapshot else 0
         intact = f"versions {first} to {delta[0] - 1}" if delta[0] - 1 > first else f"version {first}"
-        return type(errors[0])(
-            f"{'; '.join(map(str, errors))}: version {wanted.version} of store `{store}` of task {self._context.task} "
-            f"cannot be rebuilt. Before it {intact} can be"
+        return type(error)(
+            f"{'; '.join(map(str, (error, *broken)))}: version {wanted.version} of store `{store}` of task "
+            f"{self._context.task} cannot be rebuilt. Before it {intact} can be"
         )
