@@ -133,7 +133,7 @@ def used_marker(data: bytes) -> ChangelogMarker:
 
 FILE = FileIndex("000008.sst", 8, SHA, (FileBlob(f"2-1700000000000-7-{SHA}", 0), FileBlob(f"3-5-7-{SHA}", 4)))
 INDEX = SnapshotIndex(
-    CheckpointId(1700000000000, 7), 1, "job", "1", 3, "s", 2, "1-5-6.index", DirIndex.of({"a/b": FILE, "c": FILE})
+    str(CheckpointId(1700000000000, 7)), 1, "job", "1", 3, "s", 2, "1-5-6.index", DirIndex.of({"a/b": FILE, "c": FILE})
 )
 LEASE = LeaseState(LeaseHolder("h", 7, "12", "b", "pid:[1]", "run", "2026-01-01T00:00:00+00:00"), 10_000, "t0k", 3)
 

@@ -16,6 +16,7 @@ from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.outbox.driver.publishing import Publishing
+from penstock.parallel import settle
 from penstock.retry import Retry, retry
 from penstock.standby.driver.followers import follow
 from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
@@ -165,7 +166,7 @@ class CommitCoordinator:
                 raise ContainerLostError(self._fleet.loss())
             if self._clock.monotonic() > deadline:
                 raise self._too_late(flight)
-            _settled(flight.published if flight.record.done() else flight.record, _LOOK_SECONDS)
+            settle(flight.published if flight.record.done() else flight.record, _LOOK_SECONDS)
         return None
 
     def abandon(self) -> None:
@@ -289,10 +290,3 @@ def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
     if isinstance(error, ContainerLostError | FencedError) or not isinstance(error, RetryableError):
         return error
     return PenstockError(f"checkpoint {checkpoint_id} failed, so the run ends: {error}")
-
-
-def _settled(future: Future[CheckpointRecord] | Future[None], timeout_s: float) -> None:
-    try:
-        future.exception(timeout_s)
-    except TimeoutError:
-        return

@@ -124,15 +124,11 @@ class Publisher:
             try:
                 with interruptible(self._stopping):
                     self._publish(publication)
-            except BaseException as error:
-                publication.end.set_exception(error)
-            else:
-                publication.end.set_result(None)
             finally:
                 self._doing = None
 
         try:
-            self._thread.submit(run)
+            publication.end = self._thread.submit(run)
         except RuntimeError as error:
             raise self._left() from error
         return publication

@@ -24,10 +24,10 @@ from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Content, Engine
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import RestoredStore, restore_order, restore_store
-from penstock.state.stores.expiry import Source, live_view
+from penstock.state.stores.expiry import live_view
 from penstock.system.base import System
 from penstock.system.registry import open_systems
 
@@ -122,7 +122,7 @@ class StateReader:
         return markers_of(record, task, self._config.changelog_partitions(record.stores, task))
 
 
-def seen_entries(record: CheckpointRecord, store: str, engine: Engine) -> Source:
+def seen_entries(record: CheckpointRecord, store: str, engine: Engine) -> Content:
     """The entries of a task's store as the application has them: with a time to live, without those that were expired
     at the checkpoint's batch time."""
     if not StoreLayout.parse(record.stores[store]).expires:

@@ -308,7 +308,7 @@ def test_attempts_read_the_old_content_while_a_new_one_is_made(world: SideWorld)
     settle(driver)
     assert asked(world, driver, "N1", "N2") == [["new"], [None]]
     assert service(driver).open_views == 0
-    folders = {path.parent.name for path in Path(str(world.config["job.logged.store.base.dir"])).rglob("CURRENT")}
+    folders = {path.parent.name for path in world.folder.rglob("CURRENT")}
     assert len(folders) == 1, "the old content is removed"
 
 
