@@ -21,10 +21,12 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import HANDLERS
+from penstock.driver.context import RunContext
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.guards.tenure import run_of_start
-from penstock.driver.loop.assembly import assemble
+from penstock.driver.loop.parts import RunParts
+from penstock.driver.loop.run_loop import RunLoop
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.graph.specs import ApplicationGraph
@@ -448,9 +450,8 @@ class InProcessDriver:
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
         """Publishes versions of its pushed tables."""
-        self.loop = assemble(
-            self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed, published or self.tables
-        )
+        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board)
+        self.loop = RunLoop(RunParts(run, published or self.tables, feed))
 
     def close(self) -> None:
         """End at once, as a process that is killed between two calls. Nothing more is committed or written."""

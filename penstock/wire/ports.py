@@ -161,6 +161,10 @@ class Fleet(Protocol):
         """The metrics of all containers and their tasks, as of the last beats. Called by any thread."""
         ...
 
+    def close(self) -> None:
+        """Close every container. Uncommitted changes are lost."""
+        ...
+
 
 class BatchRunner(Protocol):
     """Runs batches. All methods but `cancel` and `waits_for` are called by the run loop's thread."""

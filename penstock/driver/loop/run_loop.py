@@ -18,7 +18,6 @@ from penstock.driver.loop.parts import RunParts
 from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
-from penstock.side.driver.bootstrap import SideTroubles
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
 
@@ -31,8 +30,8 @@ class RunLoop:
 
     def __init__(self, parts: RunParts) -> None:
         self._parts = parts
+        self._run = parts.run
         self.boundary = Boundary({})
-        self._side_troubles = SideTroubles()
 
     @property
     def epoch(self) -> int:
@@ -60,13 +59,13 @@ class RunLoop:
     def _run_to_the_end(self) -> bool:
         """Run batches until there is a reason to end, then the last commit. False if a container was lost during
         that commit: everything after the last checkpoint has to be processed again first."""
-        parts = self._parts
-        while not parts.stop.immediate.is_set():
+        run = self._run
+        while not run.stop.immediate.is_set():
             ended = self._stop.is_set() or self.step()
             if ended and not self.boundary.partly_closed and not self._drains_first():
                 break
-        if parts.stop.immediate.is_set():
-            logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
+        if run.stop.immediate.is_set():
+            logger.warning("stopped at once; the last checkpoint is %s", run.board.last_checkpoint)
             return True
         return self.try_finish()
 
@@ -83,31 +82,31 @@ class RunLoop:
     def finish(self) -> None:
         """Make the last commit, and do what may only follow it. Raises ContainerLostError if it has to be made
         again."""
-        parts = self._parts
-        parts.board.update(phase="stopping")
+        parts, run = self._parts, self._run
+        run.board.update(phase="stopping")
         drains = parts.drain.closes(self.boundary)
         parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
         parts.drain.finish(drains)
-        parts.board.update(drained=self.boundary.closing == "drained")
+        run.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
 
     @property
     def _stop(self) -> threading.Event:
         """The event that ends the run here. Nothing can be committed while the job is partly closed: it is closed
         first."""
-        return self._parts.stop.immediate if self.boundary.partly_closed else self._parts.stop.graceful
+        return self._run.stop.immediate if self.boundary.partly_closed else self._run.stop.graceful
 
     def _drains_first(self) -> bool:
         """True if the run was asked to drain before it came to its end, and does so now. A store that fails delays
         the end, because no later run would follow the request."""
-        parts = self._parts
-        while not parts.stop.immediate.is_set():
+        parts, run = self._parts, self._run
+        while not run.stop.immediate.is_set():
             try:
                 return parts.drain.look_before_the_end(self.boundary)
             except RetryableError as error:
                 logger.warning("the run does not end yet, because it cannot find out whether it is to drain: %s", error)
-                parts.clock.wait(parts.stop.immediate, _RETRY_SECONDS)
-                parts.gate.await_batch(parts.stop.immediate, lambda: None)  # a store cannot be away forever
+                run.clock.wait(run.stop.immediate, _RETRY_SECONDS)
+                parts.gate.await_batch(run.stop.immediate, lambda: None)  # a store cannot be away forever
         return False
 
     def _rewind(self, cause: RetryableError | None) -> None:
@@ -146,7 +145,7 @@ class RunLoop:
         try:
             self.commit()
         except ContainerLostError as error:
-            if not self._parts.stop.immediate.is_set():
+            if not self._run.stop.immediate.is_set():
                 self._rewind(error)
             return False
         return True
@@ -164,30 +163,30 @@ class RunLoop:
 
     def step(self) -> bool:
         """Do what the feed says, and answer the failures in it. True when there is nothing more to do."""
-        parts = self._parts
+        parts, run = self._parts, self._run
         try:
             parts.commits.look()
-            if parts.fleet.any_lost:
-                raise ContainerLostError(parts.fleet.loss())
-            failed = parts.fleet.side_failure
+            if run.fleet.any_lost:
+                raise ContainerLostError(run.fleet.loss())
+            failed = run.fleet.side_failure
             if failed is not None and failed.epoch == self.epoch:
                 raise failed.failure.error()
-            self._side_troubles.look(parts.fleet.side_troubles, parts.clock.monotonic())
+            parts.side_troubles.look(run.fleet.side_troubles, run.clock.monotonic())
             closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
-            if not closes and (newcomers := parts.fleet.newcomers()):
+            if not closes and (newcomers := run.fleet.newcomers()):
                 self._welcome(newcomers)
             return self._step()
         except (FencedError, UserCodeError):
             raise
         except ContainerLostError as error:
-            if parts.stop.immediate.is_set():
+            if run.stop.immediate.is_set():
                 return True
             self._rewind(error)
         except RetryableError as error:  # a system or store that may answer the next time
             if self._stop.is_set():
                 return False
             parts.failures.count(error)
-            parts.clock.wait(self._stop, _RETRY_SECONDS)
+            run.clock.wait(self._stop, _RETRY_SECONDS)
         return False
 
     def _welcome(self, newcomers: list[str]) -> None:
@@ -198,7 +197,7 @@ class RunLoop:
         self._rewind(None)
 
     def _step(self) -> bool:
-        parts = self._parts
+        parts, run = self._parts, self._run
         if not parts.gate.await_batch(self._stop, parts.commits.look):
             return True
         if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
@@ -207,7 +206,7 @@ class RunLoop:
             taken_back = parts.drain.look() and parts.drain.taken_back()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
             logger.warning("no batch begins yet, because the run cannot find out whether it is to drain: %s", error)
-            parts.clock.wait(self._stop, _RETRY_SECONDS)
+            run.clock.wait(self._stop, _RETRY_SECONDS)
             return False
         if taken_back:
             self._rewind(None)
@@ -220,7 +219,7 @@ class RunLoop:
             case Idle(until):
                 parts.failures.none()
                 parts.commits.if_due(self.boundary, BatchTimer())
-                parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
+                run.clock.wait(run.stop.graceful, max(0.0, until - run.clock.monotonic()))
                 return False
             case PlannedBatch() as planned:
                 return self._run_batch(planned)
@@ -237,11 +236,11 @@ class RunLoop:
 
     def _run_batch(self, planned: PlannedBatch) -> bool:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
-        parts, before, watch = self._parts, self.boundary, BatchTimer()
+        parts, run, before, watch = self._parts, self._run, self.boundary, BatchTimer()
         versions = parts.tables.versions
         batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
         try:
-            with parts.board.batch(batch.number, planned.ranges.messages):
+            with run.board.batch(batch.number, planned.ranges.messages):
                 good = parts.runs.until_good(self.epoch, batch, planned)
         except NotFoundError:
             if not parts.feed.has_lost(planned.ranges):
@@ -252,15 +251,15 @@ class RunLoop:
         parts.failures.none()
         watch.lap("addBatch")
         outcome, ended = good.outcome, planned.moment.ended_inputs
-        written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)
+        written = written_in(good.batch, outcome.appended, run.job.topology.graph.intermediates)
         after = before.after(
             good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written, planned.offered
         )
-        parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
+        run.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
-        parts.board.metrics.ended(good.reports, parts.topology)
+        run.board.metrics.ended(good.reports, run.job.topology)
         parts.drain.count(good.reports, after, parts.commits.last_batch)
-        parts.feed.ended((parts.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
+        parts.feed.ended((run.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
         if good.outcome.commit:
             parts.commits.request()

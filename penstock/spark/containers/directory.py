@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -36,7 +35,7 @@ from penstock.wire.calls import (
     WIND_DOWN,
     Call,
 )
-from penstock.wire.client import ContainerClient
+from penstock.wire.client import ANY_EPOCH, ContainerClient
 from penstock.wire.package import JobPackage
 from penstock.wire.ports import EpochOpening, ignore_answer
 from penstock.wire.protocol import EpochFailure, NoArguments, OpenEpoch, OpenProgress, Request, StandbyState
@@ -387,15 +386,15 @@ class ContainerDirectory:
                 f"{request.too_late} within task.commit.timeout.ms={timeout_ms}; the last failure: {error}"
             ) from error
 
-    def close(self, epoch: int) -> None:
+    def close(self) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
         self._losses.stop()
         for address in self._replacing.end():
             client = self._client(address)
             self._clients.setdefault(address.container, client)
-        self._launcher.end(partial(self._close_unknown, epoch))
+        self._launcher.end(self._close_unknown)
         alive = [client for client in self._clients.values() if client.lost is None]
-        futures = [self._calls.submit(client.ask, CLOSE, epoch, NoArguments(), CLOSE_SECONDS) for client in alive]
+        futures = [self._calls.submit(client.ask, CLOSE, ANY_EPOCH, NoArguments(), CLOSE_SECONDS) for client in alive]
         for future in futures:
             try:
                 future.result()
@@ -409,13 +408,13 @@ class ContainerDirectory:
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._losses.close()
 
-    def _close_unknown(self, epoch: int, address: ContainerAddress) -> None:
+    def _close_unknown(self, address: ContainerAddress) -> None:
         """Close a container whose start ended after the run was told to end. From any thread."""
         if address.container in self._clients or address.incarnation in self._condemned:
             return
         client = self._client(address)
         try:
-            client.ask(CLOSE, epoch, NoArguments(), CLOSE_SECONDS)
+            client.ask(CLOSE, ANY_EPOCH, NoArguments(), CLOSE_SECONDS)
         except PenstockError as error:
             logger.info("a container did not close by itself: %s", error)
         finally:
