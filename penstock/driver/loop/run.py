@@ -85,7 +85,7 @@ class Run:
         context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board)
         tables = TableBuilds(self.job, builder)
         loop = RunLoop(RunParts(context, tables, feed, debts))
-        tables.needed = loop.needed_versions
+        tables.needed = loop.parts.tables.needed
         self.words.epoch = lambda: loop.epoch
         exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch)
         self.prometheus_port = exports.prometheus_port

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
@@ -29,13 +28,13 @@ class RunLoop:
     """Runs one prepared job until it is stopped, finished, or cannot go on."""
 
     def __init__(self, parts: RunParts) -> None:
-        self._parts = parts
+        self.parts = parts
         self._run = parts.run
         self.boundary = Boundary({})
 
     @property
     def epoch(self) -> int:
-        return self._parts.epochs.claim.epoch
+        return self.parts.epochs.claim.epoch
 
     def run(self) -> None:
         """Run from the start checkpoint to the last commit. Raises the error that ended the run."""
@@ -48,13 +47,13 @@ class RunLoop:
 
     def close(self) -> None:
         """Abandon the commit in flight. No call follows."""
-        self._parts.reporter.close()
-        self._parts.drain.close()
-        self._parts.commits.close()
+        self.parts.reporter.close()
+        self.parts.drain.close()
+        self.parts.commits.close()
 
     def start(self) -> None:
         """Open the first epoch, and write its start checkpoint."""
-        self._enter(self._parts.epochs.start())
+        self._enter(self.parts.epochs.start())
 
     def _run_to_the_end(self) -> bool:
         """Run batches until there is a reason to end, then the last commit. False if a container was lost during
@@ -82,7 +81,7 @@ class RunLoop:
     def finish(self) -> None:
         """Make the last commit, and do what may only follow it. Raises ContainerLostError if it has to be made
         again."""
-        parts, run = self._parts, self._run
+        parts, run = self.parts, self._run
         run.board.update(phase="stopping")
         drains = parts.drain.closes(self.boundary)
         parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
@@ -99,7 +98,7 @@ class RunLoop:
     def _drains_first(self) -> bool:
         """True if the run was asked to drain before it came to its end, and does so now. A store that fails delays
         the end, because no later run would follow the request."""
-        parts, run = self._parts, self._run
+        parts, run = self.parts, self._run
         while not run.stop.immediate.is_set():
             try:
                 return parts.drain.look_before_the_end(self.boundary)
@@ -110,34 +109,20 @@ class RunLoop:
         return False
 
     def _rewind(self, cause: RetryableError | None) -> None:
-        self._enter(self._parts.epochs.rewind(cause))
+        self._enter(self.parts.epochs.rewind(cause))
 
     def ask_to_drain(self) -> None:
         """Note that a notification for this run has been written. May be called from any thread."""
-        self._parts.drain.ask()
-
-    def watch_for_drains(self, woken: Callable[[], None]) -> None:
-        """Look for requests to drain from now on, before the first batch too. Called once the run has its start
-        checkpoint. `woken` is called from any thread when there is a request."""
-        self._parts.drain.watch(woken)
-
-    @property
-    def drain_waits(self) -> bool:
-        """True if a request to drain waits for the next batch. May be called from any thread."""
-        return self._parts.drain.asked
+        self.parts.drain.ask()
 
     @property
     def drains(self) -> bool:
         """True if the run drains, and has not come to its end."""
-        return not self.boundary.closed and self._parts.drain.active
-
-    def drain_at_start(self) -> None:
-        """Have the run drain before it reads anything. Called before it starts."""
-        self._parts.drain.ask_at_start()
+        return not self.boundary.closed and self.parts.drain.active
 
     def commit(self) -> None:
         """Commit everything that has ended, and wait until the checkpoint is complete."""
-        self._parts.commits.make(CommitRequest(self.boundary))
+        self.parts.commits.make(CommitRequest(self.boundary))
 
     def try_commit(self) -> bool:
         """As `commit`. False if a container was lost meanwhile: the job is back at its last checkpoint, and
@@ -151,19 +136,11 @@ class RunLoop:
         return True
 
     def await_commit(self) -> None:
-        self._parts.commits.wait()
-
-    def await_tables(self) -> None:
-        """Wait until the next batch reads the right version of every pushed table."""
-        self._parts.tables.settle()
-
-    def needed_versions(self, table: str) -> frozenset[int]:
-        """The versions of a pushed table that containers read or load. May be called from any thread."""
-        return self._parts.tables.needed(table)
+        self.parts.commits.wait()
 
     def step(self) -> bool:
         """Do what the feed says, and answer the failures in it. True when there is nothing more to do."""
-        parts, run = self._parts, self._run
+        parts, run = self.parts, self._run
         try:
             parts.commits.look()
             if run.fleet.any_lost:
@@ -197,7 +174,7 @@ class RunLoop:
         self._rewind(None)
 
     def _step(self) -> bool:
-        parts, run = self._parts, self._run
+        parts, run = self.parts, self._run
         if not parts.gate.await_batch(self._stop, parts.commits.look):
             return True
         if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
@@ -226,7 +203,7 @@ class RunLoop:
 
     def _next(self) -> PlannedBatch | Idle | End:
         """Choose the action at this boundary, or at the one after messages that were lost."""
-        parts = self._parts
+        parts = self.parts
         while True:
             found = parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary)
             if not isinstance(found, Skip):
@@ -236,7 +213,7 @@ class RunLoop:
 
     def _run_batch(self, planned: PlannedBatch) -> bool:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
-        parts, run, before, watch = self._parts, self._run, self.boundary, BatchTimer()
+        parts, run, before, watch = self.parts, self._run, self.boundary, BatchTimer()
         versions = parts.tables.versions
         batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
         try:
@@ -269,11 +246,11 @@ class RunLoop:
         return good.outcome.shutdown
 
     def _enter(self, boundary: Boundary) -> None:
-        self._parts.drain.begin(boundary)
-        self._parts.feed.begin()
-        self._parts.losses.begin(boundary.lost)
+        self.parts.drain.begin(boundary)
+        self.parts.feed.begin()
+        self.parts.losses.begin(boundary.lost)
         self._reach(boundary)
 
     def _reach(self, boundary: Boundary) -> None:
         self.boundary = boundary
-        self._parts.runs.begun = 0
+        self.parts.runs.begun = 0

@@ -76,7 +76,7 @@ def run_application(
             check_session(spark, settings.container)
         loop, runner = open_on_spark(run, context, SparkRunner)
         if drain:
-            loop.drain_at_start()
+            loop.parts.drain.ask_at_start()
         run.obey(run.stop.ask)
         handle = Job(job.paths.root, run.run_id, run.board, run.stop, str(log_directory(settings, job.paths)))
         handle.prometheus_port = run.prometheus_port
