@@ -94,6 +94,7 @@ class RunParts:
         self.reporter = ProgressReporter(run, self.feed, self.commits)
         self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
         board.metrics.containers = fleet.metrics
+        board.processed = fleet.processed_messages
         board.standbys = lambda: standby_facts(fleet.standby_states())
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
 

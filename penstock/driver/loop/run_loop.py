@@ -145,10 +145,7 @@ class RunLoop:
             parts.commits.look()
             if run.fleet.any_lost:
                 raise ContainerLostError(run.fleet.loss())
-            failed = run.fleet.side_failure
-            if failed is not None and failed.epoch == self.epoch:
-                raise failed.failure.error()
-            parts.side_troubles.look(run.fleet.side_troubles, run.clock.monotonic())
+            parts.side_troubles.look(run.fleet.beats(), self.epoch, run.clock.monotonic())
             closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
             if not closes and (newcomers := run.fleet.newcomers()):
                 self._welcome(newcomers)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence
 
 from penstock.api.state.side_inputs import SideInputs
 from penstock.driver.context import RunContext
 from penstock.driver.show.progress import BootstrapProgress
 from penstock.errors import ContainerLostError
 from penstock.wire.calls import BOOTSTRAP
-from penstock.wire.protocol import Bootstrap, BootstrapState
+from penstock.wire.protocol import Beat, Bootstrap, BootstrapState
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 5.0
@@ -88,8 +88,13 @@ class SideTroubles:
         self._logged: dict[str, float] = {}
         """Text of each current problem → when it was last logged."""
 
-    def look(self, texts: Set[str], now: float) -> None:
-        """Log the current problems. `now`: monotonic seconds."""
+    def look(self, beats: Sequence[Beat], epoch: int, now: float) -> None:
+        """Log the current problems. Raises the failure that has stopped the side inputs of this epoch. `now`: monotonic
+        seconds."""
+        for failed in (beat.side_failure for beat in beats):
+            if failed is not None and failed.epoch == epoch:
+                raise failed.failure.error()
+        texts = {text for beat in beats for text in beat.side_troubles}
         if not texts and not self._logged:
             return
         for text in sorted(texts):

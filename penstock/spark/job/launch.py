@@ -131,7 +131,6 @@ def open_on_spark(
     runner = runner_of(context, job, shipment, directory, stop)
     builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
     loop = run.open(directory, runner, builder, feed, debts)
-    run.board.processed = directory.processed_messages
     directory.start(runner.cancel)
     return loop, runner
 
