@@ -84,9 +84,7 @@ class Epoch:
         try:
             self.side_inputs = SideInputService(resources, request)
             self.tables = PushedTables(resources, request.tasks)
-            self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
-            """The stores that attempts read and that the job does not write."""
-            restorer = Restorer(resources, request, self.side_stores)
+            restorer = Restorer(resources, request, JoinedSideStores([self.side_inputs, self.tables]))
             restored = restorer.restore(cancelled, report)
         except BaseException:
             resources.close()
