@@ -71,6 +71,7 @@ class PreparedJob:
     config: JobConfig
     paths: JobPaths
     objects: ObjectStore
+    log: CheckpointLog
     uid: str
     topology: Topology
     settings: RuntimeSettings
@@ -233,6 +234,7 @@ def prepare(
         config=config,
         paths=paths,
         objects=objects,
+        log=log,
         uid=uid,
         topology=topology,
         settings=_settings(graph, config, streams, facts.inputs, output_partitions, request.run_id),

@@ -196,7 +196,7 @@ class TestRunner:
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
         catch_up(driver, self._job.graph)
-        driver.loop.await_tables()
+        driver.loop.parts.tables.settle()
         self._job.feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:

@@ -58,7 +58,7 @@ def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSp
     if isinstance(spec.side, SideInputs):
         catch_up(driver, graph)
         return _epoch(driver, task).side_inputs.engine(spec.name, task)
-    driver.loop.await_tables()
+    driver.loop.parts.tables.settle()
     return _epoch(driver, task).tables.newest(spec.name, task)
 
 

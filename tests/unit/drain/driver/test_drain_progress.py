@@ -68,7 +68,7 @@ def test_a_batch_that_runs_when_the_request_comes_counts(job: Waiting) -> None:
     job.put(6)
 
     def at(step: str) -> None:
-        if step == "stage 1" and not driver.loop._parts.drain._asked.is_set():
+        if step == "stage 1" and not driver.loop.parts.drain._asked.is_set():
             job.ask(driver)
 
     driver.runner.at = at

@@ -272,9 +272,9 @@ class TestBeforeTheStart:
         first = world.started({"app.run.id": "v1"}, until_latest=True)
         with monkeypatch.context() as patch:
             patch.setattr(Drain, "finish", killed)
-            patch.setattr(first.loop._parts.drain, "look", lambda: False)  # the batches of the end came first
+            patch.setattr(first.loop.parts.drain, "look", lambda: False)  # the batches of the end came first
             steps(first)
-            patch.setattr(first.loop._parts.drain, "notifications", (notification,))
+            patch.setattr(first.loop.parts.drain, "notifications", (notification,))
             with pytest.raises(KilledError):
                 ends(first)
         first.close()
@@ -294,7 +294,7 @@ class TestBeforeTheStart:
         before.close()
         committed, read = world.read(), world.everything
         driver = world.claimed()
-        driver.loop.drain_at_start()
+        driver.loop.parts.drain.ask_at_start()
         with monkeypatch.context() as patch, suppress(KilledError):
             if step == "claimed":
                 patch.setattr(Epochs, "start", killed)

@@ -232,7 +232,7 @@ def test_a_drain_says_how_much_is_unread(world: TimedWorld) -> None:
     driver.loop.step()
     write_drain_notification(world.objects, PATHS)
     driver.loop.ask_to_drain()
-    driver.loop._parts.drain.look()
+    driver.loop.parts.drain.look()
     assert driver.board.drain is not None
     assert [stage.left for stage in driver.board.drain.stages if stage.left] == [4]
     assert "4 messages left" in str(driver.board.drain)

@@ -117,8 +117,8 @@ class TestCreatedAgain:
         self, timed_world: TimedWorld
     ) -> None:
         driver = timed_world.driver()
-        driver.loop._parts.commits._coordinator._recorder = replace(
-            driver.loop._parts.commits._coordinator._recorder, identities={}
+        driver.loop.parts.commits._coordinator._recorder = replace(
+            driver.loop.parts.commits._coordinator._recorder, identities={}
         )
         driver.loop.start()
         driver.loop.finish()

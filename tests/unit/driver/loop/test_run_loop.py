@@ -332,7 +332,7 @@ def test_a_commit_that_takes_too_long_ends_the_run(world: SumsWorld) -> None:
         with pytest.raises(PenstockTimeoutError, match=r"still not complete \d+ s after it began"):
             driver.loop.commit()
     finally:
-        driver.loop._parts.commits.abandon()  # as the end of a run does, and before the upload can end
+        driver.loop.parts.commits.abandon()  # as the end of a run does, and before the upload can end
         may_end.set()
         driver.loop.close()
     assert [record.kind_detail for record in world.checkpoints] == ["start"]

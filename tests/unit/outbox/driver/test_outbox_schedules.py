@@ -394,7 +394,7 @@ class TestASystemThatIsDown:
                 raise RetryableError("it is down")
 
         world.hooked.at = at
-        driver.loop._parts.commits.request()
+        driver.loop.parts.commits.request()
         driver.loop.step()
         wait_until(lambda: "it is down" in str(driver.board.publishing), "the publication to wait")
         return driver, up

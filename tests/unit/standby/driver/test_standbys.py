@@ -19,7 +19,6 @@ from penstock.errors import RetryableError
 from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.standby.copy import StandbyCopy
-from penstock.standby.driver.followers import follow
 from penstock.standby.shown import RunStandbys, standby_board
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
@@ -235,13 +234,15 @@ def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: 
     """A checkpoint whose record cannot be written is none."""
     driver = started(world)
     followed: list[tuple[str, str]] = []
+    coordinator = driver.loop.parts.commits._coordinator
+    follow = coordinator._follow
 
-    def noted(fleet: Any, epoch: int, checkpoint_id: str, markers: Any) -> None:
+    def noted(epoch: int, checkpoint_id: str, markers: Any) -> None:
         latest = driver.log.read().latest
         followed.append((checkpoint_id, str(latest and latest.id)))
-        follow(fleet, epoch, checkpoint_id, markers)
+        follow(epoch, checkpoint_id, markers)
 
-    monkeypatch.setattr("penstock.driver.commit.commit.follow", noted)
+    monkeypatch.setattr(coordinator, "_follow", noted)
     for _ in range(3):
         world.put(*range(5))
         commit(driver)

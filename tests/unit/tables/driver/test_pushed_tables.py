@@ -130,7 +130,7 @@ def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWor
     world.objects.delete(world.file_of("planes", 2, task=0))
     until(driver, lambda: driver.board.tables[0].failure)
     world.push_planes(3)
-    driver.loop.await_tables()
+    driver.loop.parts.tables.settle()
     assert in_use(driver)["planes"] == 3
 
 

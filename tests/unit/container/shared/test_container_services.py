@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.container.epoch.services import Service, Services
+from penstock.container.shared.services import Service, Services
 
 
-class Noted:
+class Noted(Service):
     """Notes what is done to it."""
 
     def __init__(self, name: str, notes: list[str], fails: str = "") -> None:
