@@ -55,7 +55,7 @@ class Starts(RuleBasedStateMachine):
             writer.append(ssp(partition), [(0, None, b"v")] * MESSAGES)
         self.there: list[StartpointRequest] = []
         self.positions = {ssp(0): 0, ssp(1): 0}
-        """Of the last checkpoint."""
+        """In the last checkpoint."""
         self.applied: list[str] = []
         self.claim: Claim | None = None
         self.log = CheckpointLog(self.objects, PATHS)
@@ -83,7 +83,7 @@ class Starts(RuleBasedStateMachine):
 
     @rule()
     def fan_out(self) -> None:
-        """What was for a partition is its task's from now on, with the same uuid."""
+        """A partition's request becomes its task's, with the same uuid."""
         tasks = {task_name(n): [ssp(n)] for n in range(2)}
         live = {r for r in self.there if r.key.task is None and not r.is_expired(self.now_ms, TTL_MS)}
         self.manager.fan_out(tasks)

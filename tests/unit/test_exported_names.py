@@ -1,4 +1,4 @@
-"""What `import penstock` offers is what `__all__` says, and all of it is documented."""
+"""`__all__` is the whole of `import penstock`, and all of it is documented."""
 
 from __future__ import annotations
 

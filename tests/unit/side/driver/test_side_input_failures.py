@@ -1,4 +1,4 @@
-"""What may go wrong with side inputs, on drivers of this process."""
+"""Failures around side inputs, on drivers of this process."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def test_what_does_not_fit_is_refused(row: Any, said: str) -> None:
 
 
 def test_decimals_keep_all_their_digits() -> None:
-    """Also those beyond the precision of Python's default context."""
+    """Includes decimals beyond the precision of Python's default context."""
     codec = RowCodec(StructType([StructField("d", DecimalType(38, 18))]))
     for text in ("12345678901234567890.123456789012345678", "-0.000000000000000001", "99999999999999999999.9"):
         assert codec.decode(codec.encode((Decimal(text),))) == (Decimal(text),)

@@ -88,7 +88,7 @@ class Asked(StatefulProcessor):
 
 
 class Model:
-    """What a key has: each with the time at which it expires."""
+    """The values of a key, each with the time at which it expires."""
 
     def __init__(self) -> None:
         self.value: tuple[Any, float] | None = None

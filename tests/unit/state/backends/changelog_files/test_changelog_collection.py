@@ -1,4 +1,4 @@
-"""What a collection of the changelog files backend leaves: every retained marker restores, in each way it names."""
+"""After a collection of the changelog files backend, every retained marker restores, in each way it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What snapshots of the changelog files backend cost, and histories that are long, large, or change their ways."""
+"""The cost of snapshots of the changelog files backend, and histories that are long, large, or change their ways."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def put_for_snapshots(job: Job) -> int:
 
 
 def test_the_second_snapshot_puts_only_what_is_new(tmp_path: Path) -> None:
-    """Also of a store that was restored: its files are those of the snapshot."""
+    """This holds for a restored store too: its files are those of the snapshot."""
     rng = random.Random(1)
     with open_job(tmp_path, "rocksdb") as job:
         task = job.task(1)
