@@ -67,6 +67,7 @@ $(CLASSES): $(STAMP)
 	-$(LIMIT) 3600 $(BIN)/python -m tests.support.class_archive
 
 # More processes than two cores, because tests wait: for a timeout, for another process. For a disk they need not wait.
+# Few examples and random seeds: `test-all` has the others.
 # Tests that share what takes long to start are in one file, which one process has for itself.
 test: $(STAMP) $(CLASSES)
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 4 --dist worksteal -m "not slow and not spark"

@@ -235,7 +235,7 @@ def test_compaction_while_it_is_caught_up(world: SideWorld) -> None:
         return [(message.key, message.value)]
 
     driver = begun(world, planes(processor=slow))
-    assert asked(world, driver, "N2", "N3", "N4") == [[3992], [None], [None]]
+    assert asked(world, driver, "N2", "N3", "N4") == [[3999], [None], [None]]
 
 
 def test_damage_is_noticed_and_the_store_is_filled_again(world: SideWorld) -> None:
