@@ -67,6 +67,7 @@ $(CLASSES): $(STAMP)
 	-$(LIMIT) 3600 $(BIN)/python -m tests.support.processes.class_archive
 
 # More processes than two cores, because tests wait: for a timeout, for another process. For a disk they need not wait.
+# Few examples and random seeds: `test-all` has the others.
 # Tests that share what takes long to start are in one file, which one process has for itself.
 test: $(STAMP) $(CLASSES)
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 4 --dist worksteal -m "not slow and not spark"
@@ -93,7 +94,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tools.check_prose penstock tools benchmarks
+	$(BIN)/python -m tools.check_prose penstock tools benchmarks tests/unit tests/property tests/contract tests/compat
 
 # Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
 release-check: $(STAMP)

@@ -230,7 +230,7 @@ def _session() -> SparkSession:
 
 
 def _keep(made: Path, target: Path) -> None:
-    """What it takes to read the state."""
+    """Keep the files needed to read the state."""
     shutil.copytree(made / "checkpoint", target / "checkpoint", ignore=shutil.ignore_patterns(".*", "*.crc", "sources"))
     shutil.copy(made / "expected.json", target)
 

@@ -1,4 +1,4 @@
-"""What operators and states keep in their stores has the bytes of the layout that a checkpoint records with it.
+"""Entries of operators' and states' stores have the bytes of the layout that a checkpoint records with them.
 
 `python -m tests.compat.test_operator_stores` writes the golden file anew, where the recorded layout has another name.
 """
@@ -45,7 +45,7 @@ def shown(layout: str, entries: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]
 
 
 def stored(declare: Declare, batches: list[list[Message]], watermark: int, others: tuple[str, ...] = ()) -> Stores:
-    """What the stores have after these batches of an application with the operator `o`."""
+    """The stores' content after these batches of an application with the operator `o`."""
     app = ps.StreamApplication("a")
     declare(app).map(lambda _: 1).send_to(app.output(OUT))
     job, layouts = StageBatches(app, "o", others=others), store_layout(app.graph())

@@ -296,7 +296,7 @@ _EXACT: dict[Any, type] = {None: NoneType, NoneType: NoneType, int: int}
 
 
 def conforms(value: object, hint: Any) -> bool:
-    """Whether a value is what its declaration says, all the way down."""
+    """True if a value is what its declaration says, all the way down."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return value in arguments

@@ -55,7 +55,7 @@ class Starts(RuleBasedStateMachine):
             writer.append(ssp(partition), [(0, None, b"v")] * MESSAGES)
         self.there: list[StartpointRequest] = []
         self.positions = {ssp(0): 0, ssp(1): 0}
-        """Of the last checkpoint."""
+        """In the last checkpoint."""
         self.applied: list[str] = []
         self.claim: Claim | None = None
         self.log = CheckpointLog(self.objects, PATHS)

@@ -69,7 +69,7 @@ def stage(timers_at_drain: AtDrain) -> StageBatches:
 
 
 def pending(job: StageBatches) -> dict[tuple[str, str | None, str], int]:
-    """What the store has, which must be the same in both orders."""
+    """The timers in the store, which must be the same in both orders."""
     by_key: dict[tuple[str, str | None, str], int] = {}
     by_time = dict(by_key)
     for entry, value in job.entries("t.timers").items():

@@ -39,7 +39,7 @@ class Count(ps.StreamTask):
 
 
 class Oracle:
-    """What the job does, as a plain program with one dict."""
+    """The job as a plain program with one dict."""
 
     def __init__(self, access: bool) -> None:
         self.access = access

@@ -49,7 +49,7 @@ TTLS = st.sampled_from([1, 5, 40, 1000])
 
 @dataclass
 class Kept:
-    """What the oracle has of a key: the value, and when it expires."""
+    """The oracle's value of a key, and when it expires."""
 
     value: list[int]
     expires: int

@@ -1,4 +1,4 @@
-"""What several files of tests of the driver begin with."""
+"""Fixtures of the driver's tests."""
 
 from __future__ import annotations
 

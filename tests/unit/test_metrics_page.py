@@ -40,7 +40,7 @@ OF_OTHERS = (
     | OF_STANDBYS
     | OF_SIDE_INPUTS
 )
-"""What this job does not export."""
+"""Metrics that this job does not export."""
 
 
 @pytest.fixture

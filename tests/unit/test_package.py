@@ -1,4 +1,4 @@
-"""What a user finds before any code: the license, the package's metadata, and what is missing."""
+"""The package as a user meets it before any code: the license, the metadata, and missing parts."""
 
 from __future__ import annotations
 

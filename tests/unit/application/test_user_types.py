@@ -1,4 +1,4 @@
-"""What a type checker says of a user's program: mistakes are found, and what is right passes."""
+"""A type checker accepts correct programs of users and finds their mistakes."""
 
 from __future__ import annotations
 

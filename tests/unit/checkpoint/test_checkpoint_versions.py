@@ -1,4 +1,4 @@
-"""Which versions of a checkpoint are written and read, and Samza's forms of them, against golden files."""
+"""The versions of a checkpoint that are written and read, and Samza's forms of them, against golden files."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_samzas_value_of_a_version_that_was_not_written() -> None:
 
 
 def test_what_any_version_needs_stays() -> None:
-    """Also a position in a stream that the configuration does not name any more; never an input's offset."""
+    """A position in a stream that the configuration no longer names stays; an offset of an input does not."""
     first = record(build_versions(ID, {INPUT: "42"}, {BACKEND: STREAMED}, (1,)))
     kept = {store: (marker,) for store, marker in STREAMED.items()}
     assert needed_markers(first, 0, CHANGELOGS) == {BACKEND: kept}

@@ -22,7 +22,7 @@ from tests.support.streams.outboxes import attempt_on, bring, once_topology, pac
 
 
 def file_sizes(folder: Path) -> list[int]:
-    """Of the files without a name that this process has open in a folder."""
+    """Sizes of the unnamed files that this process has open in a folder."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

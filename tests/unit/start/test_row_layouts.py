@@ -1,4 +1,4 @@
-"""What is said when a processor of PySpark no longer fits the state of a checkpoint."""
+"""Refusals when a processor of PySpark no longer fits the state of a checkpoint."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def test_everything_is_read_again_after_clear() -> None:
 
 
 def test_everything_is_read_again_with_keep() -> None:
-    """What was moved back is late."""
+    """The messages that were moved back are late."""
     found = start_times(RECORD, clears_state=False, positions={AT_A: 0, AT_B: 20}, ends=ENDS)
     assert found == replace(KEPT, late=(AT_A,))
 

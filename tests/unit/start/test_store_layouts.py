@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of a store, and what is said when the application declares it differently."""
+"""A checkpoint remembers the layout of a store; the refusal when the application declares it differently."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ if sys.argv[1] == "end":
 
 
 def run(base: Path, how: str) -> list[str]:
-    """What is in the usual folder after a run that ends like this."""
+    """The content of the usual folder after a run that ends like this."""
     environment = os.environ | {"TMPDIR": str(base), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", RUN, how], check=True, env=environment)
     return [found.name for found in base.iterdir()]

@@ -90,7 +90,7 @@ def everything(record: CheckpointRecord) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_round_trip(job: StoppedJob, tmp_path: Path, number: int) -> None:
-    """Also of a partition that nothing was read of: its next offset is 0, and Samza's form has nothing of it."""
+    """Includes a partition that nothing was read of: its next offset is 0, and Samza's form omits it."""
     exported, last = job.log.checkpoints[number], job.last
     (tmp_path / "old.jsonl").write_text(call("export", "flights", str(exported.id))[0])
     out, said = call("import", "flights", "old.jsonl", "--yes")
@@ -311,7 +311,7 @@ def test_what_a_new_job_refuses(job: StoppedJob, name: str, lines: list[str], wh
 
 
 def test_the_state_of_a_new_job_is_restored_from_the_changelog(job: StoppedJob) -> None:
-    """What `state verify` restores it from is the stream of the job that made the checkpoint."""
+    """`state verify` restores it from the stream of the job that made the checkpoint."""
     job.system.admin().create_stream(CHANGELOG, 2)
     writer = job.system.writer(None)
     for task in range(2):

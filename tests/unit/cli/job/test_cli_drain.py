@@ -284,7 +284,7 @@ def test_a_run_that_is_still_to_come_is_named(killed: Running, objects: FileObje
 
 
 class TestStatus:
-    """What `penstock status` shows of a drain."""
+    """`penstock status` during and after a drain."""
 
     def test_several_requests_are_one_drain(self, killed: Running, objects: FileObjectStore) -> None:
         before = time.time_ns() // 1_000_000

@@ -45,7 +45,7 @@ def begin(objects: FileObjectStore, paths: JobPaths = PATHS, run_id: str = "run-
 
 
 class Driver:
-    """What a driver does about requests: it gives the lease back once it is asked to stop."""
+    """A driver that gives the lease back once it is asked to stop."""
 
     def __init__(self, objects: FileObjectStore) -> None:
         self.lease = begin(objects, lease_ms=LONG_MS)

@@ -20,7 +20,7 @@ PATHS = JobPaths("flights", "1")
 
 @pytest.fixture
 def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMetrics:
-    """Those of a run that uses version 6 of one table, and cannot load version 7; the other has none yet."""
+    """The metrics of a run that uses version 6 of one table and cannot load version 7; the other table has none yet."""
     objects = FileObjectStore(own_home(tmp_path, monkeypatch) / "jobs")
     log = CheckpointLog(objects, PATHS)
     log.append(checkpoint(log.claim("run-a"), 4))

@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def imports() -> Iterator[None]:
-    """What loading an application puts into the interpreter is taken out again."""
+    """Undo what loading an application does to the interpreter."""
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path

@@ -54,7 +54,6 @@ def set_json(*arguments: str) -> Any:
 
 
 def requests(job: StoppedJob) -> tuple[StartpointRequest, ...]:
-    """Those that are stored."""
     return StartpointManager(job.objects, PATHS).requests()
 
 

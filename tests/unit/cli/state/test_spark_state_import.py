@@ -150,7 +150,7 @@ def config(*assignments: str) -> JobConfig:
 
 
 def content(store: str, *assignments: str) -> dict[bytes, bytes]:
-    """What the last checkpoint restores, each key in the task that owns it."""
+    """The content that the last checkpoint restores; each key must be in the task that owns it."""
     found = list(read_store(config(*assignments), store))
     assert all(task == partition_of(key, TASKS) for task, key, _ in found)
     assert len({key for _, key, _ in found}) == len(found)
@@ -158,7 +158,7 @@ def content(store: str, *assignments: str) -> dict[bytes, bytes]:
 
 
 def expected(variable: str, batch: int) -> dict[str | None, Any]:
-    """What Spark itself read: key column -> columns of the value."""
+    """Spark's own reading of the variable: key column -> columns of the value."""
     entries = json.loads((GOLDEN / "tws-lz4" / "expected.json").read_text())[variable][str(batch)]
     return {key[0]: value for _, key, value in map(json.loads, entries)}
 

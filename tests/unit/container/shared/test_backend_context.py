@@ -1,4 +1,4 @@
-"""What backends are told of the task that they work for."""
+"""The context that backends get of their task."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ PATHS = JobPaths("timed", "1")
 
 
 class KilledError(BaseException):
-    """What ends a driver in the middle of a step."""
+    """Ends a driver in the middle of a step."""
 
 
 def requests(world: TimedWorld) -> DrainRequests:
@@ -409,7 +409,7 @@ class TestNamedRuns:
 
 
 class TestRequests:
-    """Which run a request is for."""
+    """The run that a request is for."""
 
     def test_the_run_that_is_there(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)

@@ -61,7 +61,7 @@ def test_every_message_is_in_one_pane(job: Windowed, size: int | None) -> None:
 
 
 def test_a_kill_after_the_start_of_the_changed_job(job: Windowed) -> None:
-    """What a backend still has of the drained window is not restored."""
+    """The drained window is still in a backend, and is not restored."""
     job.run(job.start(10), 1, 2, 13, 24)
     drain(job)
     driver = job.start(20)

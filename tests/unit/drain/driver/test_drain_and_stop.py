@@ -1,4 +1,4 @@
-"""What a stop and a drain have in common at their end, and what only a drain does."""
+"""The common end of a stop and of a drain, and what only a drain does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_a_stop_fires_nothing_and_the_next_run_continues(job: Waiting, ends: Cal
 
 @pytest.mark.parametrize("drains", [False, True])
 def test_copies_and_snapshots_are_finished(job: Waiting, *, drains: bool) -> None:
-    """Of the stores that the last checkpoint covers: those of windows, timers and joins are not restored any more."""
+    """The last checkpoint covers them. Stores of windows, timers and joins are not restored any more."""
     job.config |= {"job.host-affinity.enabled": True, "state.snapshot.interval.commits": 1}
     driver = job.waits()
     job.put(6)

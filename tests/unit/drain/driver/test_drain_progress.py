@@ -1,4 +1,4 @@
-"""What a drain says of itself: counts of each stage, the log, the progress board and the job's folder."""
+"""The reports of a drain: counts of each stage, the log, the progress board and the job's folder."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ class TestRewinds:
 
 
 class KilledError(BaseException):
-    """What ends a driver in the middle of a step."""
+    """Ends a driver in the middle of a step."""
 
 
 @pytest.mark.parametrize("world", APPS, indirect=True)
@@ -380,7 +380,7 @@ class TestBackends:
 
 
 class TestInputs:
-    """What the inputs have left does not matter."""
+    """A drain does not read the rest of the inputs."""
 
     @pytest.mark.parametrize("ended", [False, True])
     def test_one_source_is_at_its_end_and_another_one_is_not(self, world: DrainWorld, ended: bool) -> None:
@@ -534,7 +534,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize("world", APPS, indirect=True)
     def test_on_drain_asks_for_a_commit_and_the_end(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-        """That changes nothing: the drain goes through all parts, and its last commit is the only one."""
+        """The callback changes nothing: the drain goes through all parts, and its last commit is the only one."""
         on_drain = drained_app.Keeper.on_drain
 
         def asking(task: Any, collector: Any, coordinator: Any) -> None:

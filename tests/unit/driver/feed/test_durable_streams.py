@@ -209,7 +209,7 @@ def test_a_restart_reads_what_its_checkpoint_left_unread(world: TimedWorld) -> N
 
 @pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports", "end", "commit"])
 def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: TimedWorld, step: str) -> None:
-    """What a run wrote that did not end is in the stream, and is never read."""
+    """Messages of the run that breaks off are in the stream, and are never read."""
     world.config["job.retry.max"] = 100
     world.put(10, 20, 30, 40)
     driver = world.started()

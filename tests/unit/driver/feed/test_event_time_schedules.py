@@ -328,7 +328,7 @@ def test_many_are_due_and_another_driver_continues(timed_world: TimedWorld) -> N
 
 
 def one_batch_each(world: TimedWorld, between: str) -> list[dict[int, list[str]]]:
-    """What has come out after each of ten batches, between which something happens."""
+    """The output after each of ten batches. `between` happens between two batches."""
     world.config["job.batch.max.messages"] = 1000
     driver, found = world.started(), []
     for first in range(0, 100, 10):

@@ -139,7 +139,7 @@ class TestCreatedAgain:
             steps(driver)
 
     def test_no_record_has_anything_of_the_new_stream(self, timed_world: TimedWorld) -> None:
-        """What is read before the next look is not committed."""
+        """Messages read before the next look at the stream are not committed."""
         driver = running(timed_world)
         create_again(timed_world)
         timed_world.put(*range(50, 250, 10))

@@ -129,7 +129,7 @@ def test_a_beat_says_what_takes_too_long_while_it_runs(job: Waiting, clock: Cloc
 
 
 def beats_in_on_drain(job: Waiting, clock: Clock) -> list[tuple[float, str, str]]:
-    """How long the attempt has stood still a thousand seconds after a first look, and what is overdue."""
+    """The time for which the attempt has stood still 1,000 s after a first look, and the steps that are overdue."""
     driver = job.waits()
     seen = []
 
@@ -176,7 +176,7 @@ def test_a_run_fails_with_what_a_container_reports(job: Waiting, monkeypatch: py
 
 
 class TestWatermarks:
-    """What fires because time has passed."""
+    """Operators that fire because time has passed."""
 
     def fires_slowly(self, world: TimedWorld, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> InProcessDriver:
         let_go = HoldNode._let_go

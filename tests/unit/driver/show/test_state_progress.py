@@ -57,7 +57,7 @@ def world(tmp_path: Path) -> Iterator[SumsWorld]:
 
 
 def fields(of: type) -> set[str]:
-    """What Spark calls them."""
+    """Field names in Spark's spelling."""
     return set(inspect.signature(of).parameters) - {"jprogress", "jdict"}
 
 

@@ -79,7 +79,7 @@ class World:
     def make(
         self, messages: int, task: int = 0, size: int = 10
     ) -> tuple[OutboxSnapshot, list[ObjectContents], list[OutboxObject]]:
-        """What a commit has made of so many messages, a packet each."""
+        """The result of a commit of `messages` messages, a packet each."""
         outbox = Outbox(task)
         for batch in range(1, messages + 1):
             self._made += 1
@@ -97,7 +97,7 @@ class World:
         return taken, contents, named
 
     def threads(self) -> int:
-        """How many threads publish in this epoch."""
+        """The number of threads that publish in this epoch."""
         return sum(thread.name == f"publish-{self.epoch}_0" for thread in threading.enumerate())
 
     def check(self) -> None:

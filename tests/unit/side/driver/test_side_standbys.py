@@ -58,7 +58,7 @@ def standbys(driver: InProcessDriver, task: int) -> SideInputService:
 
 
 def read(driver: InProcessDriver, task: int) -> int:
-    """How many messages were read for a task's store since its container opened the epoch."""
+    """The number of messages read for a task's store since its container opened the epoch."""
     return sum(
         group.counts[part].messages
         for group in service(driver, task).filler.groups

@@ -1,4 +1,4 @@
-"""What a start refuses of side inputs, and what it takes of a checkpoint whose store something else fills now."""
+"""Starts with side inputs: the refusals, and checkpoints of a store that something else fills now."""
 
 from __future__ import annotations
 

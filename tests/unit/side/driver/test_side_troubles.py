@@ -1,4 +1,4 @@
-"""What the driver's log says of side inputs that fail while the run continues."""
+"""The driver's log about side inputs that fail while the run continues."""
 
 from __future__ import annotations
 

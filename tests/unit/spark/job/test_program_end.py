@@ -51,7 +51,7 @@ def started(name, ends_when=("graceful",), error=None):
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a program."""
+    """The outcome of a program."""
 
     status: int
     out: str

@@ -1,4 +1,4 @@
-"""What a processor gets and returns, in the row form and in the pandas form; late rows, event time, initial state."""
+"""A processor's input and output, in the row form and in the pandas form; late rows, event time, initial state."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_a_null_is_a_key() -> None:
 
 
 def test_late_rows_are_dropped_before_the_processor() -> None:
-    """Those up to the watermark, which is 0 at first; a row without a time is never late."""
+    """Rows up to the watermark are late; it is 0 at first. A row without a time is never late."""
     task = OneTask(spec_of(Says(), ["key"], ROWS, OUT, "EventTime", event_time="at"))
     times = [at(9), at(10), at(11), None, at(0), at(-1)]
     rows = [{"key": str(n), "n": n, "at": time} for n, time in enumerate(times)]

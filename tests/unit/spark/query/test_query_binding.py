@@ -1,4 +1,4 @@
-"""Which query, and which of its batches, a state in the root belongs to."""
+"""The query, and its batch, that a state in the root belongs to."""
 
 from __future__ import annotations
 

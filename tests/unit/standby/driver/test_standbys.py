@@ -144,7 +144,7 @@ def test_what_is_due_is_known_from_a_standby_that_takes_over(timed_world: TimedW
 
 
 def counted_restored(driver: InProcessDriver, backend: str) -> int:
-    """What restores of active tasks have read, whole or in part."""
+    """The entries that restores of active tasks have read, whole or in part."""
     return counted(driver, "bytes-restored", f"backend.{backend}") + counted(driver, "bytes-restored")
 
 
@@ -455,7 +455,7 @@ class Named(ps.StreamTask):
 
 
 class NamedWorld:
-    """What outlives the drivers of a job with one task, a store, and a store that a side input fills."""
+    """The world outside the drivers of a job with one task, a store, and a store that a side input fills."""
 
     def __init__(self, folder: Path, *, broadcast: bool = False) -> None:
         app = ps.StreamApplication("named")
@@ -520,7 +520,7 @@ def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(named: Na
 def test_a_container_with_standbys_alone_leaves_the_side_stores_of_others(
     named: NamedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if it is there before the container that continues them."""
+    """It leaves them even if it is there before the container that continues them."""
     first = named.driver(containers=1)
     first.loop.start()
     first.close()

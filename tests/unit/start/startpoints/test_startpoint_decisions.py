@@ -52,7 +52,7 @@ def offset(number: int, created: int = NOW) -> Startpoint:
 
 
 def resolve(each: StartpointRequest) -> int:
-    """What the systems would say."""
+    """Resolve a startpoint as the systems would."""
     end = ENDS[each.key.ssp]
     match each.startpoint:
         case StartpointSpecific(specific_offset=text):

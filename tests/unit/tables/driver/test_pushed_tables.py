@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self, world: PushedWorld, driver: InProcessDriver) -> None:
         self.tables: list[Mapping[str, int]] = []
-        """Of each batch that has ended."""
+        """One for each batch that has ended."""
         self._world = world
         self._seen = Counter(map(tuple, world.output()))
         self._ask, driver.fleet.ask = driver.fleet.ask, self._watch  # type: ignore[method-assign]

@@ -101,7 +101,7 @@ def test_a_driver_ends_while_containers_load(world: PushedWorld, monkeypatch: py
 
 
 def is_loaded(driver: InProcessDriver) -> bool:
-    """Whether every container has the second version of both tables."""
+    """True if every container has the second version of both tables."""
     for task in range(3):
         epoch = driver.fleet.container_of(task).current
         assert epoch is not None
@@ -224,7 +224,7 @@ def test_nothing_grows_with_the_number_of_swaps(world: PushedWorld, factory: str
 
 
 def resources(world: PushedWorld) -> dict[str, int]:
-    """What a process may run out of."""
+    """The resources that a process may run out of."""
     views = sum(isinstance(each, TableView | TableLoad | RocksDbEngine | MemoryTable) for each in gc.get_objects())
     return {
         "threads": threading.active_count(),

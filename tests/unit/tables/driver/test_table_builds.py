@@ -106,7 +106,7 @@ class Driver:
         return self.published[-1]
 
     def content(self) -> dict[str, int]:
-        """That of the version to use, by its first and last keys: each file has one or two rows."""
+        """The content of the version to use, by its first and last keys: each file has one or two rows."""
         manifest = self.published[-1].manifest
         assert manifest is not None
         keys = {key.decode() for file in manifest.files for key in (file.first, file.last)}

@@ -1,4 +1,4 @@
-"""What the blob backend uploads, keeps in memory, downloads and collects, over real RocksDB copies."""
+"""The blob backend's uploads, memory, downloads and collections, over real RocksDB copies."""
 
 from __future__ import annotations
 

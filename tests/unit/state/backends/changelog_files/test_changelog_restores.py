@@ -1,4 +1,4 @@
-"""What a restore does where a snapshot or a delta of the changelog files backend is damaged or missing."""
+"""Restores where a snapshot or a delta of the changelog files backend is damaged or missing."""
 
 from __future__ import annotations
 

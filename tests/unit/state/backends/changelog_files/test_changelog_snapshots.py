@@ -1,4 +1,4 @@
-"""What snapshots of the changelog files backend hold, what a restore reads of them, and what a clean stop leaves."""
+"""Snapshots of the changelog files backend: their content, restores from them, and what a clean stop leaves."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rocksdb(tmp_path: Path) -> Iterator[Job]:
 
 
 def read_by(job: Job, version: Version) -> dict[str, list[str]]:
-    """What a restore reads, by kind; it must be exact and have nothing to note."""
+    """The objects that a restore reads, by kind; it must be exact and have nothing to note."""
     job.objects.heal()
     assert job.restores(version)
     read: dict[str, list[str]] = {"delta": [], "zip": [], "files": []}
