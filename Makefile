@@ -94,7 +94,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tools.check_prose penstock tools benchmarks tests/unit tests/property tests/contract tests/compat
+	$(BIN)/python -m tools.check_prose penstock tools benchmarks tests
 
 # Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
 release-check: $(STAMP)

@@ -1,4 +1,4 @@
-"""What the command line says of a job that fails: the cause, where, and what to do, without a stack of Spark's."""
+"""The command line's report of a job that fails: the cause, where, and what to do, without a stack of Spark's."""
 
 from __future__ import annotations
 

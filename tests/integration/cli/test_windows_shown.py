@@ -1,4 +1,4 @@
-"""What shows that windows work: the demo on a few flights, and the window of the README as its commands run it, changed
+"""Windows at work: the demo on a few flights, and the window of the README as its commands run it, changed
 between two runs."""
 
 from __future__ import annotations

@@ -73,7 +73,7 @@ def test_pending_bytes_make_processing_wait_before_max_delay(running: Running) -
 
 @pytest.mark.slow
 def test_a_commit_that_is_asked_for_does_not_wait_for_its_time(running: Running) -> None:
-    """Also if one is in flight: it is made once that one is done, though nothing more comes."""
+    """A commit is made after the one in flight, though nothing more comes."""
     running.start(ASKED)
     running.publish()
     running.await_batches()

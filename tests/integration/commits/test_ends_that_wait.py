@@ -33,7 +33,7 @@ def await_refused_end(running: Running, caplog: pytest.LogCaptureFixture) -> Non
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the driver logged each time a container asked it to try its End again."""
+    """The log lines of the driver for each End that a container asked it to repeat."""
     found = (record.getMessage() for record in caplog.records)
     return [text for text in found if re.search(r"batch \d+ waits for its end: the stores of task \d are", text)]
 

@@ -1,4 +1,4 @@
-"""What the driver logs of a restore that did not use the first backend."""
+"""The driver's log of a restore that did not use the first backend."""
 
 from __future__ import annotations
 

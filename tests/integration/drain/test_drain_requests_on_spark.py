@@ -34,7 +34,7 @@ def test_a_stop_right_after_a_request_drains(spark: SparkSession, tmp_path: Path
 
 
 def test_a_run_that_is_started_to_drain_reads_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """What is in the inputs waits for the next deployment. The drained one does not begin again."""
+    """The inputs wait for the next deployment. The drained one does not begin again."""
     cloudpickle.register_pickle_by_value(drained_app)
     home = DrainHome(tmp_path, "one_exchange", config={**NEVER, "app.run.id": "v1"})
     home.put(20)

@@ -1,4 +1,4 @@
-"""What shows that a drain works: its demo on a few flights, and the commands of its page as they are written."""
+"""A drain at work: its demo on a few flights, and the commands of its page as they are written."""
 
 from __future__ import annotations
 

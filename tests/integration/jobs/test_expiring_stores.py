@@ -58,7 +58,7 @@ def application(day_ms: int | None) -> ps.StreamApplication:
 
 
 def counts(system: LocalSystem, run: int) -> list[tuple[str, list[int]]]:
-    """What a run emitted: the messages of a partition come in its order, and each run has as many."""
+    """The output of a run: the messages of a partition come in its order, and each run has as many."""
     found = []
     for partition, ends in system.admin().offsets("out").items():
         ssp = SystemStreamPartition("local", "out", partition)

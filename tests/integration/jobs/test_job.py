@@ -1,4 +1,4 @@
-"""What a run of a job does, and what the next run finds."""
+"""A run of a job, and the state that the next run finds."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def files(home: Home, pattern: str) -> list[Path]:
 
 
 def markers(home: Home) -> dict[str, ChangelogMarker]:
-    """Those of the last checkpoint's stores `totals` and `regions`, by store and task."""
+    """The markers of the last checkpoint's stores `totals` and `regions`, by store and task."""
     from penstock.checkpoint.versions.markers import markers_of as of_task
 
     last = home.checkpoints[-1]

@@ -58,7 +58,7 @@ class TimedHome(Home):
 
     @property
     def ends(self) -> dict[int, int]:
-        """How many messages each partition has."""
+        """The number of messages in each partition."""
         return {partition: len(events) for partition, events in self.events["events"].items()}
 
     def run(self, spark: SparkSession, **arguments: Any) -> Job:
@@ -75,11 +75,11 @@ class TimedHome(Home):
         return json.loads(result.stdout)
 
     def manager(self) -> StartpointManager:
-        """Of the job."""
+        """The startpoints of the job."""
         return StartpointManager(open_store(str(self.config["job.root"])), PATHS)
 
     def requests(self) -> tuple[StartpointRequest, ...]:
-        """Those that wait."""
+        """The startpoints that wait."""
         return self.manager().requests()
 
     def totals_of(self, begins: dict[int, int]) -> Totals:
@@ -92,7 +92,7 @@ class TimedHome(Home):
         return found
 
     def held_by(self, backend: str, store: str, record: CheckpointRecord) -> Totals:
-        """What one backend alone makes of a store."""
+        """The content of a store that one backend alone restores."""
         config = self.loaded()
         found: Totals = {}
         with StateReader(config, PATHS, open_store(config.job.root), {"local": self.system}) as reader:
@@ -131,7 +131,7 @@ def home(tmp_path: Path) -> TimedHome:
 
 
 def replayed(job: Job) -> int:
-    """How many messages a run has read."""
+    """The number of messages that a run has read."""
     return 0 if job.progress is None else job.progress.total_input_rows
 
 

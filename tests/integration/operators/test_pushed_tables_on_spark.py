@@ -105,7 +105,7 @@ class Airport:
 
 
 def plane(number: int, version: int) -> dict[str, Any] | None:
-    """What the job must find for a flight: the row of its plane; the last plane is in no version."""
+    """The expected row for a flight: the row of its plane; the last plane is in no version."""
     at = number % len(TAILS)
     return None if at == len(TAILS) - 1 else {"tailnum": TAILS[at], "year": 2000 + at, "version": version}
 
@@ -148,7 +148,7 @@ def test_versions_that_are_pushed_while_the_job_runs(
         airport.push_carriers("Envoy")
 
         def shown(version: int, name: str) -> bool:
-            """Whether flights that take off now show everything, and nothing shows a mixture."""
+            """True if flights that take off now show everything, and nothing shows a mixture."""
             numbers = airport.fly()
             wait_until(lambda: numbers[-1] in airport.enriched() or not job.is_active, "a flight")
             wait_until(lambda: set(numbers) <= airport.enriched().keys() or not job.is_active, "all flights")

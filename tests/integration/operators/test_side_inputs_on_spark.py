@@ -81,7 +81,7 @@ def test_side_inputs_before_and_while_the_job_runs(spark: SparkSession, tmp_path
         number = len(TAILS)
 
         def shown() -> bool:
-            """Whether a flight that takes off now shows everything."""
+            """True if a flight that takes off now shows everything."""
             nonlocal number
             before = number
             for tail in TAILS[:2]:

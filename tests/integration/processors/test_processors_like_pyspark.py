@@ -167,7 +167,7 @@ def random_batches(seed: int) -> list[list[dict[str, Any]]]:
 
 @pytest.mark.parametrize("seed", [17, 18, 19])
 def test_output_and_state_are_those_of_pyspark(spark: SparkSession, tmp_path: Path, seed: int) -> None:
-    """Also where the state of each batch is taken over."""
+    """The results are the same where the state of each batch is taken over."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     batches = random_batches(seed)
     (tmp_path / "in").mkdir()

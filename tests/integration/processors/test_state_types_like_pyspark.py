@@ -142,7 +142,7 @@ class States(StatefulProcessor):
 def both(
     spark: SparkSession, folder: Path, made: type[States | Wide]
 ) -> tuple[dict[int, list[Row]], ProcessorSpec, list[list[dict[str, Any]]]]:
-    """What PySpark returns for two batches, the same processor in Penstock, and the batches."""
+    """The results of PySpark for two batches, those of Penstock, and the batches."""
     for module in (sys.modules[__name__], beside_pyspark):
         cloudpickle.register_pickle_by_value(module)
     for number in range(2):
@@ -211,7 +211,7 @@ def test_state_of_all_types_is_taken_over(spark: SparkSession, tmp_path: Path) -
 
 
 def differences(expected: list[Row], found: list[dict[str, Any]]) -> list[str]:
-    """What PySpark says, and what Penstock says instead."""
+    """The error of PySpark, and that of Penstock."""
     ours = {row["what"]: row["said"] for row in found}
     assert len(ours) == len(expected)
     return [f"{row.what}: {row.said} | {ours[row.what]}" for row in expected if ours[row.what] != row.said]

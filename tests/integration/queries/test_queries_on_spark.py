@@ -98,7 +98,7 @@ class World:
         self.got[batch] = sorted(rows.collect())
 
     def refused(self, **changes: Any) -> str:
-        """What the query says that may not start."""
+        """The error of a query that may not start."""
         with pytest.raises(StreamingQueryException) as raised:
             self.start(**changes).awaitTermination()
         return str(raised.value)
@@ -113,7 +113,7 @@ class World:
         return {path for folder in folders.split(",") for path in Path(folder).glob("penstock-*")}
 
     def verify(self, *files: list[str]) -> None:
-        """What the handler got equals a plain computation, and each row knows the one before."""
+        """The rows of the handler equal a plain computation, and each row knows the one before."""
         visits: Counter[str] = Counter()
         last: dict[str, str] = {}
         for number, users in enumerate(files):

@@ -173,7 +173,7 @@ def test_what_is_due_needs_no_rows_and_an_idle_input_holds_nothing_open(spark: S
         )
 
     def panes(minutes: int, what: str) -> list[tuple[Any, ...]]:
-        """Those whose end the watermark of the clicks has come to."""
+        """The windows that the watermark of the clicks has closed."""
         size, end = minutes * 60_000, max(each.time_ms for each in clicks) - 10_000
         counted = Counter((each.user, each.time_ms // size) for each in clicks)
         return sorted((what, user, n) for (user, number), n in counted.items() if (number + 1) * size <= end)

@@ -124,7 +124,7 @@ def test_several_jobs_and_serdes_that_changed(spark: SparkSession, tmp_path: Pat
 
 
 def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Spark wrote into a folder is read by a job on Spark, twice: the second time only what is new."""
+    """A job on Spark reads a folder that Spark wrote, twice: the second time only what is new."""
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     ExampleJob(tmp_path / "home", tmp_path / "kept")
     page = (ROOT / "docs" / "dataframes.md").read_text(encoding="utf-8")

@@ -117,7 +117,7 @@ def test_the_executors_of_containers_stay_though_they_are_idle(spark: SparkSessi
         return len(home.log.claims)
 
     def containers() -> dict[int, int]:
-        """Those there are, with the process of the executor of each."""
+        """The live containers, each with the process of its executor."""
         here = psutil.Process().children(recursive=True)
         return {process.pid: int(process.cmdline()[-1]) for process in containers_of(here)}
 

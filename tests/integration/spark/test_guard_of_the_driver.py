@@ -1,4 +1,4 @@
-"""What another user on the driver's machine can see and do of a job."""
+"""A job as another user on the driver's machine sees it."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ class Loaded(ps.StreamTask):
 
 
 def loaded_modules(message: object) -> dict[str, Any]:
-    """What of the heavy modules this process has loaded, and from where PySpark comes."""
+    """The heavy modules that this process has loaded, and the place of PySpark."""
     modules = sys.modules
     return {
         "pandas": "pandas" in modules,

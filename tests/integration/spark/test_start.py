@@ -1,4 +1,4 @@
-"""What a start does without."""
+"""Modules and work that a start does without."""
 
 from __future__ import annotations
 

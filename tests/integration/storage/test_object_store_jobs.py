@@ -73,7 +73,7 @@ class StoreHome(Home):
 
     @property
     def committed(self) -> int:
-        """How many messages the last checkpoint is behind."""
+        """The number of messages that the last checkpoint is behind."""
         return sum(offset for own in self.checkpoints[-1].next_offsets.values() for offset in own.values())
 
 
@@ -151,7 +151,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def torn(s3: S3) -> None:
-    """Of every third write the reply is lost, and every fourth request or reply is cut in its body."""
+    """The reply to every third write is lost, and every fourth request or reply is cut in its body."""
     s3.line.plan(Fault.LOST_REPLY, method="PUT", times=inf, every=3)
     s3.line.plan(Fault.CUT_REQUEST, method="PUT", times=inf, every=4)
     s3.line.plan(Fault.CUT_REPLY, method="GET", times=inf, every=4)

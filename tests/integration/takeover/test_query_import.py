@@ -188,7 +188,7 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
 
 
 def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) -> None:
-    """Also if a backup fails at first, within Spark's tasks."""
+    """The import succeeds though a backup fails at first, within Spark's tasks."""
     world = elsewhere
     faults, backends = Faults.of_root(str(world.folder / "root")), faulty("changelog-files")
     world.config = {"stores.backup.factories": backends, "stores.restore.factories": backends}
