@@ -64,9 +64,10 @@ demo-pyspark: $(STAMP)
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)
-	-$(LIMIT) 3600 $(BIN)/python -m tests.support.class_archive
+	-$(LIMIT) 3600 $(BIN)/python -m tests.support.processes.class_archive
 
 # More processes than two cores, because tests wait: for a timeout, for another process. For a disk they need not wait.
+# Few examples and random seeds: `test-all` has the others.
 # Tests that share what takes long to start are in one file, which one process has for itself.
 test: $(STAMP) $(CLASSES)
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 4 --dist worksteal -m "not slow and not spark"
@@ -86,14 +87,14 @@ all-phases:
 	-$(PYTEST) --junitxml=build/phases/without-spark.xml -n 2 --hypothesis-profile=deep -m "not spark"
 	-$(PYTEST) --junitxml=build/phases/integration.xml -n 2 $(LOADFILE) -m spark tests/integration
 	-$(PYTEST) --junitxml=build/phases/cluster-and-faults.xml -n 2 $(LOADFILE) -m spark tests/cluster tests/fault tests/unit
-	$(BIN)/python -m tests.support.phases build/phases/*.xml
+	$(BIN)/python -m tests.support.tools.phases build/phases/*.xml
 
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tools.check_prose penstock tools benchmarks
+	$(BIN)/python -m tools.check_prose penstock tools benchmarks tests
 
 # Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
 release-check: $(STAMP)

@@ -11,7 +11,7 @@ import penstock
 import penstock.spark
 import penstock.testing
 from penstock import admin
-from tests.support.example_job import ExampleJob
+from tests.support.jobs.example_job import ExampleJob
 
 
 @pytest.fixture(scope="session", autouse=True)

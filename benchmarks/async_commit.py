@@ -27,7 +27,7 @@ from benchmarks.keyed_fold.workload import Workload, write_inputs
 from benchmarks.state.slow_backend import NAME, environment
 from penstock.driver.commit.commit import CompletedCommit
 from penstock.driver.commit.record import CommitRequest
-from penstock.driver.loop import assembly
+from penstock.driver.loop import parts
 from penstock.driver.loop.commits import Commits
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job import launch
@@ -160,7 +160,7 @@ class CommitNotes:
                     found.note(str(done.record.id), completed=time.time())
 
         setattr(launch, "ContainerDirectory", WatchedDirectory)  # noqa: B010 - mypy: a class is no variable
-        setattr(assembly, "Commits", WatchedCommits)  # noqa: B010
+        setattr(parts, "Commits", WatchedCommits)  # noqa: B010
 
     def note(self, checkpoint_id: str, **marks: float) -> None:
         """Called from the run loop's and the commit's thread."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from benchmarks import harness
 from benchmarks.state.content import KEY_BYTES, VALUE_BYTES, keys_of, spark_parameters
-from penstock.config.table import BACKENDS
+from penstock.config.settings import BACKENDS
 
 SPARK = "spark"
 REPLAYING = ("changelog-files", SPARK)

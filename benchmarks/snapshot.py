@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.state.content import VALUE_BYTES
 from benchmarks.state.penstock import NEGLIGIBLE_MS
-from penstock.config.table import BACKENDS
+from penstock.config.settings import BACKENDS
 
 WARM_UP = 3
 TARGET = 1.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 
 ID_BYTES = 8
 MAC_BYTES = hashlib.sha256().digest_size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,17 +11,20 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support import class_archive, durations, kafka, scratch
+from tests.support.processes import class_archive
+from tests.support.streams import kafka
+from tests.support.tools import durations, scratch
 
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it in its processes, and tables would be as narrow
 class_archive.use()
 
 # Tests are not timed: neither an example nor the making of one. A failure prints what repeats it.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("test", _UNTIMED, max_examples=60, stateful_step_count=30)
+settings.register_profile("quick", _UNTIMED, max_examples=20, stateful_step_count=20)
 settings.register_profile("deep", _UNTIMED, max_examples=500, stateful_step_count=50)
-settings.load_profile("test")
+settings.load_profile("quick")
 
+_QUICK_SEEDS = 3
 _SCRATCH = pytest.StashKey[Path]()
 
 
@@ -30,7 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A folder for the temporary files of all processes of this run."""
+    """Make a folder for the temporary files of all processes of this run."""
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has its parent's
         config.stash[_SCRATCH] = scratch.begin(in_memory=config.getoption("--in-memory"))
         if config.getoption("--record-durations"):
@@ -47,8 +51,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first. Of a contract with the mark `quick`, the tests that it does not name are slow."""
+    """The longest files first. Of a contract with the mark `quick`, the tests that it does not name are slow. So are
+    all but the first seeds of a test that is repeated with random seeds."""
     for item in items:
+        if hasattr(item, "callspec") and item.callspec.indices.get("seed", 0) >= _QUICK_SEEDS:
+            item.add_marker("slow")
         quick = item.get_closest_marker("quick")
         if quick is not None and isinstance(item, pytest.Function):
             unknown = [name for name in quick.args if not hasattr(item.cls, name)]
@@ -57,6 +64,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if item.originalname not in quick.args:
                 item.add_marker("slow")
     durations.longest_first(items)
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of collected items stay to the end: no search for garbage is to look at them."""
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -7,20 +7,10 @@ from dataclasses import dataclass
 
 from penstock.admin.jobs import NO_JOB
 from penstock.config import keys
+from penstock.config.key import AnyKey
 from penstock.config.model import JobConfig
 from penstock.config.secrets import is_secret
-from penstock.config.table import (
-    JOB_NAME,
-    STORE_BACKUP,
-    STORE_CHANGELOG,
-    STORE_RESTORE,
-    STORE_SIDE_INPUTS,
-    SYSTEM_FACTORY,
-    SYSTEM_PATH,
-    SYSTEM_TYPE,
-    AnyKey,
-    describe,
-)
+from penstock.config.settings import JobSettings, StoreSettings, SystemKeys, describe
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import with_side_inputs
@@ -129,37 +119,37 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
 
 def _named(config: JobConfig, graph: ApplicationGraph | None) -> Iterator[tuple[AnyKey, str]]:
     for name in config.system_names:
-        yield SYSTEM_FACTORY, name
+        yield SystemKeys.factory, name
         if config.system(name).factory == "local":
-            yield SYSTEM_PATH, name
+            yield SystemKeys.path, name
     for store in graph.stores if graph else ():
         for key in describe():
             if key.is_pattern and key.prefix == "stores.":
                 yield key, store.name
     for given in config.resolved.values:
         match = keys.find(given)
-        if match is not None and match.subject and match.key is not SYSTEM_TYPE:
+        if match is not None and match.subject:
             yield match.key, match.subject
 
 
 def _of_side_store(side: SideStoreFacts, config: JobConfig) -> Iterator[EffectiveValue]:
     """The values for a store that something else fills, where the configuration gives none."""
-    for key in (STORE_BACKUP, STORE_RESTORE, STORE_CHANGELOG):
+    for key in (StoreSettings.backup_factories, StoreSettings.restore_factories, StoreSettings.changelog):
         if (name := key.full(side.store)) not in config.origins:
             yield EffectiveValue(name, None, f"no part of checkpoints: {side}")
-    if (name := STORE_SIDE_INPUTS.full(side.store)) not in config.origins:
+    if (name := StoreSettings.side_inputs.full(side.store)) not in config.origins:
         yield EffectiveValue(name, ",".join(side.side_inputs) or None, f"the application: {side}")
 
 
 def _value(key: AnyKey, subject: str, config: JobConfig) -> EffectiveValue:
     name = key.full(subject)
-    if key is SYSTEM_FACTORY:
+    if key is SystemKeys.factory:
         return EffectiveValue(name, config.system(subject).factory, _origin(key, subject, config))
     value = config.resolved.find(key, subject)
     if value is None:
         return EffectiveValue(name, None, key.unset or "default")
     text = _HIDDEN if is_secret(name) or name in config.hidden else key.kind.text(value)
-    if key is JOB_NAME and text == NO_JOB and config.origin(name) == "the application's name":
+    if key is JobSettings.name and text == NO_JOB and config.origin(name) == "the application's name":
         return EffectiveValue(name, None, key.unset)
     return EffectiveValue(name, text, _origin(key, subject, config))
 
@@ -168,7 +158,7 @@ def _origin(key: AnyKey, subject: str, config: JobConfig) -> str:
     """The origin of the effective value, with the key if the value was given under another one."""
     asked: AnyKey | None = key
     while asked is not None:
-        name = asked.full(subject if asked.is_pattern else "")
+        name = asked.full(subject)
         if name in config.origins:
             return config.origin(name) if asked is key else f"{config.origin(name)}, as `{name}`"
         asked = asked.fallback

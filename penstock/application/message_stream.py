@@ -192,19 +192,11 @@ class MessageStream(Generic[T]):
 
     @overload
     def map(
-        self,
-        function: Callable[[T], U],
-        *,
-        envelope: Literal[False] = ...,
-        id: str | None = ...,
+        self, function: Callable[[T], U], *, envelope: Literal[False] = ..., id: str | None = ...
     ) -> MessageStream[U]: ...
     @overload
     def map(
-        self,
-        function: Callable[[IncomingMessageEnvelope], U],
-        *,
-        envelope: Literal[True],
-        id: str | None = ...,
+        self, function: Callable[[IncomingMessageEnvelope], U], *, envelope: Literal[True], id: str | None = ...
     ) -> MessageStream[U]: ...
     def map(
         self,
@@ -232,11 +224,7 @@ class MessageStream(Generic[T]):
 
     @overload
     def flat_map(
-        self,
-        function: Callable[[T], Iterable[U]],
-        *,
-        envelope: Literal[False] = ...,
-        id: str | None = ...,
+        self, function: Callable[[T], Iterable[U]], *, envelope: Literal[False] = ..., id: str | None = ...
     ) -> MessageStream[U]: ...
     @overload
     def flat_map(
@@ -274,19 +262,11 @@ class MessageStream(Generic[T]):
 
     @overload
     def filter(
-        self,
-        function: Callable[[T], Any],
-        *,
-        envelope: Literal[False] = ...,
-        id: str | None = ...,
+        self, function: Callable[[T], Any], *, envelope: Literal[False] = ..., id: str | None = ...
     ) -> MessageStream[T]: ...
     @overload
     def filter(
-        self,
-        function: Callable[[IncomingMessageEnvelope], Any],
-        *,
-        envelope: Literal[True],
-        id: str | None = ...,
+        self, function: Callable[[IncomingMessageEnvelope], Any], *, envelope: Literal[True], id: str | None = ...
     ) -> MessageStream[T]: ...
     def filter(
         self,

@@ -24,8 +24,8 @@ class InputOrder:
 
     @classmethod
     def of(cls, inputs: Collection[SystemStream], config: JobConfig) -> InputOrder:
-        priorities = {stream: priority for stream in inputs if (priority := config.priority(stream))}
-        return cls(priorities, frozenset(stream for stream in inputs if config.is_bootstrap(stream)))
+        priorities = {stream: priority for stream in inputs if (priority := config.stream(stream).priority)}
+        return cls(priorities, frozenset(stream for stream in inputs if config.stream(stream).bootstrap))
 
     def targets(self, ends: Ends) -> dict[SystemStreamPartition, int]:
         """The offsets up to which the bootstrap inputs are read before the others: their ends at the start of the

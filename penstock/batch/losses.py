@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Ends, Positions
-from penstock.config.table import STREAM_ON_DATA_LOSS
+from penstock.config.settings import StreamSettings
 from penstock.errors import NotFoundError
 
 Lost = Mapping[SystemStreamPartition, int]
@@ -59,12 +59,12 @@ def refuse_losses(losses: Iterable[Loss], skipped: Collection[SystemStream] = ()
     stream = first.ssp.system_stream
     were, them = ("was", "it") if len(first) == 1 else ("were", "them")
     others = f" (and messages of {more} other partitions)" if more else ""
+    skip = StreamSettings.on_data_loss.full(str(stream))
     raise NotFoundError(
         f"{first} {were} deleted before the job had read {them}{others}: it should read from offset {first.start}, and "
         f"the oldest message is {first.end}. Nothing was skipped. Choose where to continue with a startpoint "
         f"(`penstock startpoint set JOB --oldest --all-partitions --stream {stream}`), or set "
-        f"`{STREAM_ON_DATA_LOSS.full(str(stream))}=skip`: the job then continues at the oldest message and counts what "
-        "is lost"
+        f"`{skip}=skip`: the job then continues at the oldest message and counts what is lost"
     )
 
 

@@ -12,7 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.checkpoint.versions.markers import changelog_identities, markers_of
 from penstock.checkpoint.versions.table import build_versions, versions_of
 from penstock.checkpoint.versions.value import Markers
-from penstock.config.model import TaskSettings
+from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.base import PartitionOffsets
 
@@ -62,14 +62,13 @@ def choose_origin(view: LogView, wanted: str | None, settings: TaskSettings) -> 
 
     Raises:
         NotFoundError: none that is retained has the id.
-        IncompatibleError: it has no version that may be read; or none is named, and newer ones would be passed over.
+        IncompatibleError: it has no version that may be read.
     """
-    read, max_age_ms = settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms
-    if wanted is not None:
-        chosen = choose_version([view.find(wanted)], read, max_age_ms)
-    else:
-        chosen = choose_newest(view.restorable, read, max_age_ms)
-    return None if chosen is None else chosen.record
+    if wanted is None:
+        return choose_newest(view.restorable, settings.checkpoint_read_versions)
+    record = view.find(wanted)
+    choose_version(record, settings.checkpoint_read_versions)
+    return record
 
 
 def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
@@ -207,9 +206,7 @@ def successor(
         publisher=owed.publisher,
         offered=_offered(base, content, view),
     )
-    record = replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
-    _refuse_unread(record, view, settings)
-    return record
+    return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
 
 
 def _offered(base: CheckpointRecord, content: Content, view: LogView) -> OfferedBatch | None:
@@ -250,17 +247,3 @@ def _numbers(ascending: list[int]) -> str:
     if len(ascending) > 2 and last - first == len(ascending) - 1:
         return f"{first} to {last}"
     return ", ".join(map(str, ascending))
-
-
-def _refuse_unread(record: CheckpointRecord, view: LogView, settings: TaskSettings) -> None:
-    """A start would refuse to pass the new checkpoint over in favour of an older one."""
-    kept = set((record.retained or {}).values())
-    records = [*(each for each in view.restorable if each.id in kept), record]
-    chosen = choose_version(records, settings.checkpoint_read_versions, settings.live_checkpoint_max_age_ms)
-    if chosen is None or chosen.record != record:
-        older = "none" if chosen is None else chosen.record.id
-        written = ", ".join(map(str, sorted(versions_of(record))))
-        raise IncompatibleError(
-            f"a start would not begin with the new checkpoint, which would have version {written}, but with {older}: "
-            "see task.checkpoint.write.versions, task.checkpoint.read.versions and task.live.checkpoint.max.age"
-        )

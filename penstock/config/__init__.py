@@ -2,6 +2,6 @@
 
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.config.table import describe
+from penstock.config.settings import describe
 
 __all__ = ["JobConfig", "describe", "load_config"]

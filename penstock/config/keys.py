@@ -8,21 +8,28 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream
-from penstock.config import samza
-from penstock.config.table import APPLICATION, KEYS, RUN_ID, SPARK, SYSTEM_OPTION, SYSTEM_PATH, SYSTEM_TYPE, AnyKey
+from penstock.config.key import AnyKey
+from penstock.config.settings import KEYS, OtherSettings, SystemKeys
 from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
+_APPLICATION, _SPARK = OtherSettings.application, OtherSettings.spark
 _NO_OPTION = re.compile(r"systems\.[^.]+(\.samza(\..*)?|\.default(\.stream(\.samza(\..*)?)?)?)?\.?")
 """Keys of a system that are not options: they would be Samza's, for all systems."""
-_OF_A_CLIENT = re.compile(r"systems\.[^.]+\.(consumer|producer|default\.stream)\..+\.(type|path)")
-"""Options of a system that end as keys of every system do, such as `ssl.truststore.type`."""
+_RUN_ID = re.compile(r"app[._-]*run[._-]*id", re.IGNORECASE)
+_NO_EFFECT = (
+    (r"app\.name", "use `job.name`"),
+    (r"app\.id", "use `job.id`"),
+    (r"app\.(class|api\.type)", "`penstock run module:object` names the application. Remove the key"),
+    (r"app\.(runner\.class|mode|processor\.id.*|main\.(class|args))", "Spark runs the job. Remove the key"),
+    (
+        r"spark\.sql\.streaming\.stateStore\..+",
+        "Penstock keeps the state, not Spark's state store: use the keys `state.*`",
+    ),
+)
+"""Keys of Samza and Spark that would be passed on to the application or Spark, and change nothing."""
 _NEAR = 0.6
-_MISTAKES = re.compile(r"stores\.(rocksdb|(.+\.)?(backup|restore|side\.inputs))\.factory")
-"""Keys that have a store's form but are more likely a mistake for a key of all stores, or one of Samza's."""
-_NOT_MEANT = re.compile(r"stores\..+\.side\.factory")
-"""Not offered as a correction for a side-input key."""
 _NAMES = {
     "stores.": (
         r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
@@ -46,17 +53,23 @@ def find(text: str) -> Match | None:
         return Match(_EXACT[text], "")
     for key in _PATTERNS:
         subject = text[len(key.prefix) : len(text) - len(key.suffix)]
-        if subject and text == key.full(subject) and not _MISTAKES.fullmatch(text):
-            if key is SYSTEM_OPTION and _NO_OPTION.fullmatch(text):
-                continue
-            if key in (SYSTEM_TYPE, SYSTEM_PATH) and _OF_A_CLIENT.fullmatch(text):
-                continue
-            if key in (APPLICATION, SPARK) and samza.answer(text) is not None:
-                continue  # any other text would do
-            if key is APPLICATION and _normal(text).replace(".", "") == _normal(RUN_ID.name).replace(".", ""):
-                continue
+        if subject and text == key.full(subject) and not _is_other(key, subject, text):
             return Match(key, subject)
     return None
+
+
+def _is_other(key: AnyKey, subject: str, text: str) -> bool:
+    """True if a text has the form of the key and is not meant for it."""
+    if key is SystemKeys.option:
+        return _NO_OPTION.fullmatch(text) is not None
+    if key is SystemKeys.path:
+        return "." in subject  # an option, such as one of a client
+    return key in (_APPLICATION, _SPARK) and (no_effect(text) is not None or _RUN_ID.fullmatch(text) is not None)
+
+
+def no_effect(text: str) -> str | None:
+    """What to do instead of setting a key that would have no effect; None for any other text."""
+    return next((answer for pattern, answer in _NO_EFFECT if re.fullmatch(pattern, text)), None)
 
 
 def fault(match: Match) -> str:
@@ -68,7 +81,7 @@ def fault(match: Match) -> str:
         except ConfigError as error:
             return str(error)
     pattern, rule = _NAMES.get(prefix, ("", ""))
-    name = match.subject.partition(".")[0] if match.key is SYSTEM_OPTION else match.subject
+    name = match.subject.partition(".")[0] if match.key is SystemKeys.option else match.subject
     return rule if pattern and not re.fullmatch(pattern, name) else ""
 
 
@@ -95,13 +108,13 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _EXACT
     parts = text.split(".")
     for key in _PATTERNS:
-        if key in (SYSTEM_OPTION, APPLICATION) or (key is SPARK and not text.lower().startswith("spark")):
+        if key in (SystemKeys.option, _APPLICATION) or (key is _SPARK and not text.lower().startswith("spark")):
             continue  # any text would be like it
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:
             subject = ".".join(parts[1:end])
-            if subject and not (_MISTAKES.fullmatch(found := key.full(subject)) or _NOT_MEANT.fullmatch(found)):
-                yield found
+            if subject:
+                yield key.full(subject)
 
 
 def _normal(text: str) -> str:

@@ -8,17 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream
-from penstock.config import keys, samza, table
-from penstock.config.model import (
-    ContainerSettings,
-    JobConfig,
+from penstock.config import keys
+from penstock.config.key import ResolvedValues
+from penstock.config.model import ROOT_KEY_OPTIONS, JobConfig
+from penstock.config.secrets import SourceError, is_secret, refers, resolve
+from penstock.config.settings import (
+    WITH_OPTIONS,
     JobSettings,
-    ResolvedValues,
-    RootKeys,
-    StateSettings,
+    MetricsSettings,
+    StoreSettings,
+    SystemKeys,
     TaskSettings,
 )
-from penstock.config.secrets import SourceError, is_secret, refers, resolve
 from penstock.config.sources import Setting, from_assignments, from_file, from_mapping
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
@@ -56,19 +57,21 @@ def load_config(
     settings += from_mapping(overrides or {}, "dict", problems)
     settings += from_assignments(assignments, problems)
     merged = {setting.key: _resolved(setting, problems) for setting in {each.key: each for each in settings}.values()}
-    name = merged.get(table.JOB_NAME.name)
-    if default_job_name is not None and (name is None or name.raw is None):
-        merged[table.JOB_NAME.name] = Setting(table.JOB_NAME.name, default_job_name, "the application's name")
+    job_name = JobSettings.name.name
+    given = merged.get(job_name)
+    if default_job_name is not None and (given is None or given.raw is None):
+        merged[job_name] = Setting(job_name, default_job_name, "the application's name")
     unknown: list[str] = []
     values = _values(merged, problems, unknown)
     if stores is not None:
         unknown += _undeclared_stores(merged, stores)
-    if table.JOB_NAME.name not in merged:
-        problems.append("`job.name` is missing: set it in the configuration, or give the application a name")
+    if job_name not in merged:
+        problems.append(f"`{job_name}` is missing: set it in the configuration, or give the application a name")
     if problems:  # what hangs together is checked once each value can be read
         _raise([*problems, *unknown])
     hidden = frozenset(key for key in values if merged[key].hidden)
-    config = _build(ResolvedValues(_home(environ), values), {key: merged[key].origin for key in values}, hidden)
+    origins = {key: merged[key].origin for key in values}
+    config = JobConfig(ResolvedValues(_home(environ), values), origins=origins, hidden=hidden)
     _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
 
@@ -94,7 +97,7 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
     values: dict[str, object] = {}
     for setting in merged.values():
         match = keys.find(setting.key)
-        if match is None or (match.key is table.SYSTEM_OPTION and not _takes_options(merged, match.subject)):
+        if match is None or (match.key is SystemKeys.option and not _takes(merged, match.subject)):
             if setting.raw is not None or not keys.is_section(setting.key):
                 unknown.append(_unknown(setting))
             continue
@@ -125,24 +128,21 @@ def _undeclared_stores(merged: Mapping[str, Setting], stores: Collection[str]) -
     ]
 
 
-def _takes_options(merged: Mapping[str, Setting], subject: str) -> bool:
-    """True if the system of an option checks its options itself: the user's own, Kafka, or files."""
-    name = subject.partition(".")[0]
-    given = (merged.get(key.full(name)) for key in (table.SYSTEM_FACTORY, table.SYSTEM_TYPE))
-    return any(setting is not None and isinstance(setting.raw, str) and _has_options(setting.raw) for setting in given)
-
-
-def _has_options(factory: str) -> bool:
-    return is_own(factory) or factory in table.WITH_OPTIONS
+def _takes(merged: Mapping[str, Setting], subject: str) -> bool:
+    """True if the option is left to its system, which checks its options itself: the user's own, Kafka, or files."""
+    name, _, option = subject.partition(".")
+    given = merged.get(SystemKeys.factory.full(name))
+    if given is None or not isinstance(given.raw, str):
+        return False
+    return is_own(given.raw) or (given.raw in WITH_OPTIONS and option not in ROOT_KEY_OPTIONS)
 
 
 def _unknown(setting: Setting) -> str:
     """The problem of an unknown key. Leaves out its value, because a mistyped key may hold a secret."""
-    if (known := samza.answer(setting.key)) is not None:
-        owner = "Spark" if setting.key.startswith(table.SPARK.prefix) else "Samza"
-        return f"`{setting.key}` ({setting.origin}) is a key of {owner}: {known}"
+    if (answer := keys.no_effect(setting.key)) is not None:
+        return f"`{setting.key}` ({setting.origin}) has no effect: {answer}"
     near = keys.nearest(setting.key)
-    hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys"
+    hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys, docs/samza.md those of Samza"
     return f"unknown key `{setting.key}` ({setting.origin}): {hint}"
 
 
@@ -164,15 +164,15 @@ def _unknown_systems(config: JobConfig) -> list[str]:
             problems.append(f"{error} ({origin})")
     streams: list[tuple[str, SystemStream]] = []
     if config.task.dead_letter_stream is not None:
-        streams.append((table.DEAD_LETTER_STREAM.name, config.task.dead_letter_stream))
-    streams += [(table.BROADCAST_INPUTS.name, each.stream) for each in config.task.broadcast_inputs]
+        streams.append((TaskSettings.dead_letter_stream.name, config.task.dead_letter_stream))
+    streams += [(TaskSettings.broadcast_inputs.name, each.stream) for each in config.task.broadcast_inputs]
     for key in config.origins:
         match = keys.find(key)
         if match and match.key.prefix == "streams.":
             streams.append((key, SystemStream.parse(match.subject)))
-        elif match and match.key is table.STORE_CHANGELOG:
+        elif match and match.key is StoreSettings.changelog:
             streams.append((key, config.store(match.subject).changelog))
-        elif match and match.key is table.STORE_SIDE_INPUTS:
+        elif match and match.key is StoreSettings.side_inputs:
             streams += [(key, stream) for stream in config.store(match.subject).side_inputs]
     for key, stream in streams:
         if stream.system not in config.system_names:
@@ -184,14 +184,15 @@ def _unknown_systems(config: JobConfig) -> list[str]:
 def _never_again(config: JobConfig) -> list[str]:
     """Problems that let a job run, but write checkpoints from which no start with this configuration can begin."""
     problems = []
-    write, read = config.task.checkpoint_write_versions, config.task.checkpoint_read_versions
-    if set(write).isdisjoint(read):
+    task = config.task
+    write, read = TaskSettings.checkpoint_write_versions, TaskSettings.checkpoint_read_versions
+    if set(task.checkpoint_write_versions).isdisjoint(task.checkpoint_read_versions):
         problems.append(
-            f"`{table.READ_VERSIONS.name}` = `{','.join(map(str, read))}` ({config.origin(table.READ_VERSIONS.name)}) "
-            f"has none of the versions that `{table.WRITE_VERSIONS.name}` = `{','.join(map(str, write))}` "
-            f"({config.origin(table.WRITE_VERSIONS.name)}) writes: no start could read a checkpoint of this job"
+            f"`{read.name}` = `{read.kind.text(task.checkpoint_read_versions)}` ({config.origin(read.name)}) has none "
+            f"of the versions that `{write.name}` = `{write.kind.text(task.checkpoint_write_versions)}` "
+            f"({config.origin(write.name)}) writes: no start could read a checkpoint of this job"
         )
-    halves = [key.name for key in (table.METRICS_PROMETHEUS_CERTIFICATE, table.METRICS_PROMETHEUS_KEY)]
+    halves = [MetricsSettings.prometheus_certificate.name, MetricsSettings.prometheus_key.name]
     if len(given := [key for key in halves if key in config.origins]) == 1:
         (lacking,) = {*halves} - {*given}
         problems.append(f"`{given[0]}` ({config.origin(given[0])}): TLS needs `{lacking}` too")
@@ -208,58 +209,3 @@ def _never_again(config: JobConfig) -> list[str]:
                 f"Add one of the latter to `{place}.restore.factories`"
             )
     return problems
-
-
-def _build(resolved: ResolvedValues, origins: Mapping[str, str], hidden: frozenset[str]) -> JobConfig:
-    get, find = resolved.get, resolved.find
-    job = JobSettings(
-        name=get(table.JOB_NAME),
-        id=get(table.JOB_ID),
-        root=get(table.JOB_ROOT),
-        root_keys=RootKeys(find(table.JOB_ROOT_KEY), find(table.JOB_ROOT_KEY_PREVIOUS)),
-        logged_store_base_dir=get(table.LOGGED_STORE_BASE_DIR),
-        batch_max_messages=get(table.BATCH_MAX_MESSAGES),
-        batch_max_bytes=get(table.BATCH_MAX_BYTES),
-        batch_target_ms=get(table.BATCH_TARGET_MS),
-        batch_interval_ms=get(table.BATCH_INTERVAL_MS),
-        lease_ms=get(table.LEASE_MS),
-        intermediate_stream_partitions=find(table.INTERMEDIATE_PARTITIONS),
-        retry_max=get(table.RETRY_MAX),
-        host_affinity_enabled=get(table.HOST_AFFINITY),
-        standbys=get(table.STANDBY_FACTOR) - 1,
-        drain_poll_ms=get(table.DRAIN_MONITOR_INTERVAL) if get(table.DRAIN_MONITOR_ENABLED) else None,
-        startpoint_enabled=get(table.STARTPOINT_ENABLED),
-        startpoint_ttl_ms=get(table.STARTPOINT_TTL),
-        watermark_max_ahead_ms=get(table.WATERMARK_MAX_AHEAD_MS),
-    )
-    container = ContainerSettings(
-        start_timeout_ms=get(table.START_TIMEOUT_MS),
-        commit_thread_pool_size=get(table.COMMIT_POOL_SIZE),
-        restore_thread_pool_size=get(table.RESTORE_POOL_SIZE),
-        restore_timeout_ms=get(table.RESTORE_TIMEOUT_MS),
-        lost_ms=get(table.LOST_MS),
-        attempt_timeout_ms=get(table.ATTEMPT_TIMEOUT_MS),
-        tls_enabled=find(table.TLS_ENABLED),
-    )
-    task = TaskSettings(
-        commit_ms=get(table.COMMIT_MS),
-        commit_max_delay_ms=get(table.COMMIT_MAX_DELAY_MS),
-        commit_max_pending_bytes=get(table.COMMIT_MAX_PENDING),
-        commit_timeout_ms=get(table.COMMIT_TIMEOUT_MS),
-        callback_drain_timeout_ms=find(table.CALLBACK_DRAIN_TIMEOUT_MS),
-        callback_watermark_timeout_ms=find(table.CALLBACK_WATERMARK_TIMEOUT_MS),
-        window_ms=get(table.WINDOW_MS),
-        shutdown_ms=get(table.SHUTDOWN_MS),
-        dead_letter_stream=find(table.DEAD_LETTER_STREAM),
-        broadcast_inputs=find(table.BROADCAST_INPUTS) or (),
-        checkpoint_write_versions=tuple(int(version) for version in get(table.WRITE_VERSIONS)),
-        checkpoint_read_versions=tuple(int(version) for version in get(table.READ_VERSIONS)),
-        live_checkpoint_max_age_ms=get(table.LIVE_CHECKPOINT_MAX_AGE),
-        checkpoint_retained=get(table.CHECKPOINT_RETAINED),
-    )
-    state = StateSettings(
-        changelog_enabled=get(table.CHANGELOG_ENABLED),
-        snapshot_interval_commits=get(table.SNAPSHOT_COMMITS),
-        snapshot_interval_seconds=get(table.SNAPSHOT_SECONDS),
-    )
-    return JobConfig(job, container, task, state, resolved, origins, hidden)

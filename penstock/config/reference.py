@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from penstock.config.table import AnyKey, describe
+from penstock.config.key import AnyKey
+from penstock.config.settings import describe
 from penstock.config.values.kinds import Bytes, Millis
 
 _SECTIONS = (
@@ -22,9 +23,9 @@ _INTRODUCTION = """\
 
 <!-- Generated: python -m penstock.config.reference > docs/configuration.md -->
 
-A configuration is a set of flat, dotted keys. Keys that Samza has keep their names. Values are merged from these
-sources, of which a later one overrides an earlier one: the defaults below, a file (`--config`), values given in Python,
-`-c key=value`.
+A configuration is a set of flat, dotted keys. Keys of Samza keep their names; [samza.md](samza.md) says what replaces
+those that Penstock does not have. Values are merged from these sources, of which a later one overrides an earlier one:
+the defaults below, a file (`--config`), values given in Python, `-c key=value`.
 
 * A file is YAML (`.yaml`, `.yml`, `.json`) or Java properties (`.properties`), in UTF-8. YAML may be nested
   or flat: `job: {name: flights}` and `job.name: flights` mean the same. An empty value means the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.table import RUN_ID
+from penstock.config.settings import OtherSettings
 from penstock.config.values.kinds import RefusedError
 from penstock.drain.requests import DrainRequests
 from penstock.errors import ConfigError, NotFoundError
@@ -51,9 +51,9 @@ def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = Non
     """
     if run_id is not None:
         try:
-            RUN_ID.kind.read(run_id)
+            OtherSettings.run_id.kind.read(run_id)
         except RefusedError:
-            raise ConfigError(f"no run has the id `{run_id}`: expected {RUN_ID.kind.expected}") from None
+            raise ConfigError(f"no run has the id `{run_id}`: expected {OtherSettings.run_id.kind.expected}") from None
     view = CheckpointLog(objects, paths).read("report")
     present, latest = present_run(objects, paths) if running else view.unfinished_run, view.latest
     if present is not None and run_id in (None, present):

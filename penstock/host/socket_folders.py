@@ -3,13 +3,13 @@ is killed leaves its folder; a container that starts later removes it."""
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
 import tempfile
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+
+from penstock.host.folder import HostFolder
 
 _PREFIX = "pstk."
 _MOST_AT_ONCE = 100
@@ -26,16 +26,12 @@ def make_socket_folder(longest_name: int = _OWN_NAME) -> Path:
     """A new folder of this process, which holds a lock on it until it ends, however it ends. `longest_name`: the most
     bytes that the name of a socket may have."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base(longest_name)))
+        path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_base(longest_name)))
         try:
-            descriptor = _locked(folder)
-        except (BlockingIOError, FileNotFoundError):
-            continue  # a process that looked before the lock removes it
+            if HostFolder.lock(path) is not None:  # otherwise a process that looked before the lock removes it
+                return path  # the lock stays
         except OSError:
-            return folder  # a file system without locks: nobody removes the folder
-        if folder.exists():
-            return folder  # the descriptor stays open
-        os.close(descriptor)
+            return path  # a file system without locks: nobody removes the folder
 
 
 def remove_dead_folders() -> int:
@@ -49,13 +45,10 @@ def _remove_dead(base: str) -> int:
         for entry in islice((each for each in found if each.name.startswith(_PREFIX)), 10 * _MOST_AT_ONCE):
             if removed == _MOST_AT_ONCE:
                 break
-            with suppress(OSError):  # its process lives, or somebody else removes it, or it is another user's
-                descriptor = _locked(Path(entry.path))
-                try:
-                    shutil.rmtree(entry.path, ignore_errors=True)
+            with suppress(OSError):  # it is another user's
+                if (dead := HostFolder.lock(Path(entry.path))) is not None:
+                    dead.remove()
                     removed += 1
-                finally:
-                    os.close(descriptor)
     return removed
 
 
@@ -64,14 +57,3 @@ def _base(longest_name: int) -> str:
     long."""
     usual = tempfile.gettempdir()
     return usual if len(os.fsencode(usual)) + longest_name <= _LONGEST else "/tmp"  # noqa: S108 - mkdtemp makes it safe
-
-
-def _locked(folder: Path) -> int:
-    """A descriptor with the folder's lock. Raises BlockingIOError if another process has it."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor

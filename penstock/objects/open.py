@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from obstore.store import MemoryStore
 
-from penstock.config.model import JobSettings, RootKeys
+from penstock.config.settings import JobSettings, RootKeys
 from penstock.errors import ConfigError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.remote import RemoteObjectStore

@@ -126,21 +126,17 @@ def _cut(ssp: SystemStreamPartition, packets: Sequence[KeptPacket]) -> Iterator[
 
 def encode(contents: ObjectContents, task: int) -> tuple[OutboxObject, bytes]:
     """An object's entry in the record, and its bytes. Raises RetryableError if a disk fails."""
-    index: list[_PartIndex] = []
-    parts: dict[SystemStreamPartition, Part] = {}
+    index: dict[SystemStreamPartition, _PartIndex] = {}
     payloads: list[bytes | pa.Buffer] = []
     for chunk in contents.chunks:
         ssp = chunk.ssp
-        before = parts.get(ssp, Part(0, 0))
-        parts[ssp] = Part(before.chunks + 1, before.messages + chunk.messages)
         own = _joined([contents.payload(place) for place in chunk.payloads])
         payloads += own
-        if not before.chunks:
-            index.append(_PartIndex(ssp.system, ssp.stream, ssp.partition, chunk.number, []))
-        index[-1].chunks.append(_ChunkIndex(chunk.messages, [len(payload) for payload in own]))
-    head = msgspec.msgpack.encode(index)
+        part = index.setdefault(ssp, _PartIndex(ssp.system, ssp.stream, ssp.partition, chunk.number, []))
+        part.chunks.append(_ChunkIndex(chunk.messages, [len(payload) for payload in own]))
+    head = msgspec.msgpack.encode(list(index.values()))
     data = b"".join([_MARKER, _LENGTH.pack(len(head)), head, *payloads])
-    return OutboxObject(contents.key, task, len(data), _hash(data), parts), data
+    return OutboxObject(contents.key, task, len(data), _hash(data), _parts(contents.chunks)), data
 
 
 def _joined(payloads: list[bytes | pa.Buffer]) -> list[bytes | pa.Buffer]:

@@ -11,9 +11,9 @@ from penstock.api.state.side_inputs import SideInputs, SideInputsProcessorFactor
 from penstock.api.state.store import OPERATOR_STORES, StoreSpec
 from penstock.api.state.tables import TableSpec
 from penstock.checkpoint.versions.changelog_marker import BACKEND as CHANGELOG_STREAM
-from penstock.config import table
 from penstock.config.model import JobConfig
 from penstock.config.named_class import named_class
+from penstock.config.settings import StoreSettings
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import check_side_store, read_only
 from penstock.graph.specs import ApplicationGraph, SendToTableSpec
@@ -58,7 +58,7 @@ def side_input_of(stores: Iterable[str]) -> str:
 
 def is_backed_up(config: JobConfig, store: str) -> bool:
     """True if the content of a store that side inputs fill is backed up: only its own key can say so."""
-    return table.STORE_BACKUP.full(store) in config.origins
+    return StoreSettings.backup_factories.full(store) in config.origins
 
 
 def backed_up_side_stores(graph: ApplicationGraph, config: JobConfig) -> tuple[str, ...]:
@@ -69,15 +69,15 @@ def backed_up_side_stores(graph: ApplicationGraph, config: JobConfig) -> tuple[s
 
 def _filled(spec: StoreSpec, config: JobConfig) -> StoreSpec:
     settings = config.store(spec.name)
-    broadcast = table.STORE_SIDE_BROADCAST.full(spec.name)
+    broadcast = StoreSettings.side_broadcast.full(spec.name)
     if broadcast in config.origins and not settings.side_inputs:
         raise ConfigError(
-            f"`{broadcast}` ({config.origin(broadcast)}): `{table.STORE_SIDE_INPUTS.full(spec.name)}` names no side "
+            f"`{broadcast}` ({config.origin(broadcast)}): `{StoreSettings.side_inputs.full(spec.name)}` names no side "
             f"inputs. Where the application names them, it says broadcast= in app.{_method(spec)}(...)"
         )
     if not settings.side_inputs and settings.side_processor is None:
         return spec
-    inputs, factory = table.STORE_SIDE_INPUTS.full(spec.name), table.STORE_SIDE_PROCESSOR.full(spec.name)
+    inputs, factory = StoreSettings.side_inputs.full(spec.name), StoreSettings.side_processor.full(spec.name)
     side = spec.side
     if settings.side_inputs:
         where = f"`{inputs}` ({config.origin(inputs)})"
@@ -124,17 +124,17 @@ def _method(spec: StoreSpec) -> str:
 
 def _check_backup(spec: StoreSpec, config: JobConfig) -> None:
     """Raise ConfigError for a backup that a side store cannot have. Keys for all stores do not apply to it."""
-    changelog = table.STORE_CHANGELOG.full(spec.name)
+    changelog = StoreSettings.changelog.full(spec.name)
     if changelog in config.origins:
         raise ConfigError(
             f"`{changelog}` ({config.origin(changelog)}): store `{spec.name}` has no changelog, because "
             f"{_filler(spec)}. Remove the key"
         )
-    for each in (table.STORE_BACKUP, table.STORE_RESTORE):
+    for each in (StoreSettings.backup_factories, StoreSettings.restore_factories):
         key = each.full(spec.name)
         if key not in config.origins:
             continue
-        given = config.resolved.get(each, spec.name)
+        given = config.resolved.find(each, spec.name)
         if not isinstance(spec.side, SideInputs):
             raise ConfigError(
                 f"`{key}` ({config.origin(key)}): store `{spec.name}` is not backed up, because {_filler(spec)}, whose "

@@ -7,34 +7,32 @@ needed.
 
 from __future__ import annotations
 
-import fcntl
 import logging
-import os
-import shutil
 import threading
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from penstock.errors import RetryableError
+from penstock.host.folder import HostFolder
 from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.engines.engine import Engine
 
 logger = logging.getLogger(__name__)
 _FOLDER = ".standbys"
+_LOOK_SECONDS = 0.01
 
 
 def remove_of_the_dead(base: Path) -> None:
     """Remove the copies of dead processes below the folder of the job's stores. Never raises: the next call tries
     again."""
     for path in (base / _FOLDER).glob("*.lock"):
-        with suppress(OSError), path.open("ab") as file:
-            if _lock(file):
-                shutil.rmtree(path.with_suffix(""), ignore_errors=True)
-                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            if (dead := HostFolder.lock_beside(path.with_suffix(""))) is not None:
+                dead.remove()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +53,15 @@ class StandbyCopies:
         self._incarnation = incarnation
         self._lock = threading.Lock()
         self._copies: dict[StandbyPlace, StandbyCopy] = {}
-        self._folder: Path | None = None
-        self._locked: IO[bytes] | None = None
+        self._folder: HostFolder | None = None
         self._made = 0
 
     def open(self, base: Path) -> None:
-        """Create and lock the folder of this process, below the folder of the job's stores."""
-        if self._folder is not None:
-            return
-        parent = base / _FOLDER
-        parent.mkdir(parents=True, exist_ok=True)
-        self._locked, self._folder = _locked(parent / f"{self._incarnation}.lock"), parent / self._incarnation
+        """Lock the folder of this process, below the folder of the job's stores."""
+        while self._folder is None:
+            self._folder = HostFolder.lock_beside(base / _FOLDER / self._incarnation)
+            if self._folder is None:  # another process sees if its process is dead
+                time.sleep(_LOOK_SECONDS)
 
     @property
     def is_empty(self) -> bool:
@@ -96,7 +92,7 @@ class StandbyCopies:
         if self._folder is None:
             raise AssertionError("the copies of standbys have no folder yet")
         self._made += 1
-        directory = self._folder / f"{place.store}-{place.task}-{self._made}"
+        directory = self._folder.path / f"{place.store}-{place.task}-{self._made}"
         made = StandbyCopy.made(place.store, wanted, contexts, directory, open_engine, progress, take_local)
         with self._lock:
             held, self._copies[place] = self._copies.get(place), made
@@ -137,11 +133,9 @@ class StandbyCopies:
 
     def close(self) -> None:
         self.keep_only(())
-        if self._locked is not None and self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder.with_suffix(".lock").unlink(missing_ok=True)
-            self._locked.close()
-            self._locked = self._folder = None
+        if self._folder is not None:
+            self._folder.remove()
+            self._folder = None
 
     def _advanced(
         self,
@@ -166,22 +160,3 @@ class StandbyCopies:
             copy = self._copies.pop(place, None)
         if copy is not None:
             copy.remove()
-
-
-def _locked(path: Path) -> IO[bytes]:
-    """Open and lock the file. Opens it again if another process removed it before it was locked."""
-    while True:
-        file = path.open("ab")
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
-        file.close()
-
-
-def _lock(file: IO[bytes]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

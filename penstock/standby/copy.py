@@ -15,7 +15,7 @@ from penstock.os_errors import explained
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
-from penstock.state.folders import make_empty
+from penstock.state.engines.open import make_empty
 from penstock.state.restore import LazyEngine
 
 logger = logging.getLogger(__name__)

@@ -8,18 +8,18 @@ from penstock.api.ssp import SystemStream
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.config.model import JobConfig
-from penstock.config.table import (
-    STREAM_BOOTSTRAP,
-    STREAM_GUARANTEE,
-    STREAM_IDLE_MS,
-    STREAM_OFFSET_DEFAULT,
-    STREAM_ON_DATA_LOSS,
-    STREAM_PRIORITY,
-    STREAM_RESET_OFFSET,
-)
+from penstock.config.settings import StreamSettings
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import side_input_of, side_streams
+
+_OF_INPUTS = (
+    StreamSettings.offset_default,
+    StreamSettings.reset_offset,
+    StreamSettings.idle_ms,
+    StreamSettings.bootstrap,
+    StreamSettings.priority,
+)
 
 
 def check_config(graph: ApplicationGraph, config: JobConfig) -> None:
@@ -46,7 +46,7 @@ def _check_guarantees(graph: ApplicationGraph, config: JobConfig, outputs: Conta
     """Raise ConfigError if the configuration wants exactly-once output in a stream that is no output."""
     between = {reader.stream for reader in graph.intermediates}
     for stream in config.exactly_once_streams:
-        name = STREAM_GUARANTEE.full(str(stream))
+        name = StreamSettings.output_guarantee.full(str(stream))
         if stream in between:
             raise ConfigError(
                 f"`{name}` ({config.origin(name)}): `{stream}` is an intermediate stream. Every message in it counts "
@@ -63,7 +63,7 @@ def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:
     """Raise ConfigError if the configuration says where a side input is read from: that follows from its store."""
     inputs = {op.stream for op in graph.inputs}
     for stream, specs in side_streams(graph).items():
-        for key in (STREAM_OFFSET_DEFAULT, STREAM_RESET_OFFSET, STREAM_IDLE_MS, STREAM_BOOTSTRAP, STREAM_PRIORITY):
+        for key in _OF_INPUTS:
             name = key.full(str(stream))
             if stream not in inputs and name in config.origins:
                 raise ConfigError(
@@ -79,7 +79,7 @@ def _check_data_loss(graph: ApplicationGraph, config: JobConfig) -> None:
     used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*side_streams(graph)}
     used |= {config.store(spec.name).changelog for spec in graph.written_stores}
     for stream in sorted(used - inputs):
-        name = STREAM_ON_DATA_LOSS.full(str(stream))
+        name = StreamSettings.on_data_loss.full(str(stream))
         if name in config.origins:
             raise ConfigError(
                 f"`{name}` ({config.origin(name)}): `{stream}` is not an input of the application, and nothing of it "

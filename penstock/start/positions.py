@@ -27,13 +27,13 @@ def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConf
     chosen: dict[TaskSsp, int] = {}
     if decision.with_state != "nearest" or decision.restore_from is None:
         first = _first(inputs, config)
-        chosen = {at: first[at.ssp] for at in _readers(inputs) if config.reset_offset(at.ssp.system_stream)}
+        chosen = {at: first[at.ssp] for at in _readers(inputs) if config.stream(at.ssp.system_stream).reset_offset}
     return chosen | to_positions({task_number(task): own for task, own in decision.offsets.items()})
 
 
 def _first(inputs: JobInputs, config: JobConfig) -> dict[SystemStreamPartition, int]:
     streams = {ssp.system_stream for ssp in inputs.ends}
-    return first_positions(inputs.ends, {stream: config.offset_default(stream) for stream in streams})
+    return first_positions(inputs.ends, {stream: config.stream(stream).offset_default for stream in streams})
 
 
 def _readers(inputs: JobInputs) -> list[TaskSsp]:

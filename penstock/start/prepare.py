@@ -71,6 +71,7 @@ class PreparedJob:
     config: JobConfig
     paths: JobPaths
     objects: ObjectStore
+    log: CheckpointLog
     uid: str
     topology: Topology
     settings: RuntimeSettings
@@ -133,8 +134,7 @@ class PreparedJob:
         record = origin.record
         if record is None or origin.cleared:
             return {}
-        chosen = choose_version([record], self.config.task.checkpoint_read_versions, 0)
-        version = V2 if chosen is None else chosen.version
+        version = choose_version(record, self.config.task.checkpoint_read_versions)
         return {
             str(task): _without(
                 read_task(record, task, version, self.config.changelog_partitions(self.layout, task)).markers,
@@ -147,15 +147,15 @@ class PreparedJob:
         """A hint if the checkpoint cannot be restored in version 1, but its version 2 has markers of other backends;
         else an empty text."""
         order = self.config.task.checkpoint_read_versions
-        chosen = choose_version([record], order, 0)
-        if chosen is None or chosen.version == V2 or V2 not in versions_of(record):
+        chosen = choose_version(record, order)
+        if chosen == V2 or V2 not in versions_of(record):
             return ""
         found = {name for task in record.tasks for name in read_task(record, task, V2, {}).markers} - {BACKEND}
         if not found:
             return ""
         return (
             f". Version {V2} of the checkpoint has markers of {listed([f'`{name}`' for name in sorted(found)])}: to "
-            f"restore from them, set task.checkpoint.read.versions to {V2},{chosen.version}; it is "
+            f"restore from them, set task.checkpoint.read.versions to {V2},{chosen}; it is "
             f"{','.join(map(str, order))} now"
         )
 
@@ -234,6 +234,7 @@ def prepare(
         config=config,
         paths=paths,
         objects=objects,
+        log=log,
         uid=uid,
         topology=topology,
         settings=_settings(graph, config, streams, facts.inputs, output_partitions, request.run_id),

@@ -41,25 +41,24 @@ class LocalCopies:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._hashes: dict[tuple[int, int, int], str] = {}
-        """(inode, size, mtime) of a file of the last copy, which is durable -> its hash. Copies share their files by
-        hard links."""
+        self._durable: set[tuple[int, int, int]] = set()
+        """(inode, size, mtime) of the files of the last copy. Copies share their files by hard links."""
 
     def publish(self, checkpoint_id: CheckpointId, markers: Mapping[str, str], files: Path) -> None:
         """Make the folder `files` the copy of a checkpoint, with the store's marker of each backend. It is moved, and
         durable when this returns."""
         target = self._folder / f"copy-{checkpoint_id}"
         shutil.rmtree(target, ignore_errors=True)
-        hashes: dict[tuple[int, int, int], str] = {}
+        durable: set[tuple[int, int, int]] = set()
         listing: dict[str, tuple[int, str]] = {}
         for path in _files(files):
             stat = path.stat()
             key = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
-            if key not in self._hashes:
+            if key not in self._durable:
                 _sync(path)
-            hashes[key] = self._hashes.get(key) or known_files().hash_of(path)
-            listing[str(path.relative_to(files))] = (stat.st_size, hashes[key])
-        self._hashes = hashes
+            durable.add(key)
+            listing[str(path.relative_to(files))] = (stat.st_size, known_files().hash_of(path))
+        self._durable = durable
         files.rename(target)
         _sync(self._folder)
         made = self._folder / f"copy-{checkpoint_id}.json.new"

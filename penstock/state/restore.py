@@ -14,7 +14,7 @@ from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
-from penstock.state.folders import make_empty
+from penstock.state.engines.open import make_empty
 
 logger = logging.getLogger(__name__)
 _RESTORE = Retry(pause_s=0.5, tries=3)

@@ -5,17 +5,19 @@
 stores that fail and wait; `in_process` has the parts below `TestRunner`.
 """
 
-from penstock.testing.clock import SettableClock
-from penstock.testing.runner.checked_operators import ChangedMessageError
-from penstock.testing.runner.checked_store import StaleValueError, UnwrittenChangeError
-from penstock.testing.runner.runner import TestRunner
-from penstock.testing.runner.streams import OutputMessage
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ChangedMessageError",
-    "OutputMessage",
-    "SettableClock",
-    "StaleValueError",
-    "TestRunner",
-    "UnwrittenChangeError",
-]
+from penstock.public_names import lazy_names
+
+if TYPE_CHECKING:
+    from penstock.testing.clock import SettableClock as SettableClock
+    from penstock.testing.runner.checked_operators import ChangedMessageError as ChangedMessageError
+    from penstock.testing.runner.checked_store import StaleValueError as StaleValueError
+    from penstock.testing.runner.checked_store import UnwrittenChangeError as UnwrittenChangeError
+    from penstock.testing.runner.runner import TestRunner as TestRunner
+    from penstock.testing.runner.streams import OutputMessage as OutputMessage
+else:
+    __getattr__, __dir__, __all__ = lazy_names(__name__)
+
+
+del TYPE_CHECKING, lazy_names

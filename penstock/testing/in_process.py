@@ -21,10 +21,12 @@ from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config.model import JobConfig
 from penstock.container.epoch.container import Container
 from penstock.container.process.handlers import HANDLERS
+from penstock.driver.context import RunContext
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.guards.tenure import run_of_start
-from penstock.driver.loop.assembly import assemble
+from penstock.driver.loop.parts import RunParts
+from penstock.driver.loop.run_loop import RunLoop
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
 from penstock.graph.specs import ApplicationGraph
@@ -52,14 +54,13 @@ from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.wire.assignment import Assignment, ContainerPlace, assign
 from penstock.wire.calls import Call
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import EpochOpening, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.ports import EpochOpening, Fleet, PublishedTables, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
-    EpochFailure,
+    Beat,
     Identity,
     OpenEpoch,
     Request,
-    StandbyState,
 )
 
 Q = TypeVar("Q", bound=Request)
@@ -71,7 +72,7 @@ Hook = Callable[[str], None]
 def _nothing(_step: str) -> None: ...
 
 
-class InProcessFleet:
+class InProcessFleet(Fleet):
     """The `Fleet` of one driver: containers that are objects of this process.
 
     The hook `at` is called before the steps `open`, `start-run`, `end`, `snapshot`, `upload`, `clean-up`, `wind-down`.
@@ -138,17 +139,6 @@ class InProcessFleet:
         return None
 
     @property
-    def side_failure(self) -> EpochFailure | None:
-        beats = (container.beat(0) for container in list(self._containers.values()))
-        return next((beat.side_failure for beat in beats if beat.side_failure is not None), None)
-
-    @property
-    def side_troubles(self) -> frozenset[str]:
-        return frozenset(
-            text for container in list(self._containers.values()) for text in container.beat(0).side_troubles
-        )
-
-    @property
     def any_lost(self) -> bool:
         return bool(self._lost)
 
@@ -184,9 +174,6 @@ class InProcessFleet:
     def replace(self) -> None:
         """From now on, new containers can take the place of those that were lost while standbys took over."""
         self._welcome = len(self._containers) < self._size
-
-    def standby_states(self) -> dict[str, list[StandbyState]]:
-        return {name: container.beat(0).standbys for name, container in list(self._containers.items())}
 
     def _next_assignment(self, *, everything_ready: bool = False) -> Assignment:
         places = {name: ContainerPlace(self.host_of(name), name) for name in self._containers}
@@ -225,19 +212,8 @@ class InProcessFleet:
             answers.append(last)
         return answers
 
-    def waits_for(self) -> str:
-        doing = (container.beat(0).processing for container in list(self._containers.values()))
-        return next(filter(None, doing), "")
-
-    def pending_bytes(self) -> int:
-        return sum(container.beat(0).pending_bytes for container in self._containers.values())
-
-    def wants_commit(self) -> bool:
-        return any(container.beat(0).wants_commit for container in self._containers.values())
-
-    def resident_bytes(self) -> int:
-        """0: the containers share the memory of this process."""
-        return 0
+    def beats(self) -> list[Beat]:
+        return [container.beat(0) for container in list(self._containers.values())]
 
     def metrics(self) -> Snapshot:
         return self._past_metrics.merged(*(container.metrics() for container in list(self._containers.values())))
@@ -448,9 +424,8 @@ class InProcessDriver:
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
         """Publishes versions of its pushed tables."""
-        self.loop = assemble(
-            self.job, self.log, keeper, self.fleet, self.runner, self.board, self.stop, feed, published or self.tables
-        )
+        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board)
+        self.loop = RunLoop(RunParts(run, published or self.tables, feed))
 
     def close(self) -> None:
         """End at once, as a process that is killed between two calls. Nothing more is committed or written."""

@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.config import load_config
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.metrics.registry import MetricsRegistry
@@ -32,8 +33,7 @@ from penstock.state.backends.base import (
     TaskRestoreManager,
 )
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.memory import MemoryEngine
-from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.open import open_engine, open_restored
 from penstock.state.records import Changes
 from penstock.system.base import System
 
@@ -77,7 +77,12 @@ class BackendHarness:
         self._clock = clock
         self._damaged: set[str] = set()
         self._directory = directory
-        self._engine = engine
+        self._settings = (
+            self.config.store("first")
+            .put(StoreSettings.factory, engine)
+            .put(StoreSettings.rocksdb_block_cache_bytes, 1 << 20)
+            .put(StoreSettings.rocksdb_write_buffer_bytes, 1 << 16)
+        )
         self._folders = 0
         self._last_id = CheckpointId(1_700_000_000_000, 0)
         self._epoch = 0
@@ -189,10 +194,10 @@ class BackendHarness:
         return folder
 
     def open_engine(self, directory: Path, *, read_only: bool = False) -> Engine:
-        """The engine over the files of a folder."""
-        if self._engine == "memory":
-            return MemoryEngine(directory)
-        return RocksDbEngine(directory, block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16, read_only=read_only)
+        """The engine over the files of a folder, whatever kind of engine wrote them."""
+        if read_only:
+            return open_engine(self._settings, directory, read_only=True)
+        return open_restored(self._settings, directory)
 
     def copy(self, engine: Engine) -> StoreCopy:
         """A copy of the engine's present content."""

@@ -29,7 +29,7 @@ from penstock.wire.tls import TlsIdentity, connect
 logger = logging.getLogger(__name__)
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
-_ANY_EPOCH = -1
+ANY_EPOCH = -1
 _INQUIRY_SECONDS = 8.0
 """Longest wait of a loss report for the answer of the lost container's host."""
 _PROBE_SECONDS = 2.0
@@ -66,7 +66,7 @@ class ContainerClient:
 
     def renew(self, tls: TlsIdentity) -> None:
         """Replace the container's port by one whose callers must have this certificate, and connect to the new port."""
-        renewed = self.ask(RENEW_PORT, _ANY_EPOCH, RenewPort(tls.certificate), CLOSE_SECONDS)
+        renewed = self.ask(RENEW_PORT, ANY_EPOCH, RenewPort(tls.certificate), CLOSE_SECONDS)
         self.address = replace(
             self.address, tcp_uri=renewed.tcp_uri, certificate=renewed.certificate, callers=renewed.callers
         )
@@ -150,7 +150,7 @@ class ContainerClient:
     def _follow_beats(self) -> bool:
         """Follow the beats until they end. Returns True if another connection has replaced this one."""
         client = self._client
-        with closing(self.stream(BEAT, _ANY_EPOCH, NoArguments(), None)) as beats:
+        with closing(self.stream(BEAT, ANY_EPOCH, NoArguments(), None)) as beats:
             for beat in beats:
                 self.note_metrics(beat.metrics)
                 self.last_beat = beat

@@ -6,7 +6,8 @@ Spark's are `ContainerDirectory` and `SparkRunner`; `penstock.testing.in_process
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
@@ -18,7 +19,7 @@ from penstock.runtime.reports import Report
 from penstock.tables.versions.manifest import TableManifest
 from penstock.wire.calls import Call
 from penstock.wire.package import JobPackage
-from penstock.wire.protocol import EpochFailure, Markers, Request, StandbyState
+from penstock.wire.protocol import Beat, Markers, Request, StandbyState
 
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
@@ -83,18 +84,6 @@ class Fleet(Protocol):
         ...
 
     @property
-    def side_failure(self) -> EpochFailure | None:
-        """The failure that has stopped side inputs from filling a store, and its epoch; None if there is none. As of
-        the last beats."""
-        ...
-
-    @property
-    def side_troubles(self) -> frozenset[str]:
-        """Temporary failures of side inputs, as of the last beats. The run continues with the present content of the
-        stores."""
-        ...
-
-    @property
     def any_lost(self) -> bool:
         """True if a container was lost since the last `drop_lost` or `ensure`."""
         ...
@@ -110,10 +99,6 @@ class Fleet(Protocol):
     def newcomers(self) -> list[str]:
         """Places that tasks or standbys could move to in another epoch, in words: executors without containers,
         containers that were started since, and containers whose standbys are ready."""
-        ...
-
-    def standby_states(self) -> Mapping[str, Sequence[StandbyState]]:
-        """Container → the progress of its standbys, as of the last beats. Called by any thread."""
         ...
 
     def open(
@@ -141,25 +126,48 @@ class Fleet(Protocol):
         """
         ...
 
-    def waits_for(self) -> str:
-        """The step of the slowest attempt, in words, as of the last beats; empty if none runs. Called by any thread."""
-        ...
-
-    def pending_bytes(self) -> int:
-        """Bytes of keys and values written to stores since the last commit began, as of the last beats."""
-        ...
-
-    def wants_commit(self) -> bool:
-        """True if a backend waits for a commit although nothing may have changed, as of the last beats."""
-        ...
-
-    def resident_bytes(self) -> int:
-        """Memory of all containers, as of the last beats."""
+    def beats(self) -> list[Beat]:
+        """The last beats of all containers. Called by any thread."""
         ...
 
     def metrics(self) -> Snapshot:
         """The metrics of all containers and their tasks, as of the last beats. Called by any thread."""
         ...
+
+    def close(self) -> None:
+        """Close every container. Uncommitted changes are lost."""
+        ...
+
+    # As of the last beats. Called by any thread.
+
+    def standby_states(self) -> dict[str, list[StandbyState]]:
+        """Container → the progress of its standbys."""
+        return {beat.container: beat.standbys for beat in self.beats()}
+
+    def waits_for(self) -> str:
+        """The step of the slowest attempt, in words; empty if none runs."""
+        busy = [beat for beat in self.beats() if beat.processing]
+        return max(busy, key=lambda beat: beat.stalled_ms).processing if busy else ""
+
+    def processed_messages(self, batch: int) -> Mapping[int, int]:
+        """Messages of the batch that each stage with state has processed."""
+        found = Counter[int]()
+        for beat in self.beats():
+            if beat.batch == batch:
+                found.update(beat.processed)
+        return dict(sorted(found.items()))
+
+    def pending_bytes(self) -> int:
+        """Bytes of keys and values written to stores since the last commit began."""
+        return sum(beat.pending_bytes for beat in self.beats())
+
+    def wants_commit(self) -> bool:
+        """True if a backend waits for a commit although nothing may have changed."""
+        return any(beat.wants_commit for beat in self.beats())
+
+    def resident_bytes(self) -> int:
+        """Memory of all containers."""
+        return sum(beat.resident_bytes for beat in self.beats())
 
 
 class BatchRunner(Protocol):

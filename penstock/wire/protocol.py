@@ -320,7 +320,7 @@ class Beat:
     side_failure: EpochFailure | None = None
     """A permanent failure of side inputs: the run fails with it."""
     side_troubles: tuple[str, ...] = ()
-    """Temporary failures of side inputs, whose stores keep their content meanwhile; see `Fleet.side_troubles`."""
+    """Temporary failures of side inputs, whose stores keep their content meanwhile. The run continues."""
     standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words: the run fails with it."""

@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.jobs import DriverProcess, Home, kill
+from tests.support.jobs.home import DriverProcess, Home, kill
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 400
 HELD = """
@@ -90,15 +90,11 @@ def test_the_error_shows_why_containers_did_not_start(home: Home, gate: Path) ->
     assert not [p for p in driver.containers() if psutil.pid_exists(p.pid)]
 
 
-@pytest.mark.slow
 def test_a_launch_that_fails_is_reported_with_its_cause(home: Home) -> None:
     """On the host, the folder of the logs cannot be made."""
     (home.folder / "file").touch()
     folder = home.folder / "file" / "state"
-    driver = home.driver(spark_master="local[1]", job_retry_max=0, job_logged_store_base_dir=str(folder))
-    try:
+    with home.driver(spark_master="local[1]", job_retry_max=0, job_logged_store_base_dir=str(folder)) as driver:
         ended = driver.ended()
-    finally:
-        driver.clean_up()
     assert ended.status == 1
     assert "the containers could not be started: NotADirectoryError: [Errno 20] Not a directory: " in ended.text

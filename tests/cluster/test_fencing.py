@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from tests.support.jobs import DriverProcess, Home, kill, wait_until
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 3000
 
@@ -73,7 +73,6 @@ def assert_only_orphans(before: dict[str, bytes], after: dict[str, bytes], epoch
     assert all(re.fullmatch(rf"totals-1/state/\w+/\d+/\d+\.{epoch}\.delta", name) for name in orphans), orphans
 
 
-@pytest.mark.slow
 def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[DriverProcess]) -> None:
     first = home.driver(until=None)
     drivers.append(first)
@@ -89,7 +88,6 @@ def test_a_stopped_driver_wakes_while_another_runs(home: Home, drivers: list[Dri
     assert_linear(home)
 
 
-@pytest.mark.slow
 def test_a_stopped_driver_that_wakes_to_a_lost_container_claims_nothing(
     home: Home, drivers: list[DriverProcess]
 ) -> None:
@@ -122,7 +120,6 @@ def assert_linear(home: Home) -> None:
             owner = record
 
 
-@pytest.mark.slow
 def test_sigterm_ends_after_the_batch_and_a_second_one_at_once(home: Home, drivers: list[DriverProcess]) -> None:
     graceful = home.driver(until=None)
     drivers.append(graceful)
@@ -194,7 +191,6 @@ def test_a_full_disk_is_named_and_the_job_goes_on_once_there_is_space(
     home.verify()
 
 
-@pytest.mark.slow
 def test_a_lease_that_cannot_be_renewed_ends_the_run(
     home: Home, drivers: list[DriverProcess], small_disk: Path
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.harness import run_side
 from benchmarks.soak.growth import growth
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_nothing_grows_over_many_small_batches(tmp_path: Path) -> None:
@@ -26,11 +26,10 @@ def test_nothing_grows_over_many_small_batches(tmp_path: Path) -> None:
     assert [str(g) for g in found if g.too_much] == []
 
 
-@pytest.mark.slow
 def test_nothing_grows_over_many_small_batches_of_a_query(tmp_path: Path) -> None:
     """As above, with timers and a time to live; also the blocks that Spark keeps."""
     parameters = {"steps": 7, "step_batches": 50}
-    run = run_side("tests.support.query_growth:batches", {"work": str(tmp_path), **parameters}, tmp_path)
+    run = run_side("tests.support.jobs.query_growth:batches", {"work": str(tmp_path), **parameters}, tmp_path)
     assert run.result["fired"] > 0
     found = growth(run.result["samples"])
     assert {g.kind for g in found} >= {"driver", "jvm", "containers", "files", "blocks"}
@@ -38,15 +37,14 @@ def test_nothing_grows_over_many_small_batches_of_a_query(tmp_path: Path) -> Non
 
 
 LEFT_BY_SPARK = {"threads": 1, "open_files": 4, "spark": 2}
-"""What a start of a query leaves until the session ends: a connection that py4j keeps for the query's thread, which is
-a thread in Python and a socket on both sides; and of the process that asks a Python data source, a thread that watches
+"""The start of a query leaves until the session ends: a connection that py4j keeps for the query's thread, which is a
+thread in Python and a socket on both sides; and of the process that asks a Python data source, a thread that watches
 over it, a selector and a socket. The two files in Spark's scratch folder are those of the run's containers."""
 
 
-@pytest.mark.slow
 def test_nothing_else_is_left_of_queries_that_were_stopped(tmp_path: Path) -> None:
     """A query is started and stopped twenty times in one process, and as often one is refused by Spark."""
-    run = run_side("tests.support.query_growth:starts", {"work": str(tmp_path), "steps": 20}, tmp_path)
+    run = run_side("tests.support.jobs.query_growth:starts", {"work": str(tmp_path), "steps": 20}, tmp_path)
     samples = run.result["samples"]
     found = {(g.kind, g.figure): g for g in growth(samples)}
     assert {kind for kind, _ in found} >= {"driver", "jvm", "files", "blocks"}

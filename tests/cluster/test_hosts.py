@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 import penstock
-from tests.support.hosts import why_no_hosts
-from tests.support.jobs import DriverProcess, Home, wait_until
-from tests.support.standalone import Standalone, standalone
+from tests.support.jobs.home import DriverProcess, Home, wait_until
+from tests.support.processes.hosts import why_no_hosts
+from tests.support.processes.standalone import Standalone, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))]
 
@@ -35,17 +35,11 @@ def home(tmp_path: Path) -> Home:
 @contextmanager
 def running(cluster: Standalone, home: Home, until: str | None = None, **config: object) -> Iterator[DriverProcess]:
     """A driver that has containers with state on all workers."""
-    driver = cluster.driver(home, until, **config)
-    try:
+    with cluster.driver(home, until, **config) as driver:
         for host in cluster.workers:
             wait_until(lambda: cluster.containers(host) or not driver.running, f"containers on {host.name}")  # noqa: B023
         assert driver.await_output(200), driver.log
         yield driver
-    except BaseException:
-        print(driver.log[-8000:])
-        raise
-    finally:
-        driver.clean_up()
 
 
 @dataclass(frozen=True)
@@ -54,9 +48,8 @@ class Killed:
 
     home: Home
     addresses: dict[str, set[str]]
-    """What each host's containers listen on, by the address of the host."""
+    """The ports of each host's containers, by the address of the host."""
     address: str
-    """Of the host of the container that was killed."""
     pid: int
     incarnation: str
     log: str
@@ -88,7 +81,6 @@ def _kill_one(folder: Path) -> Killed:
         return Killed(home, addresses, host.address, lost.pid, incarnation, driver.log)
 
 
-@pytest.mark.slow
 def test_containers_are_reached_though_host_names_resolve_to_loopback(killed: Killed) -> None:
     assert killed.addresses == {address: {address} for address in killed.addresses}
     killed.home.verify()
@@ -107,7 +99,6 @@ def listens_on(container: psutil.Process) -> set[str]:
 
 
 def sockets(process: psutil.Process) -> set[str]:
-    """What its descriptors stand for."""
     found = set()
     for descriptor in Path(f"/proc/{process.pid}/fd").iterdir():
         try:
@@ -158,12 +149,13 @@ def assert_given_up(driver: DriverProcess, old: Iterable[psutil.Process]) -> Non
     assert re.search(r"silent for \d+ ms, [^;]*; its host does not answer; its log: ", driver.log)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("cut_s", "config"),
     [
         pytest.param(0, QUICK, id="until-it-is-noticed"),
-        pytest.param(20, {}, id="20s", marks=pytest.mark.slow),
-        pytest.param(300, {}, id="5min", marks=pytest.mark.slow),
+        pytest.param(20, {}, id="20s"),
+        pytest.param(300, {}, id="5min"),
     ],
 )
 def test_a_host_that_comes_back_gets_a_new_executor(
@@ -208,7 +200,7 @@ BROKEN = {
     "does-not-start": ("def main() -> None:", "raise OSError('no space left on device')\n\n\ndef main() -> None:"),
     "is-not-reached": ("servers[1].port)", "9)"),
 }
-"""What is changed in the container's main module."""
+"""The change of the container's main module."""
 
 
 @pytest.mark.slow
@@ -223,11 +215,8 @@ def test_an_executor_on_which_containers_fail_is_not_tried_for_ever(tmp_path: Pa
     with standalone(tmp_path / "spark") as cluster:
         bad = cluster.workers[1]
         bad.replace_file(main, broken)
-        driver = cluster.driver(home, **QUICK)
-        try:
+        with cluster.driver(home, **QUICK) as driver:
             driver.succeeded()
-        finally:
-            driver.clean_up()
         assert "no more containers are started on executor" in driver.log
         if change == "does-not-start":
             assert "Its last words:" in driver.log

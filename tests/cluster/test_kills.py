@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.chaos import chaos
-from tests.support.jobs import DriverProcess, Home, kill, wait_until
+from tests.support.faults.chaos import chaos
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 4000
 KILLS = {1: 1, 2: 3, 3: 4}
 """By seed."""
-SEEDS = [pytest.param(1), pytest.param(2, marks=pytest.mark.slow), pytest.param(3, marks=pytest.mark.slow)]
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def home(tmp_path: Path) -> Home:
     return home
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", KILLS)
 def test_the_driver_is_killed(home: Home, seed: int) -> None:
     with chaos(home, seed) as attack:
         for moment in attack.moments(KILLS[seed], MESSAGES):
@@ -43,7 +42,6 @@ def test_the_driver_is_killed(home: Home, seed: int) -> None:
     assert len({record.run_id for record in home.checkpoints}) == 1, "restarts keep the id of a run that has not ended"
 
 
-@pytest.mark.slow
 def test_the_driver_is_killed_while_it_starts(home: Home) -> None:
     with chaos(home, 11) as attack:
         for _ in range(3):
@@ -55,7 +53,7 @@ def test_the_driver_is_killed_while_it_starts(home: Home) -> None:
         attack.finish()
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", KILLS)
 def test_containers_are_killed(home: Home, seed: int) -> None:
     with chaos(home, seed) as attack:
         attack.start()
@@ -67,7 +65,6 @@ def test_containers_are_killed(home: Home, seed: int) -> None:
     assert len(home.log.claims) >= 2, "a lost container means a new epoch"
 
 
-@pytest.mark.slow
 def test_the_driver_and_containers_are_killed_in_turn(home: Home) -> None:
     with chaos(home, 5) as attack:
         attack.start()
@@ -81,7 +78,6 @@ def test_the_driver_and_containers_are_killed_in_turn(home: Home) -> None:
         attack.finish()
 
 
-@pytest.mark.slow
 def test_all_containers_are_killed_and_one_more_while_they_are_replaced(home: Home) -> None:
     with chaos(home, 6) as attack:
         driver = attack.start()
@@ -95,7 +91,6 @@ def test_all_containers_are_killed_and_one_more_while_they_are_replaced(home: Ho
         attack.finish()
 
 
-@pytest.mark.slow
 def test_a_container_is_killed_while_another_is_replaced(home: Home) -> None:
     with chaos(home, 12, **{"job.retry.max": 20}) as attack:
         driver = attack.start()
@@ -110,11 +105,7 @@ def test_a_container_is_killed_while_another_is_replaced(home: Home) -> None:
         attack.finish()
 
 
-@pytest.mark.parametrize(
-    "master",
-    ["local[2,4]", pytest.param("local[2]", marks=pytest.mark.slow)],
-)
-@pytest.mark.slow
+@pytest.mark.parametrize("master", ["local[2,4]", "local[2]"])
 def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
     """With `local[2,4]` Spark runs the task again, beside what the first attempt left; with `local[2]` the job fails
     and the batch is run again."""
@@ -127,7 +118,6 @@ def test_pyspark_workers_are_killed(home: Home, master: str) -> None:
         assert struck >= 4
 
 
-@pytest.mark.slow
 def test_a_container_that_stood_still_is_lost(home: Home) -> None:
     with chaos(home, 8, **{"container.lost.ms": 2000}) as attack:
         driver = attack.start()
@@ -143,7 +133,6 @@ def test_a_container_that_stood_still_is_lost(home: Home) -> None:
     assert len(home.log.claims) == 2
 
 
-@pytest.mark.slow
 def test_a_container_that_stood_still_for_a_short_time_is_not_lost(home: Home) -> None:
     with chaos(home, 9, **{"container.lost.ms": 30_000}) as attack:
         driver = attack.start()
@@ -158,7 +147,6 @@ def test_a_container_that_stood_still_for_a_short_time_is_not_lost(home: Home) -
     assert len(home.log.claims) == 1
 
 
-@pytest.mark.slow
 def test_code_that_never_returns_once_is_given_up_and_run_again(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(300, seed=1)
@@ -170,7 +158,6 @@ def test_code_that_never_returns_once_is_given_up_and_run_again(tmp_path: Path) 
         assert "container.attempt.timeout.ms is 2000" in driver.log
 
 
-@pytest.mark.slow
 def test_slow_code_that_makes_progress_is_left_alone(tmp_path: Path) -> None:
     """The limit is for an attempt without progress: here a packet takes longer than it, but no message does."""
     home = Home(tmp_path)
@@ -182,7 +169,6 @@ def test_slow_code_that_makes_progress_is_left_alone(tmp_path: Path) -> None:
     assert len(home.log.claims) == 1
 
 
-@pytest.mark.slow
 def test_code_that_never_returns_ends_the_run_in_the_end(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(200, seed=1)
@@ -194,7 +180,6 @@ def test_code_that_never_returns_ends_the_run_in_the_end(tmp_path: Path) -> None
     home.verify_checkpoint(home.checkpoints[-1])
 
 
-@pytest.mark.slow
 def test_code_in_a_spark_worker_that_never_returns_is_given_up_and_run_again(tmp_path: Path) -> None:
     home = Home(tmp_path)
     home.publish(200, seed=1)

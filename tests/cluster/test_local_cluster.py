@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import class_archive
-from tests.support.chaos import Chaos, chaos
-from tests.support.jobs import DriverProcess, Home, kill, wait_until
+from tests.support.faults.chaos import Chaos, chaos
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
+from tests.support.processes import class_archive
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.harness import SideRun, run_side
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MEGABYTE = 1 << 20
 
@@ -17,7 +17,7 @@ MEGABYTE = 1 << 20
 def run(work: Path, **parameters: Any) -> SideRun:
     """Read a backlog to its end; `config` keys beside the store that all have: one in memory."""
     config = {"stores.counts.factory": "memory", **parameters.pop("config", {})}
-    return run_side("tests.support.large_batches:run", {"work": str(work), "config": config, **parameters}, work)
+    return run_side("tests.support.jobs.large_batches:run", {"work": str(work), "config": config, **parameters}, work)
 
 
 def test_messages_of_two_megabytes(tmp_path: Path) -> None:
@@ -33,10 +33,7 @@ def test_messages_of_two_megabytes(tmp_path: Path) -> None:
     assert used["containers"] < 350, used
 
 
-@pytest.mark.parametrize(
-    ("messages", "size"), [(4000, 20_000), pytest.param(40, 2_000_000, marks=pytest.mark.slow)], ids=["small", "large"]
-)
-@pytest.mark.slow
+@pytest.mark.parametrize(("messages", "size"), [(4000, 20_000), (40, 2_000_000)], ids=["small", "large"])
 def test_a_commit_with_much_exactly_once_output(tmp_path: Path, messages: int, size: int) -> None:
     """160 MB wait for one commit, more than outboxes keep in memory, and are published in many chunks.
 

@@ -1,4 +1,4 @@
-"""What the tests of signals and kills rely on: processes that hear Ctrl-C, and say what they are doing."""
+"""The ground of the tests of signals and kills: processes that hear Ctrl-C, and say what they are doing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from tests.cluster.test_signals import Run
-from tests.support.processes import HEARD, write_stacks
+from tests.support.processes.inspection import HEARD, write_stacks
 
 WAITS = """
 import threading

@@ -24,7 +24,7 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.system.local import LocalSystem
-from tests.support.processes import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
+from tests.support.processes.inspection import HEARD, containers_of, hear_ctrl_c, print_logs, write_stacks
 
 pytestmark = pytest.mark.spark
 
@@ -87,7 +87,7 @@ print("after the job", flush=True)
 """Spark's JVM stands still when it is to stop."""
 NOISE = re.compile(r"incubator|log4j|log level|NativeCodeLoader|Failed to cancel|Traceback|Exception|Error")
 LOSS = re.compile(r"container \S+(: | \(process)")
-"""What is said of a container that is lost; a slow start names containers as well."""
+"""The text about a container that is lost; a slow start names containers as well."""
 
 
 class Run:
@@ -218,6 +218,7 @@ PENSTOCK_RUN = (
 )
 
 
+@pytest.mark.slow
 def test_sigterm_to_the_process_group_is_a_clean_stop_without_noise(folder: Path) -> None:
     with running(folder, *PENSTOCK_RUN) as run:
         os.killpg(run.process.pid, signal.SIGTERM)
@@ -249,6 +250,7 @@ def test_ctrl_c_twice_ends_at_once_without_a_traceback(folder: Path) -> None:
     assert not NOISE.search(run.log), run.log
 
 
+@pytest.mark.slow
 def test_a_killed_jvm_is_reported_as_that(folder: Path) -> None:
     with running(folder, *PENSTOCK_RUN) as run:
         jvm = run.jvm()
@@ -270,13 +272,15 @@ def test_a_job_ends_though_spark_does_not(folder: Path) -> None:
     assert "after the job" in run.log
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_driver(folder: Path) -> None:
     with running(folder, *PENSTOCK_RUN) as run:
         run.process.kill()
         run.wait()
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_script_that_waits_goes_on_after_the_last_commit(folder: Path, number: int) -> None:
     with running(folder, "signals.py", "awaits") as run:
         os.killpg(run.process.pid, number)
@@ -306,9 +310,7 @@ def test_a_script_that_a_shell_started_in_the_background_stops_cleanly(folder: P
     assert "after the job" in run.log
 
 
-@pytest.mark.parametrize(
-    ("words", "status"), [((), 0), pytest.param(("fails",), 1, marks=pytest.mark.slow, id="with an error")]
-)
+@pytest.mark.parametrize(("words", "status"), [((), 0), pytest.param(("fails",), 1, id="with an error")])
 @pytest.mark.slow
 def test_a_script_that_ends_while_its_job_runs_waits_for_the_last_commit(
     folder: Path, words: Sequence[str], status: int

@@ -13,8 +13,8 @@ from penstock import admin
 from penstock.admin.job.metrics import metrics_of
 from penstock.admin.job.status import JobStatus
 from penstock.admin.jobs import open_job
-from tests.support import class_archive
-from tests.support.jobs import DriverProcess, Home, kill, wait_until
+from tests.support.jobs.home import DriverProcess, Home, kill, wait_until
+from tests.support.processes import class_archive
 
 pytestmark = pytest.mark.spark
 
@@ -36,12 +36,9 @@ def home(tmp_path: Path) -> Home:
 
 @contextmanager
 def running(home: Home) -> Iterator[DriverProcess]:
-    driver = home.driver(until=None)
-    try:
+    with home.driver(until=None) as driver:
         driver.await_output(500)
         yield driver
-    finally:
-        driver.clean_up()
 
 
 def status(home: Home) -> JobStatus:
@@ -51,7 +48,7 @@ def status(home: Home) -> JobStatus:
 
 
 def standbys_are_there(home: Home) -> bool:
-    """Whether every task has a standby at a checkpoint, in containers that run."""
+    """True if every task has a standby at a checkpoint, in containers that run."""
     shown = status(home)
     alive = {each.container for each in shown.containers}
     ready = {each.task for each in shown.standbys if each.checkpoint_id is not None and each.container in alive}

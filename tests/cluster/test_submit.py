@@ -11,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.hosts import Host, why_no_hosts
-from tests.support.jobs import Home, wait_until
-from tests.support.packed import pack_environment, zip_penstock
-from tests.support.standalone import Standalone, environment, standalone
-from tests.support.submitted import Submitted, submitted, write_application
+from tests.support.jobs.home import Home, wait_until
+from tests.support.jobs.submitted import Submitted, submitted, write_application
+from tests.support.processes.hosts import Host, why_no_hosts
+from tests.support.processes.standalone import Standalone, environment, standalone
+from tests.support.tools.packed import pack_environment, zip_penstock
 
 pytestmark = [
     pytest.mark.spark,
@@ -32,7 +32,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
 
 
 def options(cluster: Standalone, *more: str) -> list[str]:
-    """What spark-submit gets for this cluster."""
+    """The options of spark-submit for this cluster."""
     conf = dict(cluster.config)
     found = ["--master", str(conf.pop("spark.master"))]
     for key, value in conf.items():

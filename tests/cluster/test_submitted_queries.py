@@ -14,15 +14,15 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from tests.integration.test_query_applications import COLUMNS, Event, events, near
-from tests.support.hosts import why_no_hosts
-from tests.support.jobs import wait_until
-from tests.support.packed import pack_environment, zip_penstock
-from tests.support.places import ROOT
-from tests.support.s3 import BUCKET, s3_on
-from tests.support.standalone import Standalone, environment, standalone
-from tests.support.submitted import Submitted, watched
-from tests.support.submitted_queries import SubmittedQuery, spark_options
+from tests.integration.queries.test_query_applications import COLUMNS, Event, events, near
+from tests.support.jobs.home import wait_until
+from tests.support.jobs.submitted import Submitted, watched
+from tests.support.jobs.submitted_queries import SubmittedQuery, spark_options
+from tests.support.processes.hosts import why_no_hosts
+from tests.support.processes.standalone import Standalone, environment, standalone
+from tests.support.stores.s3 import BUCKET, s3_on
+from tests.support.tools.packed import pack_environment, zip_penstock
+from tests.support.tools.places import ROOT
 
 pytestmark = [
     pytest.mark.spark,

@@ -22,7 +22,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from tests.support.spark_state import plain
+from tests.support.stores.spark_state import plain
 
 _CONF = "spark.sql.streaming.stateStore."
 _FEEDS = 5
@@ -230,7 +230,7 @@ def _session() -> SparkSession:
 
 
 def _keep(made: Path, target: Path) -> None:
-    """What it takes to read the state."""
+    """Keep the files needed to read the state."""
     shutil.copytree(made / "checkpoint", target / "checkpoint", ignore=shutil.ignore_patterns(".*", "*.crc", "sources"))
     shutil.copy(made / "expected.json", target)
 

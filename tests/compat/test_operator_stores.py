@@ -1,4 +1,4 @@
-"""What operators and states keep in their stores has the bytes of the layout that a checkpoint records with it.
+"""Entries of operators' and states' stores have the bytes of the layout that a checkpoint records with them.
 
 `python -m tests.compat.test_operator_stores` writes the golden file anew, where the recorded layout has another name.
 """
@@ -19,9 +19,9 @@ import penstock as ps
 from penstock.api.state.store import STORE_LAYOUTS
 from penstock.runtime.operators.base import KeyValue
 from penstock.start.layout import store_layout
-from tests.support.places import GOLDEN
-from tests.support.processors import OneTask, application, spec_of
-from tests.support.stage_batches import OUT, Message, StageBatches
+from tests.support.oracles.processors import OneTask, application, spec_of
+from tests.support.oracles.stage_batches import OUT, Message, StageBatches
+from tests.support.tools.places import GOLDEN
 
 FILE: Path = GOLDEN / "operator-stores.json"
 Stores: TypeAlias = dict[str, dict[str, Any]]
@@ -45,7 +45,7 @@ def shown(layout: str, entries: Iterable[tuple[bytes, bytes]]) -> dict[str, Any]
 
 
 def stored(declare: Declare, batches: list[list[Message]], watermark: int, others: tuple[str, ...] = ()) -> Stores:
-    """What the stores have after these batches of an application with the operator `o`."""
+    """The stores' content after these batches of an application with the operator `o`."""
     app = ps.StreamApplication("a")
     declare(app).map(lambda _: 1).send_to(app.output(OUT))
     job, layouts = StageBatches(app, "o", others=others), store_layout(app.graph())

@@ -16,7 +16,7 @@ from penstock.spark.state_import.files.codec import plain_chunks
 from penstock.spark.state_import.files.lineage import plan_rebuild
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.state.records import decode_records, encode_records
-from tests.support.spark_state import GOLDEN, read_plain
+from tests.support.stores.spark_state import GOLDEN, read_plain
 
 CASES = sorted(path.name for path in GOLDEN.iterdir())
 

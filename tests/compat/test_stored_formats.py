@@ -33,7 +33,7 @@ from penstock.state.copies import LocalCopies
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 OBJECTS, PATHS = open_store("memory://formats"), JobPaths("flights", "1")
 ID = CheckpointId(1614147487244, 33577)
@@ -59,7 +59,9 @@ FILES = {
     "empty": FileIndex("empty", 0, C, ()),
     "sub/x": FileIndex("x", 1, B, (FileBlob(f"7-1-0-{B}", 0),)),
 }
-INDEX = SnapshotIndex(ID, 1614147487244, "flights", "1", 3, "totals", 7, "6-1614147480000-1.index", DirIndex.of(FILES))
+INDEX = SnapshotIndex(
+    str(ID), 1614147487244, "flights", "1", 3, "totals", 7, "6-1614147480000-1.index", DirIndex.of(FILES)
+)
 SSP = SystemStreamPartition("local", "changes", 0)
 RETENTION = StreamRetention(max_bytes=1 << 40)
 WRITER = WriterIdentity("job", 3)

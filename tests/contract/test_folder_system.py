@@ -12,8 +12,8 @@ from penstock.errors import ConfigError
 from penstock.system.base import System
 from penstock.system.registry import open_system
 from penstock.testing.system_contract import STREAM, SystemContract, append, read_all, records, ssp
-from tests.support import contracts
-from tests.support.configs import load
+from tests.support.tools import contracts
+from tests.support.tools.configs import load
 
 
 @pytest.mark.quick(*contracts.SYSTEM)

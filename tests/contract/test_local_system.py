@@ -33,7 +33,7 @@ from penstock.testing.system_contract import (
     records,
     ssp,
 )
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 
 class TestLocalSystem(SystemContract):

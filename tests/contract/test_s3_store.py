@@ -12,9 +12,9 @@ from penstock.objects import remote_client
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.testing.object_store_contract import SharedObjectStoreContract
-from tests.support import contracts
-from tests.support.line import Fault
-from tests.support.s3 import BUCKET, S3, give_up_soon, s3_server
+from tests.support.stores.s3 import BUCKET, S3, give_up_soon, s3_server
+from tests.support.streams.line import Fault
+from tests.support.tools import contracts
 
 RETRY_S = 0.5
 Call = Callable[[ObjectStore], object]

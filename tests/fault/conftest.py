@@ -1,4 +1,4 @@
-"""What several files of fault tests begin with."""
+"""Shared fixtures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.containers import ContainerProcess
+from tests.support.processes.containers import ContainerProcess
 
 
 @pytest.fixture

@@ -10,7 +10,9 @@ import pytest
 
 from penstock.errors import CorruptError
 from penstock.system.partitioner import partition_of
-from tests.support.commit_jobs import (
+from tests.support.apps.container_app import oracle
+from tests.support.faults.plan import Fault
+from tests.support.processes.commit_jobs import (
     FILES,
     FIRST,
     SECOND,
@@ -25,9 +27,7 @@ from tests.support.commit_jobs import (
     reconfigured,
     upload_until_good,
 )
-from tests.support.container_app import oracle
-from tests.support.containers import DEADLINE_S, ContainerProcess, wait_until
-from tests.support.faults import Fault
+from tests.support.processes.containers import DEADLINE_S, ContainerProcess, wait_until
 
 TASKS = 2
 
@@ -122,7 +122,7 @@ def test_a_base_that_fails_for_now_begins_again_from_a_later_copy(tmp_path: Path
 
 
 def without_marker(task: int, preferred: str, checkpoint: int, used: str) -> str:
-    """What is logged of a preferred backend that the checkpoint has no marker from."""
+    """The log line about a preferred backend that the checkpoint has no marker from."""
     return (
         f"store `totals` of task {task} could not be restored from {preferred}: checkpoint {checkpoint}-0 has no "
         f"marker of it from there; {used} was used instead"

@@ -16,14 +16,14 @@ from penstock.config.load import load_config
 from penstock.errors import PenstockError
 from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
-from tests.support.stopped_job import PATHS, StoppedJob, saved, ssp
+from tests.support.stores.stopped_job import PATHS, StoppedJob, saved, ssp
 
 CONFIG = load_config(overrides={"job.name": "flights", "job.lease.ms": 100}, environ={})
 WANTED = {OffsetKey(ssp(1)): 3}
 
 
 def edit(objects: ObjectStore, log: CheckpointLog) -> CheckpointRecord:
-    """What `checkpoint set` does once it was answered."""
+    """The work of `checkpoint set` once it was answered."""
     view = log.known()
     base = view.latest
     assert base is not None

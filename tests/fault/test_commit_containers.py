@@ -11,7 +11,9 @@ import pytest
 
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
 from penstock.runtime.stage.outcome import SuccessfulBatch
-from tests.support.commit_jobs import (
+from tests.support.apps.container_app import oracle
+from tests.support.faults.plan import Fault
+from tests.support.processes.commit_jobs import (
     FIRST,
     SECOND,
     A,
@@ -22,9 +24,7 @@ from tests.support.commit_jobs import (
     reconfigured,
     upload_until_good,
 )
-from tests.support.container_app import oracle
-from tests.support.containers import DEADLINE_S, ContainerProcess, wait_until
-from tests.support.faults import Fault
+from tests.support.processes.containers import DEADLINE_S, ContainerProcess, wait_until
 
 AFFINITY = {"job.host-affinity.enabled": "true"}
 TASKS = 2

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from tests.support import driver_faults, jobs
-from tests.support.chaos import Chaos, chaos
-from tests.support.fault_jobs import FaultHome, combinations, executor_env
-from tests.support.faults import Fault
+from tests.support.faults.chaos import Chaos, chaos
+from tests.support.faults.driver_faults import COMMIT_POINTS
+from tests.support.faults.plan import Fault
+from tests.support.jobs.fault_jobs import FaultHome, combinations, executor_env
 
 pytestmark = pytest.mark.spark
 
@@ -51,11 +51,6 @@ BACKENDS = [
     pytest.param(names, id="+".join(names), marks=() if names == ("changelog-files",) else pytest.mark.slow)
     for names in combinations()
 ]
-
-
-@pytest.fixture(autouse=True)
-def _drivers_meet_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "DRIVER", Path(jobs.__file__).with_name("fault_driver.py"))
 
 
 def make_home(folder: Path, backends: tuple[str, ...], messages: int = MESSAGES) -> FaultHome:
@@ -96,7 +91,7 @@ def test_a_container_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: t
     assert len(home.log.claims) == 3
 
 
-@pytest.mark.parametrize("point", sampled(driver_faults.POINTS, "append.after"))
+@pytest.mark.parametrize("point", sampled(COMMIT_POINTS))
 @pytest.mark.parametrize("backends", BACKENDS)
 def test_the_driver_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
     """In the start checkpoint, and in a later commit."""
@@ -168,7 +163,7 @@ def test_uploads_fail_for_a_while_and_a_container_is_killed_between(tmp_path: Pa
     assert len(home.log.claims) == 2
 
 
-@pytest.mark.parametrize("seed", sampled(range(1, 5), 1))
+@pytest.mark.parametrize("seed", sampled(range(1, 5)))
 @pytest.mark.parametrize("backends", BACKENDS)
 def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int) -> None:
     chance = random.Random(seed)
@@ -181,7 +176,7 @@ def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int)
         point = chance.choice(CONTAINER_POINTS)
         planned.append(Fault(f"container-{number}", point, "kill", skip=chance.randrange(3 if point == "init" else 16)))
     planned += [
-        Fault(f"driver-{number}", chance.choice(driver_faults.POINTS), "kill", skip=chance.randrange(8))
+        Fault(f"driver-{number}", chance.choice(COMMIT_POINTS), "kill", skip=chance.randrange(8))
         for number in range(1 if seed == 1 else 3)
     ]
     for number in range(3):

@@ -1,4 +1,4 @@
-"""How containers end, refuse, and get out of what is stuck, with real processes."""
+"""Ends of containers, their refusals, and ways out of what is stuck, with real processes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from penstock.wire.calls import CLOSE
 from penstock.wire.client import ContainerClient
 from penstock.wire.exchange import exchange
 from penstock.wire.protocol import NoArguments
-from tests.support.container_app import messages
-from tests.support.containers import (
+from tests.support.apps.container_app import messages
+from tests.support.processes.containers import (
     DEADLINE_S,
     SECRET,
     ContainerProcess,
@@ -49,7 +49,7 @@ def job(tmp_path: Path, container: ContainerProcess) -> Job:
 PARENT = """
 import subprocess, sys
 from pathlib import Path
-from tests.support.containers import ContainerProcess
+from tests.support.processes.containers import ContainerProcess
 container = ContainerProcess(Path(sys.argv[1]))
 print(container.address.pid, flush=True)
 sys.stdin.read()

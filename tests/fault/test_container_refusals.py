@@ -1,4 +1,4 @@
-"""What containers refuse, how errors come back, with real processes."""
+"""Refusals of containers, and the way back of errors, with real processes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from penstock.wire.auth import call_options
 from penstock.wire.calls import CLOSE, OPEN
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import NoArguments, OpenEpoch
-from tests.support.container_app import RAISES, messages, oracle
-from tests.support.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
+from tests.support.apps.container_app import RAISES, messages, oracle
+from tests.support.processes.containers import DEADLINE_S, SECRET, ContainerProcess, Job, stored
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from penstock.system.partitioner import partition_of
 from penstock.wire.calls import END, OPEN
 from penstock.wire.exchange import exchange
 from penstock.wire.protocol import EndBatch, OpenEpoch
-from tests.support.container_app import messages, oracle
-from tests.support.containers import (
+from tests.support.apps.container_app import messages, oracle
+from tests.support.processes.containers import (
     SECRET,
     STAGE,
     ContainerProcess,
@@ -33,7 +33,7 @@ from tests.support.containers import (
     stored,
     wait_until,
 )
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 
 @pytest.fixture(scope="module")
@@ -257,7 +257,7 @@ def test_a_worker_survives_refusals_that_come_while_it_ends_its_input(job: Job) 
     run, times = job.start(1, messages(10)), 2000
     call = job.call(run, 0, batch=Batch(4, 1, 0))
     worker = subprocess.run(
-        [sys.executable, "-m", "tests.support.refused_client"],
+        [sys.executable, "-m", "tests.support.processes.refused_client"],
         input=pickle.dumps((job.homes[0].address, SECRET, call, [to_batch(run.for_task(0))], times)),
         env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])},
         capture_output=True,

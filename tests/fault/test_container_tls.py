@@ -24,8 +24,8 @@ from penstock.wire.calls import CLOSE, START_RUN
 from penstock.wire.client import ContainerClient
 from penstock.wire.protocol import Identity, NoArguments, StartRun
 from penstock.wire.tls import TlsIdentity, connect, new_identity
-from tests.support.container_app import oracle
-from tests.support.containers import SECRET, ContainerProcess, Job, stored, wait_until
+from tests.support.apps.container_app import oracle
+from tests.support.processes.containers import SECRET, ContainerProcess, Job, stored, wait_until
 
 CALLER = new_identity("client")
 
@@ -49,7 +49,6 @@ def start_run(client: ContainerClient, timeout_s: float = 5) -> None:
 
 
 def is_served(client: ContainerClient) -> bool:
-    """Whether the container itself answers."""
     with pytest.raises(PenstockError) as caught:
         start_run(client, 20)
     return "epoch" in str(caught.value)
@@ -180,7 +179,6 @@ def peak_bytes(pid: int) -> int:
 
 
 def is_closed(host: str | None, port: int | None) -> bool:
-    """Whether nobody listens there."""
     try:
         socket.create_connection((host or "", port or 0), 5).close()
     except ConnectionRefusedError:

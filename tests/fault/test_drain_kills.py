@@ -5,17 +5,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.support import class_archive, jobs
-from tests.support.drained_job import DrainHome, Read
-from tests.support.fault_jobs import executor_env
-from tests.support.faults import Fault
-from tests.support.jobs import DriverProcess, kill, wait_until
+from tests.support.faults.plan import Fault
+from tests.support.jobs.drained_job import DrainHome, Read
+from tests.support.jobs.fault_jobs import executor_env
+from tests.support.jobs.home import DriverProcess, kill, wait_until
+from tests.support.processes import class_archive
 
 pytestmark = pytest.mark.spark
 SIGKILLED = -9
@@ -49,14 +48,13 @@ VICTIMS: dict[str, Callable[[DriverProcess], list[psutil.Process]]] = {
     "executor": DriverProcess.executors,
 }
 """But for the driver."""
-SAMPLE = {("driver", "after End"), ("container", "in the last stage")}
+SAMPLE = {("container", "in the last stage")}
 COMMITTED, UNCOMMITTED, UNREAD = 12, 10, 10
 """Messages of each partition that the last checkpoint before the drain has, that were read after it, and that came
 when the drain had begun."""
 
 
 def cases() -> Iterator[object]:
-    """Those that are in every run, and the others."""
     for victim in ("driver", *VICTIMS):
         for step in STEPS:
             marks = () if (victim, step) in SAMPLE else pytest.mark.slow
@@ -67,31 +65,13 @@ def cases() -> Iterator[object]:
             yield pytest.param("two_exchanges_one_durable", victim, step, id=case, marks=pytest.mark.slow)
 
 
-@pytest.fixture(autouse=True)
-def _drivers_drain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "DRIVER", Path(jobs.__file__).with_name("drain_driver.py"))
-
-
-@contextmanager
-def running(home: DrainHome, until: str | None = None) -> Iterator[DriverProcess]:
-    """A driver, and nothing of it left behind."""
-    driver = home.driver(app=home.app, until=until)
-    try:
-        yield driver
-    except BaseException:
-        driver.explain()
-        raise
-    finally:
-        driver.clean_up()
-
-
 def verify_next_run(home: DrainHome, read: Read) -> None:
     """The log says that the run has drained. The next one reads on, and deletes the request that was left."""
     drained = home.checkpoints[-1]
     assert (drained.ended, home.read(drained)) == ("drained", read)
     home.verify_stores(drained, home.expect(read))
     assert len(home.requests.find().notifications) == 1
-    with running(home, until="latest") as driver:
+    with home.driver(app=home.app, until="latest") as driver:
         driver.succeeded()
     last = home.checkpoints[-1]
     assert (last.ended, home.read(last)) == ("end-of-stream", home.everything)
@@ -111,7 +91,7 @@ def verify_next_run(home: DrainHome, read: Read) -> None:
 def test_a_process_is_killed_at_a_step_of_a_drain(tmp_path: Path, app: str, victim: str, step: str) -> None:
     home = DrainHome(tmp_path, app, config={**CONFIG, **(CLUSTER if victim == "executor" else {})})
     home.put(COMMITTED, commit=True)
-    with running(home) as driver:
+    with home.driver(app=home.app, until=None) as driver:
         home.await_checkpoint(home.everything, lambda: driver.running)
         committed = home.everything
         home.put(UNCOMMITTED, at="process")
@@ -135,7 +115,7 @@ def test_a_process_is_killed_at_a_step_of_a_drain(tmp_path: Path, app: str, vict
         verify_next_run(home, read)
         return
     if victim == "driver":
-        with running(home) as again:
+        with home.driver(app=home.app, until=None) as again:
             assert again.succeeded().facts["phase"] == "drained"
     assert home.read() in (committed, read)
     if victim == "driver":
@@ -148,7 +128,7 @@ def test_a_process_is_killed_at_one_step_after_the_other(tmp_path: Path) -> None
     """In one drain: the driver at its steps, a container at those of containers."""
     home = DrainHome(tmp_path, "two_exchanges", config=CONFIG)
     home.put(COMMITTED, commit=True)
-    with running(home) as driver:
+    with home.driver(app=home.app, until=None) as driver:
         home.await_checkpoint(home.everything, lambda: driver.running)
         home.faults.plan(*(Fault(step, point, "kill") for step, point in STEPS.items() if step != "after the record"))
         committed = home.everything
@@ -156,7 +136,7 @@ def test_a_process_is_killed_at_one_step_after_the_other(tmp_path: Path) -> None
         home.put(UNREAD)
         driver.ended()
     while not has_drained(home):
-        with running(home) as driver:
+        with home.driver(app=home.app, until=None) as driver:
             assert driver.ended().status == (0 if has_drained(home) else SIGKILLED)
     assert not home.faults.left()
     home.verify_drained(notification, committed)

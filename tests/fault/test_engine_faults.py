@@ -11,9 +11,9 @@ from penstock.errors import ContainerLostError
 from penstock.runtime.stage.outcome import JobFailed
 from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.rocksdb import RocksDbEngine
-from tests.support.container_app import Message, oracle
-from tests.support.containers import ContainerProcess, Job, stored, wait_until
-from tests.support.damage import written_tables
+from tests.support.apps.container_app import Message, oracle
+from tests.support.faults.damage import written_tables
+from tests.support.processes.containers import ContainerProcess, Job, stored, wait_until
 
 KEYS = 3000
 SMALL = {"stores.rocksdb.write.buffer.bytes": 65536, "stores.rocksdb.block.cache.bytes": 0}
@@ -101,7 +101,7 @@ def test_a_store_whose_files_are_gone(job: Job) -> None:
 
 
 def test_a_damaged_copy_of_an_open_store_is_no_damaged_backup(tmp_path: Path) -> None:
-    """What reads the copy is an upload; the store has to be restored, as when a task reads the damaged block."""
+    """An upload reads the copy; the store has to be restored, as when a task reads the damaged block."""
     engine = RocksDbEngine(tmp_path / "db", block_cache_bytes=0, write_buffer_bytes=1 << 16)
     engine.load({b"%06d" % n: b"x" * 50 for n in range(5000)})
     engine.copy_to(tmp_path / "copy")

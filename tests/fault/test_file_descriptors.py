@@ -33,7 +33,7 @@ from penstock.state.reading.verify import verify
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness
-from tests.support.descriptors import descriptors_left
+from tests.support.processes.descriptors import descriptors_left
 
 BACKENDS: dict[str, Callable[[], StateBackendFactory]] = {
     "changelog-files": ChangelogFilesFactory,
@@ -51,7 +51,7 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcomes(work: Callable[[], object], left: range = LEFT) -> Iterator[object]:
-    """What the work returns with so few descriptors, or the error it raises."""
+    """The result of the work with so few descriptors, or the error it raises."""
     for count in left:
         with descriptors_left(count):
             try:

@@ -22,9 +22,9 @@ from penstock.system.kafka.options.options import parse_options
 from penstock.system.kafka.own_topics.job_log import TopicLog
 from penstock.system.kafka.own_topics.job_topic import JobTopic, job_topic
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import wait_until
-from tests.support.kafka import QUIET, TIMEOUT_S
-from tests.support.kafka_world import KEYS, Given, Guarantee, KafkaWorld, expected, read_committed
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S
+from tests.support.world.kafka_world import KEYS, Given, Guarantee, KafkaWorld, expected, read_committed
 
 pytestmark = pytest.mark.kafka
 KAFKA = "systems.kafka"
@@ -78,8 +78,8 @@ CASES = [
     (fault, guarantee, step)
     for fault in FAULTS
     for guarantee, steps in (
-        ("exactly-once", ("source", "upload", "record", "publish", "append", "mark", "commit", "committed")),
-        ("at-least-once", ("source", "sink", "append", "commit", "reports", "upload", "record")),
+        ("exactly-once", ("source", "upload", "before the record", "publish", "append", "mark", "commit", "committed")),
+        ("at-least-once", ("source", "sink", "append", "commit", "reports", "upload", "before the record")),
     )
     for step in steps
 ]
@@ -93,7 +93,9 @@ def test_the_broker_goes_and_comes_back(make: Make, fault: str, guarantee: Guara
     world = make(guarantee)
     world.put(60)
     driver = world.driver()
-    nth = 2 if step in ("upload", "record", "publish") else 4  # a commit waits for the publication of the last one
+    nth = (
+        2 if step in ("upload", "before the record", "publish") else 4
+    )  # a commit waits for the publication of the last one
     came = world.at(driver, step, lambda: FAULTS[fault](world), nth)
     world.run(driver)
     assert came.count(step) >= nth
@@ -243,7 +245,7 @@ class TestTopics:
 
 
 class TestOthers:
-    """What others do in the same cluster."""
+    """Actions of others in the same cluster."""
 
     @pytest.mark.parametrize(
         ("guarantee", "step"),
@@ -319,7 +321,7 @@ class TestOthers:
 
 
 class TestInputs:
-    """What inputs hold, and what they no longer hold."""
+    """Inputs that lose messages."""
 
     @pytest.mark.parametrize("skips", [True, pytest.param(False, marks=pytest.mark.slow)])
     def test_messages_that_retention_took_first(self, make: Make, broker: KafkaBroker, skips: bool) -> None:
@@ -394,7 +396,7 @@ class TestTakeOver:
                     ("exactly-once", "source"),
                     ("exactly-once", "stage 1"),
                     ("exactly-once", "upload"),
-                    ("exactly-once", "record"),
+                    ("exactly-once", "before the record"),
                     ("exactly-once", "publish"),
                     ("exactly-once", "progress"),
                     ("exactly-once", "begin"),
@@ -407,7 +409,7 @@ class TestTakeOver:
                     ("at-least-once", "append"),
                     ("at-least-once", "commit"),
                     ("at-least-once", "reports"),
-                    ("at-least-once", "record"),
+                    ("at-least-once", "before the record"),
                 )
             ),
         ],

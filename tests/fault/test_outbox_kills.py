@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.fault.test_publication_kills import CONFIG, IN_CONTAINER, MESSAGES, _counts
-from tests.support.chaos import Victims, chaos
-from tests.support.fault_jobs import FaultHome
-from tests.support.faults import Fault
-from tests.support.jobs import DriverProcess
+from tests.support.faults.chaos import Victims, chaos
+from tests.support.faults.plan import Fault
+from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.home import DriverProcess
 
 pytestmark = pytest.mark.spark
 
@@ -25,11 +25,8 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
     home = FaultHome(tmp_path, config={**CONFIG, "job.retry.max": 100})
     home.publish(MESSAGES, seed=8)
     home.faults.plan(*(Fault(step, step, "kill", skip=2 + number) for number, step in enumerate(steps)))
-    driver = home.driver()
-    try:
+    with home.driver() as driver:
         driver.succeeded()
-    finally:
-        driver.clean_up()
     assert not home.faults.left()
     verify_once(home)
 
@@ -37,13 +34,14 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
 CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1g", "spark.ui.enabled": "false"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kills", "master", "victims"),
     [
         (1, 3, {"spark.master": "local[2,4]"}, DriverProcess.workers),
-        pytest.param(2, 5, {"spark.master": "local[2]"}, DriverProcess.workers, marks=pytest.mark.slow),
-        pytest.param(3, 4, CLUSTER, DriverProcess.workers, marks=pytest.mark.slow),
-        pytest.param(4, 2, CLUSTER, DriverProcess.executors, marks=pytest.mark.slow),
+        (2, 5, {"spark.master": "local[2]"}, DriverProcess.workers),
+        (3, 4, CLUSTER, DriverProcess.workers),
+        (4, 2, CLUSTER, DriverProcess.executors),
     ],
     ids=["workers", "workers without attempts", "workers of executors", "executors"],
 )

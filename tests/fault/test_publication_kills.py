@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import jobs
-from tests.support.fault_jobs import FaultHome, executor_env
-from tests.support.faults import Fault
-from tests.support.job_app import Event
-from tests.support.jobs import wait_until
+from tests.support.apps.job_app import Event
+from tests.support.faults.plan import Fault
+from tests.support.jobs.fault_jobs import FaultHome, executor_env
+from tests.support.jobs.home import wait_until
 
 pytestmark = pytest.mark.spark
 SIGKILLED = -9
@@ -21,7 +20,7 @@ CONFIG = {
     "job.batch.max.messages": 40,
     "job.lease.ms": 1500,
     "job.retry.max": 20,
-    "systems.local.samza.factory": "tests.support.faulty_local:FaultyLocal",
+    "systems.local.samza.factory": "tests.support.faults.faulty_local:FaultyLocal",
     "streams.local.totals.output.guarantee": "exactly-once",
     "streams.local.regions.output.guarantee": "exactly-once",
     **executor_env(),
@@ -45,30 +44,23 @@ STEPS = (*IN_DRIVER, *IN_CONTAINER)
 def test_the_driver_is_killed_at_steps_of_a_publication(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(jobs, "DRIVER", Path(jobs.__file__).with_name("once_driver.py"))
     home = FaultHome(tmp_path, config=CONFIG)
     for seed, step in enumerate(steps):
         home.publish(MESSAGES, seed=seed)
         do = "kill" if step in IN_DRIVER else "block"
         skip = 0 if step == "writer.progress" else 2  # it is asked for once in an epoch
         home.faults.plan(Fault(step, step, do, skip=skip, gate=step))  # type: ignore[arg-type]
-        driver = home.driver()
-        try:
+        with home.driver() as driver:
             if do == "block":
                 wait_until(lambda: home.faults.is_reached(step) or not driver.running, step)  # noqa: B023
                 assert driver.running, driver.log[-6000:]
                 driver.kill()
                 home.faults.open(step)
             assert driver.ended().status == SIGKILLED, driver.log[-6000:]
-        finally:
-            driver.clean_up()
         assert not home.faults.left()
     home.faults.plan()
-    driver = home.driver()
-    try:
+    with home.driver() as driver:
         driver.succeeded()
-    finally:
-        driver.clean_up()
     home.verify_ended()
     events = [event for partitions in home.published.values() for own in partitions.values() for event in own]
     for stream, field in (("totals", "key"), ("regions", "region")):

@@ -17,12 +17,12 @@ from penstock.drain.requests import DrainRequests
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from tests.support.faults import Fault
-from tests.support.hosts import why_no_hosts
-from tests.support.query_home import QueryHome, Reached
-from tests.support.standalone import Standalone, environment, standalone
+from tests.support.faults.plan import Fault
+from tests.support.jobs.query_home import QueryHome, Reached
+from tests.support.processes.hosts import why_no_hosts
+from tests.support.processes.standalone import Standalone, environment, standalone
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 on_hosts = pytest.mark.skipif(why_no_hosts() is not None, reason=str(why_no_hosts()))
 
 SIGKILLED = -9
@@ -141,16 +141,6 @@ class LongRun:
         self.home.verify()
 
 
-def test_the_driver_is_killed_at_some_steps(tmp_path: Path) -> None:
-    run = LongRun(QueryHome(tmp_path))
-    run.kill("the processor", "processor", 0)
-    run.kill("the commit", "append.before", 1)
-    run.kill("after the record", "frame.before", 0)
-    run.kill("after the handler", "handler.after", 0)
-    run.finish()
-
-
-@pytest.mark.slow
 def test_the_driver_is_killed_in_a_drain(tmp_path: Path) -> None:
     """Before its record, the next start drains; behind it, the next start hands over its output and goes on."""
     run = LongRun(QueryHome(tmp_path))
@@ -201,7 +191,6 @@ def clustered(cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> 
     return _on(cluster, tmp_path_factory.mktemp("query"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
 def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
     """All parts share one query."""
@@ -211,7 +200,6 @@ def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
 
 
 @on_hosts
-@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
 def test_the_driver_is_killed_fifty_times_on_a_cluster(clustered: LongRun, first: int) -> None:
     """All parts share one query."""
@@ -221,7 +209,6 @@ def test_the_driver_is_killed_fifty_times_on_a_cluster(clustered: LongRun, first
 
 
 @on_hosts
-@pytest.mark.slow
 def test_executors_workers_and_containers_are_killed_within_batches(cluster: Standalone, tmp_path: Path) -> None:
     run = _on(cluster, tmp_path)
     run.home.publish_until_left(6)
@@ -238,7 +225,6 @@ def test_executors_workers_and_containers_are_killed_within_batches(cluster: Sta
     run.home.verify()
 
 
-@pytest.mark.slow
 def test_the_checkpoint_location_is_set_back_again_and_again(tmp_path: Path) -> None:
     """To copies that were taken when a driver had ended or been killed, anywhere in a batch. Batches of one number have
     one file or two, so that the state of another line of checkpoints would show."""

@@ -17,17 +17,17 @@ import pytest
 from penstock.job.lease import LeaseState
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
-from tests.support.faults import Fault, Faults
-from tests.support.jobs import wait_until
-from tests.support.places import ROOT
-from tests.support.query_home import LOCAL, QueryHome, QueryRun
-from tests.support.spark_state import golden_location
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.home import wait_until
+from tests.support.jobs.query_home import LOCAL, QueryHome, QueryRun
+from tests.support.stores.spark_state import golden_location
+from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
 
 Way = Literal["SIGINT", "SIGTERM", "SIGTERM to a script that handles it"]
 POINTS = ("init", "source", "processor", "upload.middle", "sink", "idle")
-"""What the query does: it starts containers, reads, processes, commits, is in the handler, or waits for rows."""
+"""Steps of the query: it starts containers, reads, processes, commits, is in the handler, or waits for rows."""
 RUNS = [
     pytest.param(way, point, marks=() if (way, point) == ("SIGINT", "processor") else pytest.mark.slow)
     for way in Way.__args__  # type: ignore[attr-defined]
@@ -36,7 +36,7 @@ RUNS = [
 
 
 def gave_the_job_back(home: QueryHome) -> bool:
-    """Whether the next start on another host need not wait for the lease."""
+    """True if the next start on another host need not wait for the lease."""
     store = open_store(str(home.folder / "root"))
     try:
         key = JobPaths("visits", "1").lease
@@ -92,8 +92,8 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 import penstock.spark as pss
-from tests.support.counted_visits import OUTPUT, CountVisits
-from tests.support.fault_jobs import faulty
+from tests.support.oracles.counted_visits import OUTPUT, CountVisits
+from tests.support.jobs.fault_jobs import faulty
 from tests.unit.spark.takeover.test_takeover import Reads
 
 folder = Path(sys.argv[1])

@@ -22,11 +22,11 @@ from penstock.errors import FencedError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.state.reading.reader import StateReader
-from tests.support import replaced_driver
-from tests.support.hooked_store import HookedStore
-from tests.support.jobs import wait_until
-from tests.support.replaced_driver import driver, expected, reads_an_index
-from tests.support.storage_job import PATHS, StorageJob
+from tests.support.faults import replaced_driver
+from tests.support.faults.replaced_driver import driver, expected, reads_an_index
+from tests.support.jobs.home import wait_until
+from tests.support.stores.hooked_store import HookedStore
+from tests.support.stores.storage_job import PATHS, StorageJob
 
 TIMEOUT_S = 60.0
 BACKENDS: dict[str, dict[str, object]] = {

@@ -15,7 +15,7 @@ from penstock.errors import FencedError
 from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
-from tests.support.storage_job import DEADLINE_S, StorageJob
+from tests.support.stores.storage_job import DEADLINE_S, StorageJob
 
 PLACE = ("sums", 0)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import side_writer
-from tests.support.places import ROOT
+from tests.support.faults import side_writer
+from tests.support.tools.places import ROOT
 
 
 @pytest.mark.parametrize("kills", [4, pytest.param(25, marks=pytest.mark.slow)])
@@ -20,7 +20,7 @@ def test_what_is_left_is_the_replay_of_the_steps_before_its_positions(tmp_path: 
     folder = tmp_path / "store"
     for seed in range(kills):
         writer = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.side_writer", str(folder), str(seed)],
+            [sys.executable, "-m", "tests.support.faults.side_writer", str(folder), str(seed)],
             cwd=ROOT,
             stdout=subprocess.PIPE,
         )

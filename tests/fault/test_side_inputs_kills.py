@@ -5,19 +5,19 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
-from tests.support import class_archive, jobs
-from tests.support.jobs import DriverProcess, kill, wait_until
-from tests.support.sided_app import NAMES
-from tests.support.sided_job import SidedHome, pause
+from tests.support.apps.sided_app import NAMES
+from tests.support.jobs.home import DriverProcess, kill, wait_until
+from tests.support.jobs.sided_job import SidedHome, pause
+from tests.support.processes import class_archive
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 CLUSTER = {
     "spark.master": "local-cluster[2,1,1024]",
     "spark.executor.extraJavaOptions": class_archive.java_options(),
@@ -29,24 +29,6 @@ VICTIMS: dict[str, Callable[[DriverProcess], Sequence[psutil.Process]]] = {
     "worker": DriverProcess.workers,
     "executor": DriverProcess.executors,
 }
-
-
-@pytest.fixture(autouse=True)
-def _drivers_have_side_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "DRIVER", Path(jobs.__file__).with_name("sided_driver.py"))
-
-
-@contextmanager
-def running(home: SidedHome, app: str = "sided", until: str | None = None, **config: object) -> Iterator[DriverProcess]:
-    """A driver, and nothing of it left behind."""
-    driver = home.driver(app=app, until=until, **config)
-    try:
-        yield driver
-    except BaseException:
-        driver.explain()
-        raise
-    finally:
-        driver.clean_up()
 
 
 def strike(driver: DriverProcess, victim: str, chance: random.Random, most_s: float = 0.5) -> None:
@@ -66,10 +48,10 @@ def await_more(home: SidedHome, driver: DriverProcess, more: int = 60) -> None:
     assert driver.running, driver.log[-6000:]
 
 
-def verify_by_another_run(home: SidedHome, app: str = "sided", **config: object) -> None:
+def verify_by_another_run(home: SidedHome, app: str = "sided", **config: Any) -> None:
     """A run that begins now bootstraps up to the last update: what it answers is the last."""
     home.ask()
-    with running(home, app, until="latest", **config) as driver:
+    with home.driver(app=app, **config) as driver:
         driver.succeeded()
     home.verify_joined()
 
@@ -78,11 +60,11 @@ def verify_by_another_run(home: SidedHome, app: str = "sided", **config: object)
     ("app", "victim", "kills"),
     [
         pytest.param("sided", "container", 1, id="a container"),
-        pytest.param("sided", "container", 8, id="a container, again and again", marks=pytest.mark.slow),
-        pytest.param("sided_broadcast", "container", 5, id="a container, broadcast", marks=pytest.mark.slow),
-        pytest.param("sided", "worker", 5, id="a worker", marks=pytest.mark.slow),
-        pytest.param("sided", "executor", 3, id="an executor", marks=pytest.mark.slow),
-        pytest.param("sided_broadcast", "executor", 3, id="an executor, broadcast", marks=pytest.mark.slow),
+        pytest.param("sided", "container", 8, id="a container, again and again"),
+        pytest.param("sided_broadcast", "container", 5, id="a container, broadcast"),
+        pytest.param("sided", "worker", 5, id="a worker"),
+        pytest.param("sided", "executor", 3, id="an executor"),
+        pytest.param("sided_broadcast", "executor", 3, id="an executor, broadcast"),
     ],
 )
 def test_processes_are_killed_while_they_bootstrap_and_while_updates_flow(
@@ -92,7 +74,7 @@ def test_processes_are_killed_while_they_bootstrap_and_while_updates_flow(
     home = SidedHome(tmp_path)
     config = CLUSTER if victim == "executor" else {}
     home.update(20_000)
-    with running(home, app, **config) as driver:
+    with home.driver(app=app, until=None, **config) as driver:
         strike(driver, victim, chance, 1.0)  # it bootstraps, or is about to
         with home.flowing():
             for _ in range(kills):
@@ -104,7 +86,6 @@ def test_processes_are_killed_while_they_bootstrap_and_while_updates_flow(
     verify_by_another_run(home, app, **config)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kills", [4])
 def test_the_driver_is_killed_while_it_bootstraps_and_while_updates_flow(tmp_path: Path, kills: int) -> None:
     chance = random.Random(kills)
@@ -112,7 +93,7 @@ def test_the_driver_is_killed_while_it_bootstraps_and_while_updates_flow(tmp_pat
     home.update(20_000)
     with home.flowing():
         for number in range(kills):
-            with running(home) as driver:
+            with home.driver(app="sided", until=None) as driver:
                 driver.await_containers()
                 if number % 2:
                     await_more(home, driver)
@@ -121,7 +102,6 @@ def test_the_driver_is_killed_while_it_bootstraps_and_while_updates_flow(tmp_pat
     verify_by_another_run(home)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("is_late", [False, True], ids=["while it bootstraps", "afterwards"])
 @pytest.mark.parametrize(("value", "said"), [(b'{"do": "raise", "seq": 0}', "the processor refuses"), (b"{", "names")])
 def test_a_message_that_cannot_be_processed_ends_the_run_and_is_named(
@@ -131,7 +111,7 @@ def test_a_message_that_cannot_be_processed_ends_the_run_and_is_named(
     home.update(100)
     home.ask()
     offset = None if is_late else home.update_raw("k3", value)
-    with running(home) as driver:
+    with home.driver(app="sided", until=None) as driver:
         if is_late:
             wait_until(lambda: home.outputs >= home.asked or not driver.running, "the outputs")
             offset = home.update_raw("k3", value)
@@ -142,12 +122,11 @@ def test_a_message_that_cannot_be_processed_ends_the_run_and_is_named(
     assert home.outputs == (home.asked if is_late else 0)
 
 
-@pytest.mark.slow
 def test_a_message_that_cannot_be_processed_may_leave_the_data_at_hand(tmp_path: Path) -> None:
     home = SidedHome(tmp_path)
     home.update(100)
     home.ask()
-    with running(home, **{"side.inputs.on.error": "continue"}) as driver:
+    with home.driver(app="sided", until=None, **{"side.inputs.on.error": "continue"}) as driver:
         wait_until(lambda: home.outputs >= home.asked or not driver.running, "the outputs")
         home.update_raw("k3", b'{"do": "raise", "seq": 0}')
         wait_until(lambda: "the processor refuses" in driver.log or not driver.running, "the error in the log")
@@ -157,7 +136,6 @@ def test_a_message_that_cannot_be_processed_may_leave_the_data_at_hand(tmp_path:
     assert home.answered()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["again", "compacted"])
 def test_the_side_stream_is_another_one_at_the_next_start(tmp_path: Path, how: str) -> None:
     home = SidedHome(tmp_path)
@@ -172,6 +150,6 @@ def test_the_side_stream_is_another_one_at_the_next_start(tmp_path: Path, how: s
         home.compact()
         home.update(10)
     home.ask()
-    with running(home, until="latest") as driver:
+    with home.driver(app="sided") as driver:
         driver.succeeded()
     home.verify_last(*(("counted", "newest") if how == "again" else ("newest",)))

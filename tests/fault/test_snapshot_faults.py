@@ -13,8 +13,8 @@ import pytest
 
 from penstock.errors import PenstockError, RetryableError
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Task, Version, kind_of, much, of_a_snapshot, open_job, some, zip_key
-from tests.support.hooked_store import Call
+from tests.support.stores.changelog_job import Job, Task, Version, kind_of, much, of_a_snapshot, open_job, some, zip_key
+from tests.support.stores.hooked_store import Call
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@ request takes effect exactly once, at the offset that was resolved first."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,14 +14,12 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, WithState
-from tests.support import jobs
-from tests.support.fault_jobs import FaultHome, executor_env
-from tests.support.faults import Fault
-from tests.support.job_app import add_event
-from tests.support.jobs import DriverProcess, kill, wait_until
-from tests.support.startpoint_driver import POINTS
+from tests.support.apps.job_app import add_event
+from tests.support.faults.plan import Fault
+from tests.support.jobs.fault_jobs import FaultHome, executor_env
+from tests.support.jobs.home import kill, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 SIGKILLED = -9
 CONFIG = {"task.commit.ms": 1, "job.batch.max.messages": 80, "job.lease.ms": 1500, **executor_env()}
@@ -34,11 +30,6 @@ UNREAD = 5
 """Messages of each that came after it, and that `upcoming` skips."""
 LATE = 3
 """Messages of each that came once the position was resolved for the first time."""
-
-
-@pytest.fixture(autouse=True)
-def _drivers_meet_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "DRIVER", Path(jobs.__file__).with_name("startpoint_driver.py"))
 
 
 class StartHome(FaultHome):
@@ -52,7 +43,6 @@ class StartHome(FaultHome):
 
     @property
     def manager(self) -> StartpointManager:
-        """Of the job."""
         return StartpointManager(open_store(str(self.config["job.root"])), JobPaths("totals", "1"))
 
     def request(self, ssp: SystemStreamPartition, startpoint: Startpoint, state: WithState) -> StartpointRequest:
@@ -81,45 +71,33 @@ def home(tmp_path: Path) -> StartHome:
     """After a first run, with messages that it has not seen."""
     made = StartHome(tmp_path, ("changelog-files",), CONFIG)
     made.append_some(SEEN)
-    with running(made) as first:
+    with made.driver() as first:
         first.succeeded()
     made.append_some(UNREAD)
     return made
-
-
-@contextmanager
-def running(home: StartHome) -> Iterator[DriverProcess]:
-    """A driver, and nothing of it left behind."""
-    driver = home.driver()
-    try:
-        yield driver
-    finally:
-        driver.clean_up()
 
 
 # Killed at each write.
 
 BEFORE = {"claim.before", "claim.after", "driver.snapshot.before", "driver.snapshot.after", "driver.upload.before"}
 BEFORE |= {"driver.upload.after", "append.before"}
+POINTS = ("claim", "append", "driver.snapshot", "driver.upload", "startpoint.delete")
 KILLS = [f"{point}.{when}" for point in POINTS for when in ("before", "after")]
-QUICK = {"append.after"}
 
 
-@pytest.mark.parametrize(
-    "point", [pytest.param(point, marks=() if point in QUICK else pytest.mark.slow) for point in KILLS]
-)
+@pytest.mark.parametrize("point", KILLS)
 def test_the_driver_is_killed_at_a_write_of_the_start(home: StartHome, point: str) -> None:
     """Before the start checkpoint the request is untouched, and resolved anew by the next start; from it on, before the
     first commit, the next start begins at the very same offset."""
     request = home.request(ZERO, StartpointUpcoming(), "keep")
     home.faults.plan(Fault("kill", point, "kill"))
-    with running(home) as dying:
+    with home.driver() as dying:
         assert dying.ended().status == SIGKILLED
     untouched = point in BEFORE
     assert (request in home.manager.requests()) == (untouched or point in {"append.after", "startpoint.delete.before"})
     assert [record.consumed_startpoints for record in home.starts()] == ([] if untouched else [(request.uuid,)])
     home.append_some(LATE)
-    with running(home) as again:
+    with home.driver() as again:
         again.succeeded()
     assert not home.faults.left()
     assert home.manager.requests() == ()
@@ -129,19 +107,18 @@ def test_the_driver_is_killed_at_a_write_of_the_start(home: StartHome, point: st
     home.verify_counts((0, 0, SEEN), (0, first.next_offsets[0][ZERO], end), (1, 0, end))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["append.before", "append.after"])
 def test_a_start_with_empty_stores_is_killed(home: StartHome, point: str) -> None:
     """The state is left behind with the position or not at all."""
     home.request(ZERO, StartpointSpecific("11"), "clear")
     home.faults.plan(Fault("kill", point, "kill"))
-    with running(home) as dying:
+    with home.driver() as dying:
         assert dying.ended().status == SIGKILLED
     if point == "append.before":
         home.verify_counts((0, 0, SEEN), (1, 0, SEEN))
     else:
         home.verify_counts()
-    with running(home) as again:
+    with home.driver() as again:
         again.succeeded()
     end = SEEN + UNREAD
     home.verify_counts((0, 11, end), (1, SEEN, end))
@@ -151,12 +128,11 @@ def test_a_start_with_empty_stores_is_killed(home: StartHome, point: str) -> Non
 # Containers.
 
 
-@pytest.mark.slow
 def test_a_container_is_lost_before_the_start_checkpoint(home: StartHome) -> None:
     """The start is tried again in a new epoch, with what was resolved before."""
     request = home.request(ZERO, StartpointUpcoming(), "clear")
     home.faults.plan(Fault("hold", "driver.upload.before", "block"))
-    with running(home) as driver:
+    with home.driver() as driver:
         wait_until(lambda: home.faults.is_reached("hold"), "the start commit")
         home.append_some(LATE)
         assert kill(driver.containers()[0])
@@ -168,18 +144,17 @@ def test_a_container_is_lost_before_the_start_checkpoint(home: StartHome) -> Non
     assert home.starts()[0].consumed_startpoints == (request.uuid,)
     end = SEEN + UNREAD + LATE
     # Messages that come after the run began are left to the next one (`until`).
-    with running(home) as rest:
+    with home.driver() as rest:
         rest.succeeded()
     home.verify_counts((0, SEEN + UNREAD, end), (1, SEEN, end))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("point", ["driver.upload.before", "append.before"])
 def test_a_container_is_lost_before_the_first_commit(home: StartHome, point: str) -> None:
     """A rewind never goes behind the start checkpoint, whose empty stores it restores."""
     home.request(ZERO, StartpointSpecific("11"), "clear")
     home.faults.plan(Fault("hold", point, "block", skip=1))
-    with running(home) as driver:
+    with home.driver() as driver:
         wait_until(lambda: home.faults.is_reached("hold"), "the first commit after the start checkpoint")
         assert len(home.starts()) == 1
         assert home.manager.requests() == ()
@@ -194,12 +169,11 @@ def test_a_container_is_lost_before_the_first_commit(home: StartHome, point: str
 # Other operators.
 
 
-@pytest.mark.slow
 def test_a_newer_request_is_never_deleted_unread(home: StartHome) -> None:
     """It comes between the start checkpoint and the deletion of the one before it: it is of the next start."""
     first = home.request(ZERO, StartpointSpecific("18"), "keep")
     home.faults.plan(Fault("hold", "startpoint.delete.before", "block"))
-    with running(home) as driver:
+    with home.driver() as driver:
         wait_until(lambda: home.faults.is_reached("hold"), "the deletion of what the start has taken")
         newer = home.request(ZERO, StartpointSpecific("22"), "keep")
         assert first in home.manager.requests()
@@ -208,33 +182,31 @@ def test_a_newer_request_is_never_deleted_unread(home: StartHome) -> None:
     end = SEEN + UNREAD
     home.verify_counts((0, 0, SEEN), (0, 18, end), (1, 0, end))
     assert home.manager.requests() == (newer,)
-    with running(home) as second:
+    with home.driver() as second:
         second.succeeded()
     home.verify_counts((0, 0, SEEN), (0, 18, end), (0, 22, end), (1, 0, end))
     assert [record.consumed_startpoints for record in home.starts()] == [(first.uuid,), (newer.uuid,)]
     assert home.manager.requests() == ()
 
 
-@pytest.mark.slow
 def test_a_request_of_a_running_job_applies_at_the_next_start_after_a_crash(home: StartHome) -> None:
     home.faults.plan(Fault("hold", "driver.upload.before", "block", skip=1))
-    with running(home) as driver:
+    with home.driver() as driver:
         wait_until(lambda: home.faults.is_reached("hold"), "a commit")
         request = home.request(ZERO, StartpointSpecific("18"), "keep")
         driver.kill()
     assert home.manager.requests() == (request,)
-    with running(home) as again:
+    with home.driver() as again:
         again.succeeded()
     end = SEEN + UNREAD
     home.verify_counts((0, 0, SEEN), (0, 18, end), (1, 0, end))
 
 
-@pytest.mark.slow
 def test_the_store_fails_while_the_taken_ones_are_deleted(home: StartHome) -> None:
     """No batch before they are gone: the start goes on from its own start checkpoint, which it writes once."""
     request = home.request(ZERO, StartpointSpecific("11"), "clear")
     home.faults.plan(Fault("fails", "startpoint.delete.before", "retryable", times=2))
-    with running(home) as driver:
+    with home.driver() as driver:
         driver.succeeded()
     assert not home.faults.left()
     assert [record.consumed_startpoints for record in home.starts()] == [(request.uuid,)]

@@ -12,12 +12,12 @@ import pytest
 
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.objects.open import open_store
+from penstock.parallel import InTurn, in_parallel, settle
 from penstock.runtime.stage import task_instance
-from penstock.state.backends.content.transfer import in_parallel
-from penstock.state.backends.pools import BackendPools, InTurn, settle
+from penstock.state.backends.pools import BackendPools
 from penstock.system.memory import MemorySystem
-from tests.support.hooked_store import HookedStore
-from tests.support.storage_job import StorageJob
+from tests.support.stores.hooked_store import HookedStore
+from tests.support.stores.storage_job import StorageJob
 
 DEADLINE_S = 60.0
 BACKENDS = "changelog-files,blob,changelog-stream"

@@ -9,12 +9,12 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from tests.support import job_app
-from tests.support.fault_jobs import FaultHome
-from tests.support.job_runs import finish, start
-from tests.support.jobs import Home, wait_until
-from tests.support.running_job import Running
-from tests.support.spark_sessions import Sessions
+from tests.support.apps import job_app
+from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.home import Home, wait_until
+from tests.support.jobs.job_runs import finish, start
+from tests.support.jobs.running_job import Running
+from tests.support.processes.spark_sessions import Sessions
 
 _shared = Sessions()
 
@@ -24,13 +24,6 @@ def sessions() -> Iterator[Sessions]:
     cloudpickle.register_pickle_by_value(job_app)
     yield _shared
     _shared.close()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _no_other_session(request: pytest.FixtureRequest) -> None:
-    """A test file that makes its session itself finds none."""
-    if hasattr(request.module, "create_session"):
-        _shared.close()
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,8 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.kafka.options.options import KafkaOptions
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.kafka import new_topic
-from tests.support.kafka_writers import FOREVER, options_of
+from tests.support.streams.kafka import new_topic
+from tests.support.streams.kafka_writers import FOREVER, options_of
 
 
 @pytest.fixture

@@ -25,11 +25,11 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, PenstockError, RetryableError
 from penstock.system.base import OffsetRange, System, SystemAdmin, WriterIdentity
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import wait_until
-from tests.support.kafka import QUIET, TIMEOUT_S, new_name, new_topic, skip_without_kafka
-from tests.support.kafka_once_world import KafkaOnceWorld
-from tests.support.kafka_streams import kafka_system
-from tests.support.sums_job import TASKS
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_name, new_topic, skip_without_kafka
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.world.kafka_once_world import KafkaOnceWorld
+from tests.support.world.sums_job import TASKS
 
 pytestmark = pytest.mark.kafka
 

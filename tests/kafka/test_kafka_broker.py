@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 
 from penstock.errors import ConfigError, RetryableError
 from penstock.testing.kafka_broker import KafkaBroker, Security
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 
 pytestmark = pytest.mark.kafka
 

@@ -25,9 +25,9 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.registry import open_system
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness, Content, random_changes
-from tests.support.jobs import wait_until
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
-from tests.support.kafka_once_world import KafkaOnceWorld
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.world.kafka_once_world import KafkaOnceWorld
 
 pytestmark = pytest.mark.kafka
 
@@ -68,7 +68,7 @@ class Job:
         return False
 
     def messages(self) -> dict[int, tuple[bytes | None, bytes | None]]:
-        """What a plain consumer of Kafka finds in the partition of task 0, from its beginning to its end, by offset."""
+        """The messages that a plain consumer of Kafka finds in the partition of task 0, by offset."""
         options = {
             "group.id": "plain",
             "enable.auto.commit": "false",

@@ -24,9 +24,9 @@ from penstock.system.kafka.own_topics.owners import TOPIC
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.state_backend_contract import BackendHarness
 from tests.kafka.test_kafka_changelog import Job
-from tests.support.cli import call, own_home
-from tests.support.kafka import new_topic
-from tests.support.kafka_streams import kafka_system
+from tests.support.streams.kafka import new_topic
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.tools.cli import call, own_home
 
 pytestmark = pytest.mark.kafka
 
@@ -83,7 +83,6 @@ def test_an_empty_topic_is_given_to_two_jobs_at_once(
 
 
 def begin_alone(job: Job, objects: ObjectStore, name: str) -> bool:
-    """Whether the job is refused."""
     with closing(admin_of(job.harness, objects, name)) as admin:
         try:
             admin.create_resources(2)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.cli import call, call_json, own_home
-from tests.support.kafka import new_name
+from tests.support.streams.kafka import new_name
+from tests.support.tools.cli import call, call_json, own_home
 
 pytestmark = pytest.mark.kafka
 

@@ -26,9 +26,9 @@ from penstock.system.kafka.own_topics.owners import TOPIC, Owners
 from penstock.system.kafka.writing import transaction
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import wait_until
-from tests.support.kafka import TIMEOUT_S, new_topic
-from tests.support.kafka_writers import FOREVER, job_state, keys, publish, read, records, written_end
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import TIMEOUT_S, new_topic
+from tests.support.streams.kafka_writers import FOREVER, job_state, keys, publish, read, records, written_end
 
 pytestmark = pytest.mark.kafka
 

@@ -11,10 +11,10 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.kafka import new_name
-from tests.support.kafka_streams import kafka_system
-from tests.support.once_world import OnceWorld
-from tests.support.sums_job import TASKS
+from tests.support.streams.kafka import new_name
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.world.once_world import OnceWorld
+from tests.support.world.sums_job import TASKS
 
 pytestmark = pytest.mark.kafka
 

@@ -1,4 +1,4 @@
-"""What a topic refuses is known before it is sent, and a refusal says how to change the topic."""
+"""Messages that a topic refuses are known before they are sent, and a refusal says how to change the topic."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.errors import ConfigError
 from penstock.system.kafka.admin import KafkaAdmin
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.kafka import new_topic
-from tests.support.kafka_writers import options_of
+from tests.support.streams.kafka import new_topic
+from tests.support.streams.kafka_writers import options_of
 
 pytestmark = pytest.mark.kafka
 

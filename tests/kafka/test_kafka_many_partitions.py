@@ -24,9 +24,9 @@ from penstock.system.kafka.reading import fetcher
 from penstock.system.kafka.reading.reader import KafkaReader
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.containers import wait_until
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
-from tests.support.kafka_streams import kafka_system
+from tests.support.processes.containers import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.streams.kafka_streams import kafka_system
 
 pytestmark = pytest.mark.kafka
 PARTITIONS = 200

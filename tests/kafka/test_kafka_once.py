@@ -10,8 +10,8 @@ import pytest
 
 from penstock.system.registry import open_systems
 from penstock.testing.kafka_broker import KafkaBroker, Security
-from tests.support.kafka_once_world import KafkaOnceWorld
-from tests.support.sums_job import TASKS, drain
+from tests.support.world.kafka_once_world import KafkaOnceWorld
+from tests.support.world.sums_job import TASKS, drain
 
 pytestmark = pytest.mark.kafka
 

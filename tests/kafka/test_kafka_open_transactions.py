@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from penstock.system.base import PartitionOffsets
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import wait_until
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 
 pytestmark = pytest.mark.kafka
 

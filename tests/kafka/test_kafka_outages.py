@@ -29,10 +29,10 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.writing import transaction
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.jobs import wait_until
-from tests.support.kafka import new_topic
-from tests.support.kafka_world import KafkaWorld
-from tests.support.kafka_writers import options_of
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import new_topic
+from tests.support.streams.kafka_writers import options_of
+from tests.support.world.kafka_world import KafkaWorld
 
 pytestmark = pytest.mark.kafka
 
@@ -109,7 +109,7 @@ def test_clients_of_a_broker_that_comes_and_goes_get_answers(
 
 
 def clients(kind: type = Producer) -> int:
-    """How many clients of this process are open, or could be."""
+    """The number of clients of this process that are open, or could be."""
     gc.collect()
     return sum(isinstance(each, kind) for each in gc.get_objects())
 
@@ -220,7 +220,7 @@ def test_a_writer_leaves_no_producer_open(broker: KafkaBroker, monkeypatch: pyte
 def test_what_a_client_says_is_logged_and_never_written_to_standard_error(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if the configuration asks for more of it. A connection that is tried again is no error."""
+    """The same if the configuration asks for more of it. A connection that is tried again is no error."""
     caplog.set_level(logging.DEBUG, "penstock.system.kafka")
     system = system_at("127.0.0.1:9", 1000, log_level="7")
     with closing(system.admin()) as admin, pytest.raises(SystemAwayError):

@@ -18,9 +18,9 @@ from penstock.system.kafka.admin import KafkaAdmin
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.reading.reader import KafkaReader
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.containers import wait_until
-from tests.support.kafka import QUIET, new_topic
-from tests.support.kafka_streams import Feed, kafka_system, read_range
+from tests.support.processes.containers import wait_until
+from tests.support.streams.kafka import QUIET, new_topic
+from tests.support.streams.kafka_streams import Feed, kafka_system, read_range
 
 pytestmark = pytest.mark.kafka
 

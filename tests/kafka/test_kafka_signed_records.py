@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from penstock import admin
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.objects.open import open_root
 from penstock.system.base import Progress, WriterIdentity
@@ -31,12 +31,12 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.system.registry import open_systems
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.hooked_store import HookedStore
-from tests.support.hooked_system import HookedSystem
-from tests.support.kafka import QUIET, TIMEOUT_S
-from tests.support.kafka_once_world import KafkaOnceWorld
-from tests.support.kafka_writers import job_state, keys, other, publish, records
-from tests.support.sums_job import TASKS
+from tests.support.stores.hooked_store import HookedStore
+from tests.support.streams.hooked_system import HookedSystem
+from tests.support.streams.kafka import QUIET, TIMEOUT_S
+from tests.support.streams.kafka_writers import job_state, keys, other, publish, records
+from tests.support.world.kafka_once_world import KafkaOnceWorld
+from tests.support.world.sums_job import TASKS
 
 pytestmark = pytest.mark.kafka
 

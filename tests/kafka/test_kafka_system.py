@@ -14,8 +14,8 @@ from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.kafka_broker import KafkaBroker
 from penstock.testing.system_contract import SystemContract
-from tests.support import contracts
-from tests.support.kafka_streams import kafka_system
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.tools import contracts
 
 pytestmark = pytest.mark.kafka
 _SERVERS_OWN = {"__consumer_offsets", "__transaction_state", "__share_group_state"}

@@ -24,11 +24,11 @@ from penstock.system.memory import MemorySystem
 from penstock.testing import TestRunner
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.drained_world import ends
-from tests.support.jobs import wait_until
-from tests.support.kafka import new_name, new_topic
-from tests.support.kafka_streams import kafka_system
-from tests.support.timed_job import steps
+from tests.support.jobs.home import wait_until
+from tests.support.streams.kafka import new_name, new_topic
+from tests.support.streams.kafka_streams import kafka_system
+from tests.support.world.drained_world import ends
+from tests.support.world.timed_job import steps
 
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
@@ -81,7 +81,7 @@ def expected(events: list[dict[str, Any]]) -> tuple[set[Came], list[Came]]:
 
 
 class DayWorld:
-    """What outlives a driver."""
+    """The topics and the job root."""
 
     def __init__(self, folder: Path, broker: KafkaBroker, guarantee: str) -> None:
         self.names = {name: f"kafka.{new_topic(broker, TASKS, name=name)}" for name in ("in", "out", "dead")}
@@ -132,7 +132,6 @@ class DayWorld:
         return any(found[at.ssp].upcoming > offset for at, offset in driver.loop.boundary.positions.items())
 
     def came(self, name: str) -> list[Came]:
-        """What a Penstock reader finds."""
         found: list[Came] = []
         stream = self.names[name].partition(".")[2]
         with closing(self.kafka.admin()) as admin, closing(self.kafka.reader()) as reader:

@@ -19,8 +19,8 @@ from penstock.system.kafka.writing import transaction
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.clock import SettableClock
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.kafka import QUIET, TIMEOUT_S, new_topic
-from tests.support.kafka_writers import FOREVER, publish, read, written_end
+from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
+from tests.support.streams.kafka_writers import FOREVER, publish, read, written_end
 
 pytestmark = pytest.mark.kafka
 
@@ -44,14 +44,14 @@ def change(options: KafkaOptions, ssp: SystemStreamPartition, settings: Mapping[
 
 
 def times(options: KafkaOptions, ssp: SystemStreamPartition) -> list[int]:
-    """Those that Penstock's reader finds, once everything can be read."""
+    """The timestamps that Penstock's reader finds, once everything can be read."""
     end = read(options, ssp)[-1][0] + 1
     with closing(KafkaReader(options)) as reader:
         return [message[1] for chunk in reader.read(OffsetRange(ssp, 0, end), 100) for message in chunk]
 
 
 def sent(options: KafkaOptions, ssp: SystemStreamPartition) -> list[int]:
-    """Those that others find."""
+    """The timestamps that others find."""
     return [message[1] for message in read(options, ssp)]
 
 
@@ -99,7 +99,7 @@ def test_the_header_is_plain_text_and_no_other_message_has_one(
 def test_a_topic_that_is_changed_while_a_writer_knows_it(
     kafka_broker: KafkaBroker, options: KafkaOptions, name: str, settings: dict[str, str]
 ) -> None:
-    """What was ready to be sent is sent by the next transaction, once, with its mark."""
+    """Messages that were ready to be sent are sent by the next transaction, once, with their mark."""
     here, ahead = there(kafka_broker, {"message.timestamp.after.max.ms": str(30 * DAY_MS)}), now_ms() + DAY_MS
     batch: list[RawRecord] = [(ahead + n, b"%d" % n, b"v") for n in range(5)]
     with closing(KafkaWriter(options, WriterIdentity(name, 1))) as writer:

@@ -19,8 +19,8 @@ from penstock.system.kafka.own_topics import fences
 from penstock.system.kafka.writing import transaction
 from penstock.system.kafka.writing.writer import KafkaWriter
 from penstock.testing.kafka_broker import KafkaBroker
-from tests.support.kafka import TIMEOUT_S, new_topic
-from tests.support.kafka_writers import FOREVER, job_state, keys, options_of, other, publish, read, records
+from tests.support.streams.kafka import TIMEOUT_S, new_topic
+from tests.support.streams.kafka_writers import FOREVER, job_state, keys, options_of, other, publish, read, records
 
 pytestmark = pytest.mark.kafka
 

@@ -24,7 +24,7 @@ class Known:
     floor: int = 0
 
     def has(self, version: Version) -> bool:
-        """Whether the version is of this history."""
+        """True if the version is in this history."""
         number, epoch = version
         return 0 < number <= len(self.epochs) and self.epochs[number - 1] == epoch
 
@@ -77,7 +77,7 @@ class History(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.now.epochs))
     @rule(back=st.integers(0, 4))
     def snapshot(self, back: int) -> None:
-        """Of a version some commits ago: it took its time."""
+        """A snapshot of an earlier version: it took its time."""
         number = max(1, len(self.now.epochs) - back)
         version = (number, self.now.epochs[number - 1])
         self.made.add(version)

@@ -17,7 +17,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 from penstock.checkpoint.retention import keep
 from penstock.config.values.retained import RetentionPolicy
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 SSP = SystemStreamPartition("local", "events", 0)
 HOUR_MS = 3_600_000

@@ -19,7 +19,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.store import ObjectStore
 from penstock.testing.faulty_store import FaultyStore
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 TIMEOUT_S = 60.0

@@ -16,7 +16,7 @@ from penstock.errors import CorruptError, FencedError, IncompatibleError, NotFou
 from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.store import ObjectStore
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 
@@ -75,7 +75,7 @@ def test_what_is_retained_is_needed_until_a_start_leaves_it_out(store: ObjectSto
 
 
 def go_on_from(store: ObjectStore, number: int, epoch: int) -> None:
-    """What a run with --from does: claim, choose, a start checkpoint of the records that remain; then all is well."""
+    """Do what a run with --from does: claim, choose, write a start checkpoint of the records that remain."""
     log = CheckpointLog(store, PATHS)
     reported = log.read("report")
     assert reported.faults

@@ -23,7 +23,7 @@ from penstock.errors import FencedError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.remote import RemoteObjectStore
 from penstock.testing.faulty_store import FaultyStore
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 POLICY = RetentionPolicy(2)
@@ -132,7 +132,7 @@ class PruningMachine(RuleBasedStateMachine):
 
     @rule(driver=drivers, times=st.integers(1, 9))
     def commit(self, driver: Driver, times: int) -> None:
-        """What a driver does again and again: append, then prune."""
+        """Append and prune, as a driver does again and again."""
         for _ in range(times):
             if driver.pending is None:
                 self.number += 1
@@ -184,7 +184,7 @@ class PruningMachine(RuleBasedStateMachine):
 
     @rule(number=st.integers(0, 99))
     def let_go(self, number: int) -> None:
-        """What was under way arrives."""
+        """The write under way arrives."""
         if self.inner.late:
             self.inner.let_go(number)
 

@@ -1,4 +1,4 @@
-"""Which checkpoints `task.checkpoint.retained` keeps, and how its value is written."""
+"""The checkpoints that `task.checkpoint.retained` keeps, and the form of its value."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def at(millis: int) -> CheckpointId:
 
 
 def run(times: list[int], policy: RetentionPolicy) -> dict[int, CheckpointId]:
-    """What is kept, the last one included, after a checkpoint at each time."""
+    """The checkpoints kept, the last one included, after one at each time."""
     kept: dict[int, CheckpointId] = {}
     for slot, time in enumerate(times):
         kept = {**keep(kept, at(time), policy), slot: at(time)}

@@ -18,9 +18,9 @@ from penstock.spark.state_import.files.snapshot import fetch_snapshot
 from penstock.spark.state_import.schema import read_schema
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.records import compress, decode_records, decompress
-from tests.support.damaged_bytes import damaged, memory_budget
-from tests.support.places import GOLDEN
-from tests.support.profiles import examples
+from tests.support.faults.damaged_bytes import damaged, memory_budget
+from tests.support.tools.places import GOLDEN
+from tests.support.tools.profiles import examples
 
 SPARK = GOLDEN / "spark_state"
 BUDGET = 96 << 20

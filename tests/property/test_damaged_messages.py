@@ -95,8 +95,8 @@ from penstock.wire.protocol import (
     dump,
     load,
 )
-from tests.support.damaged_bytes import damaged, grows_too_fast, memory_budget
-from tests.support.profiles import examples
+from tests.support.faults.damaged_bytes import damaged, grows_too_fast, memory_budget
+from tests.support.tools.profiles import examples
 
 BUDGET = 32 << 20
 """Far more than any of these small messages needs."""
@@ -106,7 +106,7 @@ SSP = SystemStreamPartition("local", "s", 0)
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How bytes are read, some valid ones, and what it raises for others."""
+    """A reader of bytes, some valid ones, and the errors it raises for others."""
 
     read: Callable[[bytes], object]
     whole: list[bytes]
@@ -144,7 +144,7 @@ def frames() -> bytes:
 
 
 def read_frames(data: bytes) -> None:
-    """What breaks off is an EOFError, by which the driver knows that Spark has died."""
+    """A truncated frame is an EOFError, by which the driver knows that Spark has died."""
     with suppress(EOFError):
         for batch in Frames().load_stream(io.BytesIO(data)):
             for packet in from_batch(batch):
@@ -526,7 +526,7 @@ FILLERS = (
     b",",
     b"a: &a [*a]\n",
 )
-"""Of each, many: digits of numbers, nesting, blanks, escapes, ends and names."""
+"""Many each of digits in numbers, levels of nesting, blanks, escapes, ends and names."""
 
 
 def filled(whole: bytes, filler: bytes, at: int) -> Callable[[int], bytes]:

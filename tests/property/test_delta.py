@@ -18,8 +18,8 @@ from penstock.state.backends.changelog_files.delta import (
     encode_delta,
 )
 from penstock.state.records import decode_records, encode_records
-from tests.support.places import GOLDEN
-from tests.support.profiles import examples
+from tests.support.tools.places import GOLDEN
+from tests.support.tools.profiles import examples
 
 SAVED = GOLDEN / "delta-format1.delta"
 HEADER = DeltaHeader(8, 3, ((1, 1, 5), (3, 6, 8)))
@@ -31,7 +31,7 @@ GOLDEN_CHANGES: dict[bytes, bytes | None] = {
 }
 SAMPLE = encode_delta(HEADER, GOLDEN_CHANGES)
 CHANGES = st.dictionaries(st.binary(max_size=20), st.none() | st.binary(max_size=60), max_size=30)
-"""How the golden file was made, once, without the package. It is never made again: files like it exist.
+"""The golden file was made once, without the package, as below. It is never made again: files like it exist.
 
     records = b""
     for key, value in GOLDEN_CHANGES.items():

@@ -18,7 +18,7 @@ from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 BULK = 1000
 """From so many changes on, RocksDB gets a table."""
@@ -109,7 +109,7 @@ def test_what_was_loaded_outlives_compaction_and_reopening(tmp_path: Path, seed:
 @given(STEPS)
 @examples(0.6)
 def test_every_load_as_a_table(steps: list[tuple[bool, dict[bytes, bytes | None]]]) -> None:
-    """Also of odd keys, of deletes only, and of keys that the last table has."""
+    """Includes odd keys, tables of deletes only, and keys that the last table has."""
     model: dict[bytes, bytes] = {}
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(rocksdb_engine, "_BULK", 1)

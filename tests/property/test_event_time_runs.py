@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
-from tests.support import timed_job
-from tests.support.sums_job import once, raising
-from tests.support.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
+from tests.support.tools.profiles import examples
+from tests.support.world import timed_job
+from tests.support.world.sums_job import once, raising
+from tests.support.world.timed_job import TASKS, Hold, HoldSpec, TimedWorld, steps
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,7 +79,7 @@ events = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(0.5)
 @given(st.booleans(), st.booleans(), st.lists(events, max_size=14))
 def test_nothing_is_late_and_nothing_is_lost(apart: bool, through: bool, schedule: list[tuple[Any, ...]]) -> None:
     with tempfile.TemporaryDirectory() as folder, closing(TimedWorld(Path(folder), apart, through=through)) as world:

@@ -1,4 +1,4 @@
-"""Which task reads what, where it stands, and what the next batch reads: against a plain computation."""
+"""Assignment of inputs, positions, and what the next batch reads: against a plain computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is still to be read of a durable intermediate stream, beside a list of single offsets for each batch."""
+"""The unread part of a durable intermediate stream, beside a list of single offsets for each batch."""
 
 from __future__ import annotations
 

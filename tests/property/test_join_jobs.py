@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 BOUND = 15
-"""How much later than a message of its partition one with an earlier time may come."""
+"""The most by which a message may be earlier than an earlier one of its partition."""
 Event = tuple[str, int, str, int, int]
 """Stream, partition, key, time, number."""
 Result = tuple[str, int | None, int | None, int]
@@ -69,7 +69,7 @@ def application(within: tuple[int, int], kind: Any) -> ps.StreamApplication:
 
 
 def run(app: ps.StreamApplication, events: list[Event], rng: random.Random, partitions: int) -> Counter[Result]:
-    """What the job emitted. Results of a batch that was repeated after a crash are counted once."""
+    """The job's output. Results of a batch that was repeated after a crash are counted once."""
     runner, left = TestRunner(app, partitions=partitions), list(events)
     crashed = False
     while left:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.joins import every
 from penstock.runtime.time_bytes import time_of
-from tests.support.profiles import examples
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.tools.profiles import examples
 
 KINDS = st.sampled_from(["inner", "left", "right", "outer"])
 BOUNDS = st.tuples(st.integers(0, 12), st.integers(0, 12))
@@ -79,7 +79,7 @@ def run(steps: list[Step], bounds: tuple[int, int], kind: str, keep: str) -> Fou
 
 
 def check_bounded(job: StageBatches, watermark: int, span: int) -> None:
-    """What is stored is not older than the watermark by more than some spans."""
+    """Assert that entries are not older than the watermark by more than some spans."""
     for entry in job.entries("j.join"):
         if entry[:1] in (b"c", b"p"):
             assert time_of(entry[1:9]) + 4 * span > watermark
@@ -144,7 +144,7 @@ class Newest:
         """By side and key: number, time, whether it was joined."""
 
     def take(self, side: str, key: str | None, number: int, time: int) -> list[Result]:
-        """What a message leads to."""
+        """The results of a message."""
         new = [number, time, False]
         if key is None:
             return self.left_alone(side, key, new)

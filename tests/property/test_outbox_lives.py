@@ -9,7 +9,7 @@ import pytest
 
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
-from tests.support.outbox_life import CRASHES, OutboxLife
+from tests.support.world.outbox_life import CRASHES, OutboxLife
 
 ACTIONS = 25
 SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 150))]

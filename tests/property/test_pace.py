@@ -1,4 +1,4 @@
-"""How much a batch reads: fair shares, bounds in messages and bytes, and a size that settles at a target duration."""
+"""The size of a batch: fair shares, bounds in messages and bytes, and a size that settles at a target duration."""
 
 from __future__ import annotations
 

@@ -65,8 +65,8 @@ from penstock.system.local.files import StreamInfo, _parse
 from penstock.wire import register
 from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
-from tests.support.places import GOLDEN
-from tests.support.profiles import examples
+from tests.support.tools.places import GOLDEN
+from tests.support.tools.profiles import examples
 
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
@@ -133,7 +133,7 @@ def used_marker(data: bytes) -> ChangelogMarker:
 
 FILE = FileIndex("000008.sst", 8, SHA, (FileBlob(f"2-1700000000000-7-{SHA}", 0), FileBlob(f"3-5-7-{SHA}", 4)))
 INDEX = SnapshotIndex(
-    CheckpointId(1700000000000, 7), 1, "job", "1", 3, "s", 2, "1-5-6.index", DirIndex.of({"a/b": FILE, "c": FILE})
+    str(CheckpointId(1700000000000, 7)), 1, "job", "1", 3, "s", 2, "1-5-6.index", DirIndex.of({"a/b": FILE, "c": FILE})
 )
 LEASE = LeaseState(LeaseHolder("h", 7, "12", "b", "pid:[1]", "run", "2026-01-01T00:00:00+00:00"), 10_000, "t0k", 3)
 
@@ -296,7 +296,7 @@ _EXACT: dict[Any, type] = {None: NoneType, NoneType: NoneType, int: int}
 
 
 def conforms(value: object, hint: Any) -> bool:
-    """Whether a value is what its declaration says, all the way down."""
+    """True if a value is what its declaration says, all the way down."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is Literal:
         return value in arguments

@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import ContainerLostError, FencedError, PenstockError
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
-from tests.support.sums_job import TASKS, World, drain, once, raising
+from tests.support.world.sums_job import TASKS, SumsWorld, drain, once, raising
 
 BATCH_STEPS = ("start-run", "source", "stage 1", "sink", "reports", "end")
 COMMIT_STEPS = ("snapshot", "upload", "clean-up")
@@ -23,7 +23,7 @@ class Schedule:
 
     def __init__(self, seed: int, folder: Path, through: str | None) -> None:
         self.random = random.Random(seed)
-        self.world = World(folder, through=through)
+        self.world = SumsWorld(folder, through=through)
         self.story: list[str] = []
         self.driver = self._next()
 
@@ -93,7 +93,7 @@ class Schedule:
         old.close()
 
 
-SEEDS = [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 100))]
+SEEDS = range(100)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -27,8 +27,8 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, task_name
 from penstock.start.streams.grouping import group_inputs
 from penstock.system.memory import MemorySystem
-from tests.support.checkpoints import checkpoint
-from tests.support.stopped_job import PATHS, STREAM, ssp
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.stores.stopped_job import PATHS, STREAM, ssp
 
 MESSAGES = 50
 TTL_MS = 1000
@@ -55,7 +55,7 @@ class Starts(RuleBasedStateMachine):
             writer.append(ssp(partition), [(0, None, b"v")] * MESSAGES)
         self.there: list[StartpointRequest] = []
         self.positions = {ssp(0): 0, ssp(1): 0}
-        """Of the last checkpoint."""
+        """In the last checkpoint."""
         self.applied: list[str] = []
         self.claim: Claim | None = None
         self.log = CheckpointLog(self.objects, PATHS)

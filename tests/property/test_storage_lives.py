@@ -14,7 +14,7 @@ from penstock.driver.commit import commit
 from penstock.state import restore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_files import backup
-from tests.support.random_life import Life
+from tests.support.stores.random_life import Life
 
 PARTS = 20
 LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))

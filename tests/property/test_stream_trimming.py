@@ -15,7 +15,7 @@ from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.local import LocalAdmin, LocalReader, LocalWriter
 from penstock.system.local.files import LocalFiles
 from penstock.system.local.retention import live_bytes
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 HERE = SystemStreamPartition("local", "flights", 0)
 MINUTE = 60_000
@@ -54,7 +54,7 @@ class Model:
         return rows
 
     def check_gone(self, oldest: int, live: int) -> None:
-        """What went in this step was too old or too much."""
+        """Assert that all records trimmed in this step were too old or too many."""
         for offset in range(self.oldest, oldest):
             age = self.now - self.times[offset]
             too_old = self.retention.max_age_ms is not None and age > self.retention.max_age_ms
@@ -65,7 +65,7 @@ class Model:
         self.oldest = oldest
 
     def check_left(self, first: int, live: int) -> None:
-        """What an append from `first` on left is not too much, and not too old by more than marks tell."""
+        """Assert that the rest from `first` on is not too much, and not too old by more than marks tell."""
         late = max(MINUTE, (self.latest - self.times[0]) // 1000) if self.times else 0
         for offset in range(self.oldest, first):
             if self.retention.max_age_ms is not None:

@@ -21,7 +21,7 @@ from penstock.state.stores.build import build_store
 from penstock.state.stores.cache import ValueCache
 from penstock.state.stores.task_store import StoreLayer
 from penstock.testing.runner.checked_store import CheckedStore
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 KEYS = st.sampled_from([b"", b"\x00", b"\x00\x00", b"a", b"a\x00", b"aa", b"b", b"\x7f", b"\x80", b"\xff", b"\xff\xff"])
 VALUES = st.integers(0, 9)

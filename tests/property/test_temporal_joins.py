@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.operators import send_to_table, temporal_join
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.tools.profiles import examples
 
 Event = tuple[str, str, int]
-"""What it is ("version", "delete" or "read"), its key and its time."""
+"""The kind ("version", "delete" or "read"), the key and the time."""
 Step = tuple[list[Event], int, int, bool]
 """The messages of a batch, how far the watermark moves, attempts that are discarded, and whether a restart follows."""
 EVENTS = st.tuples(st.sampled_from(["version", "delete", "read", "read"]), st.sampled_from("ab"), st.integers(0, 40))

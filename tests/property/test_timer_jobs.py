@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.operators.tasks import task_timers
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 
 class Waiting(ps.StreamTask):

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.api.time.timers import AtDrain
 from penstock.runtime.operators.tasks import task_timers
-from tests.support.profiles import examples
-from tests.support.stage_batches import OUT, Message, StageBatches
-from tests.support.timer_model import Acting, TimerModel
+from tests.support.oracles.stage_batches import OUT, Message, StageBatches
+from tests.support.oracles.timer_model import Acting, TimerModel
+from tests.support.tools.profiles import examples
 
 KEYS = ["a", "b", "a\x00", None]
 NAMES = ["", "later", "past", "cancel", "twin", "loop"]
@@ -69,7 +69,7 @@ def stage(timers_at_drain: AtDrain) -> StageBatches:
 
 
 def pending(job: StageBatches) -> dict[tuple[str, str | None, str], int]:
-    """What the store has, which must be the same in both orders."""
+    """The timers in the store, which must be the same in both orders."""
     by_key: dict[tuple[str, str | None, str], int] = {}
     by_time = dict(by_key)
     for entry, value in job.entries("t.timers").items():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 TTL = 100
 
@@ -39,7 +39,7 @@ class Count(ps.StreamTask):
 
 
 class Oracle:
-    """What the job does, as a plain program with one dict."""
+    """The job as a plain program with one dict."""
 
     def __init__(self, access: bool) -> None:
         self.access = access

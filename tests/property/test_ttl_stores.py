@@ -26,7 +26,7 @@ from penstock.state.stores.build import build_store
 from penstock.state.stores.expiry import MEMBER, META, RESERVED, RESERVED_END, live_view
 from penstock.state.stores.task_store import StoreLayer
 from penstock.testing.runner.checked_store import CheckedStore
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 KEYS = st.sampled_from(
     [
@@ -49,7 +49,7 @@ TTLS = st.sampled_from([1, 5, 40, 1000])
 
 @dataclass
 class Kept:
-    """What the oracle has of a key: the value, and when it expires."""
+    """The oracle's value of a key, and when it expires."""
 
     value: list[int]
     expires: int

@@ -23,7 +23,7 @@ times = st.integers(-50, 50)
 
 @dataclass
 class Step:
-    """What one batch has shown."""
+    """One batch's observations."""
 
     read: dict[TaskSsp, int]
     idle: dict[TaskSsp, int]
@@ -87,7 +87,7 @@ class Oracle:
         return min((self.began(up) for up in self.flow.upstream[op]), default=NO_WATERMARK)
 
     def began(self, op: str) -> int:
-        """What is surely complete of it: not what its due timers will still emit."""
+        """The time up to which it is complete, without what its due timers will still emit."""
         due = self.step.oldest.get(op)
         return self.begins(op) if due is None or due > self.begins(op) else due - 1
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 BOUND = 15
-"""How much later than a message of its partition one with an earlier time may come."""
+"""The most by which a message may be earlier than an earlier one of its partition."""
 
 
 def visits(rng: random.Random, number: int) -> list[tuple[int, str, int, int]]:

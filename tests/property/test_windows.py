@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.runtime.windows import open_windows
 from penstock.runtime.windows.node import WindowNode
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 
 KEYS = st.sampled_from(["a", "b", None])
 Step = tuple[list[tuple[str | None, int]], int, int, bool]

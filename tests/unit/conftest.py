@@ -1,4 +1,4 @@
-"""What several files of tests of the driver begin with."""
+"""Fixtures of the driver's tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.runtime.operators.table import OPERATORS
-from tests.support.timed_job import Hold, HoldSpec, TimedWorld
+from tests.support.world.timed_job import Hold, HoldSpec, TimedWorld
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from penstock.spark.state_import.files.snapshot import fetch_snapshot
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.system.files import formats
 from penstock.system.files.formats import read_rows
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 READS = """
 import resource, sys

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 
 def test_the_examples_in_docstrings() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.metrics.samza import SAMZA_NAMES
 from penstock.metrics.snapshot import Snapshot
-from tests.support.metrics_page import (
+from tests.support.oracles.metrics_page import (
     OF_EVENT_TIME,
     OF_LOSSES,
     OF_OPERATORS,
@@ -26,7 +26,7 @@ from tests.support.metrics_page import (
     documented,
     exported,
 )
-from tests.support.sums_job import World, drain
+from tests.support.world.sums_job import SumsWorld, drain
 
 OF_PROCESSES: Documented = ("container", "physical-memory-bytes", "gauge")
 OF_OTHERS = (
@@ -40,7 +40,7 @@ OF_OTHERS = (
     | OF_STANDBYS
     | OF_SIDE_INPUTS
 )
-"""What this job does not export."""
+"""Metrics that this job does not export."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def page() -> str:
 
 @pytest.fixture
 def found(tmp_path: Path) -> Iterator[Snapshot]:
-    with closing(World(tmp_path)) as world:
+    with closing(SumsWorld(tmp_path)) as world:
         driver = world.driver(stores_sums_factory="rocksdb")
         driver.loop.start()
         world.put(*range(1, 10))

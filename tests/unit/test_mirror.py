@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 OTHERS = {"benchmarks", "examples", "tools"}
-"""What is tested beside the package."""
+"""Folders of tests of things beside the package."""
 WHOLE = {"benchmarks", "docstrings", "doctests", "exported_names", "metrics_page", "mirror", "package", "readme"}
 """Tests of the package as a whole."""
 

@@ -1,4 +1,4 @@
-"""What a user finds before any code: the license, the package's metadata, and what is missing."""
+"""The package as a user meets it before any code: the license, the metadata, and missing parts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 
 def test_the_package_says_whose_it_is_and_under_which_license() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import penstock as ps
 from penstock.testing import TestRunner
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 
 def examples(page: str) -> list[str]:

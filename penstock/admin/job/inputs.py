@@ -67,7 +67,7 @@ def input_statuses(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
     for stream, next_offsets in sorted(positions.items()):
         one = _input(stream, next_offsets, last, config)
         one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
-        idle = _idle(one, view, config.idle_ms(stream))
+        idle = _idle(one, view, config.stream(stream).idle_ms)
         found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
     return tuple(found)
 
@@ -81,7 +81,7 @@ def _input(
         now = _look(stream, config)
     except PenstockError as error:
         return input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
-    misfit = _misfit(stream, next_offsets, now.ends, skips=config.skips_lost(stream))
+    misfit = _misfit(stream, next_offsets, now.ends, skips=config.stream(stream).skips_lost)
     if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
         misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
     one = input_status(stream, next_offsets, now.ends, misfit, system=now.system)

@@ -24,8 +24,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.markers import markers_of
-from penstock.config import table
 from penstock.config.model import JobConfig
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.host.found import ContainerProcess, containers_here
 from penstock.host.logs import log_directory
@@ -309,5 +309,5 @@ def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus,
 
 
 def _names_backends(config: JobConfig, store: str) -> bool:
-    keys = (table.STORES_BACKUP.name, table.STORE_BACKUP.full(store))
+    keys = (StoreSettings.all_backup_factories.name, StoreSettings.backup_factories.full(store))
     return any(config.origin(key) != "default" for key in keys)

@@ -116,7 +116,7 @@ def open_store_target(
 
 
 def _first_offsets(streams: JobStreams, config: JobConfig, grouping: Grouping) -> NextOffsets:
-    first = first_positions(streams.ends(), {stream: config.offset_default(stream) for stream in streams.inputs})
+    first = first_positions(streams.ends(), {stream: config.stream(stream).offset_default for stream in streams.inputs})
     return {task: {ssp: first[ssp] for ssp in ssps} for task, ssps in grouping.tasks.items()}
 
 

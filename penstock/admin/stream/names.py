@@ -8,7 +8,7 @@ from pathlib import Path
 
 from penstock.admin.jobs import load_without_job
 from penstock.api.ssp import SystemStream
-from penstock.config.model import DEFAULT_SYSTEM
+from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.system.base import System
 from penstock.system.registry import open_system

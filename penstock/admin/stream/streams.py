@@ -13,7 +13,7 @@ from penstock.admin.stream.use import audited_stream, is_position, is_restored_f
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.log import CheckpointLog
-from penstock.config.model import DEFAULT_SYSTEM
+from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.errors import ConfigError, NotFoundError
 from penstock.job.identity import known_uid
 from penstock.state.backends.changelog_stream.owner import owner_uid

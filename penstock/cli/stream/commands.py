@@ -22,7 +22,7 @@ from penstock.cli.shared.input import Yes, confirm
 from penstock.cli.shared.options import Call, JsonCall, StreamName, command
 from penstock.cli.shared.output import print_facts, print_json, print_table
 from penstock.cli.stream.messages import publish, replay, tail
-from penstock.config.model import DEFAULT_SYSTEM
+from penstock.config.settings import DEFAULT_SYSTEM
 from penstock.config.values.kinds import Bytes, Millis, Number, RefusedError
 from penstock.errors import ConfigError
 from penstock.wording import counted

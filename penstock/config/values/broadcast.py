@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.values.kinds import Kind, Raw, RefusedError
+from penstock.config.values.kinds import Listed, RefusedError
 from penstock.errors import ConfigError
 
 _NUMBER = "([0-9]{1,9})"
@@ -31,35 +31,23 @@ class PartitionRange:
         return f"{self.stream}#{numbers}"
 
 
-class BroadcastInputs(Kind[tuple[PartitionRange, ...]]):
-    """A list of single partitions and ranges. A repeated entry counts once."""
+class BroadcastInputs(Listed[PartitionRange]):
+    """Single partitions and ranges. A repeated entry counts once."""
 
     expected = "a list, separated by commas, of partitions: `system.stream#p`, or `system.stream#[first-last]`"
 
-    def parse(self, raw: Raw) -> tuple[PartitionRange, ...]:
-        return self._all(raw.split(",") if isinstance(raw, str) else raw)
+    def item(self, text: str) -> PartitionRange:
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise RefusedError(f"`{text}` is not a partition" if text else "an empty entry")
+        try:
+            stream = SystemStream.parse(match[1])
+        except ConfigError as error:
+            raise RefusedError(str(error)) from error
+        first, last = (int(match[2]),) * 2 if match[2] else (int(match[3]), int(match[4]))
+        if first > last:
+            raise RefusedError(f"`{text}` ends before it begins")
+        return PartitionRange(stream, first, last)
 
-    def read(self, text: str) -> tuple[PartitionRange, ...]:
-        return self._all(text.split(","))
-
-    def text(self, value: tuple[PartitionRange, ...]) -> str:
-        return ",".join(map(str, value))
-
-    def _all(self, items: Sequence[str]) -> tuple[PartitionRange, ...]:
-        if not items:
-            raise RefusedError("an empty list")
-        return tuple(dict.fromkeys(_range(item.strip()) for item in items))
-
-
-def _range(text: str) -> PartitionRange:
-    match = _FORM.fullmatch(text)
-    if match is None:
-        raise RefusedError(f"`{text}` is not a partition" if text else "an empty entry")
-    try:
-        stream = SystemStream.parse(match[1])
-    except ConfigError as error:
-        raise RefusedError(str(error)) from error
-    first, last = (int(match[2]),) * 2 if match[2] else (int(match[3]), int(match[4]))
-    if first > last:
-        raise RefusedError(f"`{text}` ends before it begins")
-    return PartitionRange(stream, first, last)
+    def checked(self, items: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
+        return super().checked(tuple(dict.fromkeys(items)))

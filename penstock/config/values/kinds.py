@@ -181,41 +181,47 @@ class Bytes(Number):
     }
 
 
-@dataclass(frozen=True)
-class NameList(Kind[tuple[str, ...]]):
-    """A list, in order and without repetition, of at least one of the known names."""
+class Listed(Kind[tuple[T, ...]]):
+    """A list, in order and without repetition, of at least one item."""
 
-    known: tuple[str, ...]
+    noun: ClassVar[str] = "a name"
+
+    @abstractmethod
+    def item(self, text: str) -> T:
+        """The value of one item. Raises RefusedError."""
+
+    def parse(self, raw: Raw) -> tuple[T, ...]:
+        return self.checked([self.item(each.strip()) for each in (raw.split(",") if isinstance(raw, str) else raw)])
+
+    def read(self, text: str) -> tuple[T, ...]:
+        return self.parse(text)
+
+    def text(self, value: tuple[T, ...]) -> str:
+        return ",".join(map(str, value))
+
+    def checked(self, items: Sequence[T]) -> tuple[T, ...]:
+        if not items:
+            raise RefusedError("an empty list")
+        if len(set(items)) < len(items):
+            raise RefusedError(f"{self.noun} is listed twice")
+        return tuple(items)
+
+
+@dataclass(frozen=True)
+class Versions(Listed[int]):
+    """Some of the known version numbers."""
+
+    known: tuple[int, ...]
 
     @property
     def expected(self) -> str:
-        return f"a list, separated by commas, of one or more of: {', '.join(self.known)}"
+        return f"a list, separated by commas, of one or more of: {', '.join(map(str, self.known))}"
 
-    def parse(self, raw: Raw) -> tuple[str, ...]:
-        return self._checked(raw.split(",") if isinstance(raw, str) else raw)
-
-    def read(self, text: str) -> tuple[str, ...]:
-        return self._checked(text.split(","))
-
-    def text(self, value: tuple[str, ...]) -> str:
-        return ",".join(value)
-
-    def _checked(self, items: Sequence[str]) -> tuple[str, ...]:
-        names = tuple(self._name(item) for item in items)
-        for name in names:
-            if not self._is_known(name):
-                raise RefusedError(f"unknown: `{name}`" if name else "an empty name")
-        if not names:
-            raise RefusedError("an empty list")
-        if len(set(names)) < len(names):
-            raise RefusedError("a name is listed twice")
-        return names
-
-    def _name(self, item: str) -> str:
-        return item.strip()
-
-    def _is_known(self, name: str) -> bool:
-        return name in self.known
+    def item(self, text: str) -> int:
+        for version in self.known:
+            if str(version) == text:
+                return version
+        raise RefusedError(f"unknown: `{text}`" if text else "an empty name")
 
 
 @dataclass(frozen=True)
@@ -237,20 +243,21 @@ class Factory(Kind[str]):
 
 
 @dataclass(frozen=True)
-class Backends(NameList):
+class Backends(Listed[str]):
     """Names of state backends: short ones, Samza's class names of the same, or `module:Class` for one's own."""
 
+    known: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def expected(self) -> str:
         return f"a list, separated by commas, of: {', '.join(self.known)}, or your own as `module:Class`"
 
-    def _name(self, item: str) -> str:
-        return self.aliases.get(item.strip(), item.strip())
-
-    def _is_known(self, name: str) -> bool:
-        return name in self.known or is_own(name)
+    def item(self, text: str) -> str:
+        name = self.aliases.get(text, text)
+        if name not in self.known and not is_own(name):
+            raise RefusedError(f"unknown: `{name}`" if name else "an empty name")
+        return name
 
 
 def is_own(factory: str) -> bool:
@@ -311,27 +318,14 @@ class StreamName(Kind[SystemStream]):
             raise RefusedError from error
 
 
-class StreamNames(Kind[tuple[SystemStream, ...]]):
-    """Streams, in order and without repetition; at least one."""
+class StreamNames(Listed[SystemStream]):
+    """Streams `system.stream`."""
 
     expected = "a list, separated by commas, of streams `system.stream`, for example `local.planes,local.gates`"
+    noun = "a stream"
 
-    def parse(self, raw: Raw) -> tuple[SystemStream, ...]:
-        return self._checked(raw.split(",") if isinstance(raw, str) else raw)
-
-    def read(self, text: str) -> tuple[SystemStream, ...]:
-        return self._checked(text.split(","))
-
-    def text(self, value: tuple[SystemStream, ...]) -> str:
-        return ",".join(map(str, value))
-
-    def _checked(self, items: Sequence[str]) -> tuple[SystemStream, ...]:
-        streams = tuple(StreamName().read(item.strip()) for item in items)
-        if not streams:
-            raise RefusedError("an empty list")
-        if len(set(streams)) < len(streams):
-            raise RefusedError("a stream is listed twice")
-        return streams
+    def item(self, text: str) -> SystemStream:
+        return StreamName().read(text)
 
 
 class OwnFactory(Kind[str]):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from penstock.batch.batch import NO_BATCH, Batch
+from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.sources import DiscardedAttemptError
@@ -85,7 +86,7 @@ class Activity:
     """A step of an attempt that exceeds its time limit, in words."""
 
 
-class Attempts:
+class Attempts(Service):
     """The attempts of the tasks of one epoch. Thread-safe: calls come from Flight's threads."""
 
     name = "attempts"
@@ -100,8 +101,6 @@ class Attempts:
         self._processed = Counter[int]()
         """Stage → messages processed by attempts that have finished."""
         self._stopped = False
-
-    def start(self) -> None: ...
 
     def start_run(self, batch: Batch) -> None:
         with self._lock:
@@ -170,9 +169,6 @@ class Attempts:
         )
         overdue = next(filter(None, (each.overdue() for each in running)), "")
         return Activity(batch, processed, int(stalled * 1000), slowest.processing(), overdue)
-
-    def wind_down(self, timeout_s: float) -> None:
-        """Do nothing: attempts that run when a run ends belong to no batch that counts."""
 
     def stop(self) -> None:
         """Cancel and join every attempt, and admit no more: the epoch ends."""

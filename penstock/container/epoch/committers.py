@@ -11,6 +11,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.restorer import RestoredTask
 from penstock.container.epoch.task_commit import TaskCommitManager
 from penstock.container.shared.resources import EpochResources
+from penstock.container.shared.services import Service
 from penstock.errors import RetryableError
 from penstock.outbox.container.outboxes import OutboxUploads
 from penstock.outbox.objects import ObjectContents
@@ -24,7 +25,7 @@ _COPIERS = 2
 _BASE_POLL_SECONDS = 0.2
 
 
-class Committers:
+class Committers(Service):
     """Commits all tasks of a container. A service, because copies, uploads and the backends' own work run in the
     background."""
 
@@ -58,11 +59,9 @@ class Committers:
             resources.epoch,
             hold,
         )
-        self._uploaders = resources.pool("commit", config.container.commit_thread_pool_size)
+        self._uploaders = resources.pool("commit")
         self._copiers = ThreadPoolExecutor(_COPIERS, thread_name_prefix=f"copy-{resources.epoch}")
         self._doing = ""
-
-    def start(self) -> None: ...
 
     @property
     def wants_commit(self) -> bool:

@@ -153,7 +153,7 @@ class Container:
             activity.processing,
             activity.batch,
             activity.processed,
-            standbys=[] if epoch is None else epoch.standbys(),
+            standbys=[] if epoch is None else epoch.standbys.states(),
             overdue=activity.overdue,
             side_failure=None if epoch is None else epoch.side_failure,
             side_troubles=() if epoch is None else epoch.side_inputs.troubles,

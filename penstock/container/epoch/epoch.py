@@ -1,21 +1,23 @@
-"""A container in one epoch: its tasks, and the operations that the driver may call on them."""
+"""A container in one epoch: its tasks, its services, and the operations that the driver may call on them.
+
+This is the table of wings in the container: their services are made here, and the others of its modules, except those
+of a commit, know them only as services.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from penstock.batch.batch import Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.committers import Committers
 from penstock.container.epoch.restorer import Restorer
-from penstock.container.epoch.services import Services
-from penstock.container.shared.metrics import engine_metrics, outbox_gauge, standby_gauges
+from penstock.container.shared.metrics import engine_metrics, outbox_gauge
 from penstock.container.shared.resources import EpochResources
-from penstock.container.shared.store_folders import StoreFolders
+from penstock.container.shared.services import Service, Services
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Row, Snapshot
 from penstock.outbox.container.publisher import Publisher
@@ -29,13 +31,8 @@ from penstock.wire.protocol import (
     CleanUp,
     EndBatch,
     EpochFailure,
-    Follow,
-    LoadTable,
-    NoArguments,
     OpenEpoch,
-    StandbyState,
     StartRun,
-    TableProgress,
     TakeSnapshot,
     UploadResult,
     UploadSnapshot,
@@ -43,29 +40,31 @@ from penstock.wire.protocol import (
 )
 
 
-class OpenTasks:
+class OpenTasks(Service):
     """The tasks and their stores, as the first service: everything else stops before they are closed."""
 
     name = "tasks"
 
-    def __init__(self, instances: Mapping[int, TaskInstance], folders: StoreFolders) -> None:
+    def __init__(self, instances: Mapping[int, TaskInstance], resources: EpochResources) -> None:
         self._instances = instances
-        self._folders = folders
-
-    def start(self) -> None: ...
-
-    def wind_down(self, timeout_s: float) -> None:
-        """Do nothing: changes that are in no checkpoint are processed again."""
+        self._resources = resources
 
     def stop(self) -> None:
         """Close the tasks and remove their working copies, which are never read again."""
         for instance in self._instances.values():
             instance.close()
-        self._folders.remove_all_live(self._instances)
+        self._resources.folders.remove_all_live(self._instances)
 
-    def status(self) -> str:
-        """Empty: nothing runs in the tasks by itself."""
-        return ""
+    def metrics(self) -> Snapshot:
+        engines = [
+            engine_metrics(number, store, task.engine(store))
+            for number, task in self._instances.items()
+            for store in self._resources.stores
+        ]
+        if self._resources.package.topology.outbox is not None:
+            size_bytes = sum(task.outbox_bytes for task in self._instances.values())
+            engines.append(outbox_gauge(self._resources.container, size_bytes))
+        return Snapshot().merged(*engines)
 
 
 class Epoch:
@@ -85,9 +84,7 @@ class Epoch:
         try:
             self.side_inputs = SideInputService(resources, request)
             self.tables = PushedTables(resources, request.tasks)
-            self.side_stores = JoinedSideStores([self.side_inputs, self.tables])
-            """The stores that attempts read and that the job does not write."""
-            restorer = Restorer(resources, request, self.side_stores)
+            restorer = Restorer(resources, request, JoinedSideStores([self.side_inputs, self.tables]))
             restored = restorer.restore(cancelled, report)
         except BaseException:
             resources.close()
@@ -96,18 +93,21 @@ class Epoch:
         self.next_due: Mapping[int, Mapping[str, Due]] = restorer.next_due
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
         self.publisher = Publisher(resources)
+        self.standbys = Standbys(resources, lambda: self.side_inputs.standbys.is_ready)
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
         self.attempts = Attempts(self.number, self.tasks)
         self.services = Services()
         """Background work beside the calls, in the order of its start."""
-        self.services.add(OpenTasks(self.tasks, resources.folders))
-        self.services.add(self._commits)
-        self.services.add(self.publisher)
-        self._standbys = Standbys(resources)
-        self.services.add(self._standbys)
-        self.services.add(self.side_inputs)
-        self.services.add(self.tables)
-        self.services.add(self.attempts)
+        for service in (
+            OpenTasks(self.tasks, resources),
+            self._commits,
+            self.publisher,
+            self.standbys,
+            self.side_inputs,
+            self.tables,
+            self.attempts,
+        ):
+            self.services.add(service)
 
     @property
     def package(self) -> JobPackage:
@@ -128,23 +128,12 @@ class Epoch:
         return None if failure is None else EpochFailure(self.number, failure)
 
     def metrics(self) -> Snapshot:
-        engines = [
-            engine_metrics(number, store, task.engine(store))
-            for number, task in self.tasks.items()
-            for store in self._resources.stores
-        ]
-        behind = standby_gauges({each.task: each.behind_ms for each in self.standbys()})
-        others = behind, self.tables.metrics(), self.side_inputs.metrics(), self.publisher.metrics()
-        if self.package.topology.outbox is not None:
-            engines.append(outbox_gauge(self._resources.container, sum(t.outbox_bytes for t in self.tasks.values())))
         own = self._resources.metrics.snapshot(), self._resources.standby_metrics.snapshot()
-        return Snapshot().merged(*own, *others, *engines)
+        return Snapshot().merged(*own, self.services.metrics())
 
     def start_run(self, request: StartRun) -> None:
         """Admit attempts of this run, and none of an earlier one."""
-        self.side_inputs.standbys.begin()
-        self.attempts.start_run(request.batch)
-        self.tables.start_run(request.batch)
+        self.services.start_run(request.batch)
 
     def end(self, request: EndBatch) -> None:
         """Apply the batch in every task of this container, exactly these attempts. Idempotent.
@@ -167,26 +156,9 @@ class Epoch:
     def upload(self, request: UploadSnapshot) -> UploadResult:
         return self._commits.upload(CheckpointId.parse(request.checkpoint_id))
 
-    def load_table(self, request: LoadTable) -> None:
-        self.tables.load(request)
-
-    def table_progress(self, request: NoArguments) -> list[TableProgress]:
-        return self.tables.progress()
-
     def clean_up(self, request: CleanUp) -> None:
         """Release what was kept for the case that the checkpoint would not reach the log."""
         self._commits.clean_up(CheckpointId.parse(request.checkpoint_id), request.markers)
-
-    def follow(self, request: Follow) -> None:
-        self._standbys.follow(request)
-
-    def standbys(self) -> list[StandbyState]:
-        """The progress of the standbys. None is ready before the side stores are filled: a task that moved here would
-        wait."""
-        states = self._standbys.states()
-        if self.side_inputs.standbys.is_ready:
-            return states
-        return [replace(each, checkpoint_id=None, doing=each.doing or "filling side stores") for each in states]
 
     def wind_down(self, request: WindDown) -> list[Row]:
         """Give background work time to finish. Returns the metrics, because no beat may come any more."""

@@ -72,7 +72,7 @@ class Restorer:
             self.next_due[task] = restored[task].instance.next_due()
 
         try:
-            with self._resources.pool("restore", self._config.container.restore_thread_pool_size) as pool:
+            with self._resources.pool("restore") as pool:
                 each(pool, one, self._request.tasks, on_error=cancelled.set)
         except BaseException:
             self._resources.leaving.set()

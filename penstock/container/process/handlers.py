@@ -50,6 +50,7 @@ from penstock.wire.protocol import (
     RenewedPort,
     RenewPort,
     Request,
+    TableProgress,
     dump,
 )
 
@@ -66,9 +67,9 @@ def serve(call: Call[Q, A], container: Container, body: bytes) -> Generator[byte
         yield dump(answer)
 
 
-def _in_epoch(method: Callable[[Epoch, Q], A]) -> Handler[Q, A]:
+def _in_epoch(method_of: Callable[[Epoch], Callable[[Q], A]]) -> Handler[Q, A]:
     def handler(container: Container, identity: Identity, request: Q) -> Iterator[A]:
-        yield method(container.epoch(identity), request)
+        yield method_of(container.epoch(identity))(request)
 
     return handler
 
@@ -107,6 +108,10 @@ def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> 
         yield BootstrapState(*side.progress(), side.failure)
         if ended:
             return
+
+
+def _tables(container: Container, identity: Identity, request: NoArguments) -> Iterator[list[TableProgress]]:
+    yield container.epoch(identity).tables.progress()
 
 
 def _publish(container: Container, identity: Identity, request: Publish) -> Iterator[PublishProgress]:
@@ -158,16 +163,16 @@ HANDLERS: dict[str, Handler[Any, Any]] = {
     for call, handler in (
         (OPEN, _open),
         (BOOTSTRAP, _bootstrap),
-        (START_RUN, _in_epoch(Epoch.start_run)),
-        (END, _in_epoch(Epoch.end)),
-        (SNAPSHOT, _in_epoch(Epoch.snapshot)),
-        (UPLOAD, _in_epoch(Epoch.upload)),
-        (LOAD_TABLE, _in_epoch(Epoch.load_table)),
-        (TABLES, _in_epoch(Epoch.table_progress)),
-        (CLEAN_UP, _in_epoch(Epoch.clean_up)),
+        (START_RUN, _in_epoch(lambda epoch: epoch.start_run)),
+        (END, _in_epoch(lambda epoch: epoch.end)),
+        (SNAPSHOT, _in_epoch(lambda epoch: epoch.snapshot)),
+        (UPLOAD, _in_epoch(lambda epoch: epoch.upload)),
+        (LOAD_TABLE, _in_epoch(lambda epoch: epoch.tables.load)),
+        (TABLES, _tables),
+        (CLEAN_UP, _in_epoch(lambda epoch: epoch.clean_up)),
         (PUBLISH, _publish),
-        (FOLLOW, _in_epoch(Epoch.follow)),
-        (WIND_DOWN, _in_epoch(Epoch.wind_down)),
+        (FOLLOW, _in_epoch(lambda epoch: epoch.standbys.follow)),
+        (WIND_DOWN, _in_epoch(lambda epoch: epoch.wind_down)),
         (CLOSE, _close),
         (BEAT, _beat),
         (RENEW_PORT, _renew_port),

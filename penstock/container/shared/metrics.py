@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import GaugeValue, MetricId, Row, Snapshot, Value
@@ -50,9 +49,3 @@ def engine_metrics(task: int, store: str, engine: Engine) -> Snapshot:
 
 def outbox_gauge(container: str, size_bytes: int) -> Snapshot:
     return Snapshot({MetricId(f"container {container}", "outbox", "bytes"): GaugeValue(size_bytes)})
-
-
-def standby_gauges(behind_ms: Mapping[int, int | None]) -> Snapshot:
-    """Each standby's distance from the last checkpoint, by task; none for standbys without a copy."""
-    key = "standby", "behind-ms"
-    return Snapshot({MetricId(f"Standby {t}", *key): GaugeValue(ms) for t, ms in behind_ms.items() if ms is not None})

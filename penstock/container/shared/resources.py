@@ -8,7 +8,6 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from penstock.api.state.side_inputs import SideInputs
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.container.shared.metrics import EpochMetrics
 from penstock.container.shared.store_folders import StoreFolders, stores_directory
@@ -18,7 +17,6 @@ from penstock.job.paths import JobPaths
 from penstock.objects.metered import MeteredObjectStore
 from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
-from penstock.side.fill.homes import SideHomes
 from penstock.side.plan import backed_up_side_stores
 from penstock.standby.copies import StandbyCopies
 from penstock.state.backends.base import BackendContext
@@ -53,9 +51,7 @@ class EpochResources:
         self.tasks = tasks
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)
         self.stores = tuple(spec.name for spec in graph.written_stores)
-        self.side_inputs = tuple(spec for spec in graph.side_stores if isinstance(spec.side, SideInputs))
         self.side_backups = backed_up_side_stores(graph, config)
-        self.side_homes = SideHomes(config, base, container, epoch, package.side_fingerprints)
         self.metrics = EpochMetrics()
         self.standby_metrics = EpochMetrics("Standby")
         self.standby_copies = standby_copies or StandbyCopies(container)
@@ -70,9 +66,9 @@ class EpochResources:
         self._backends = BackendPools.for_tasks(tasks, str(epoch))
         self._damaged: dict[str, set[str]] = defaultdict(set)
 
-    def pool(self, name: str, least: int) -> ThreadPoolExecutor:
+    def pool(self, name: str) -> ThreadPoolExecutor:
         """A pool for work on all tasks. The caller shuts it down."""
-        size = min(max(2 * self.tasks, least), _MAX_POOL)
+        size = min(2 * max(self.tasks, 1), _MAX_POOL)
         return ThreadPoolExecutor(size, thread_name_prefix=f"{name}-{self.epoch}")
 
     def check_root(self) -> None:

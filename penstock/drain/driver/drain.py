@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class Drain:
-    """The requests to drain one run. Used by the run loop's thread, but for `ask`.
+    """The requests to drain one run. Used by the run loop's thread, but for `ask` and `asked`.
 
     The requests are read at the first boundary of every epoch; from then on the monitor looks for them.
     """
@@ -68,7 +68,8 @@ class Drain:
         self.ask()
 
     def watch(self, woken: Callable[[], None]) -> None:
-        """Have the monitor look from now on: the next batch of a query may be long in coming.
+        """Have the monitor look from now on: the next batch of a query may be long in coming. Called once the run has
+        its start checkpoint.
 
         Args:
             woken: called when the run is asked, from any thread.

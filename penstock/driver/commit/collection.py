@@ -5,15 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Protocol
 
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.driver.commit.truncation import Truncation
 from penstock.errors import CorruptError, FencedError, NotFoundError, PenstockError
-from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.state.admins import BackendAdmins
 
 logger = logging.getLogger(__name__)
+
+
+class PublishedObjects(Protocol):
+    """Deletes the objects that records name, once they are published."""
+
+    def note(self, record: CheckpointRecord) -> None: ...
+
+    def collect(self, record: CheckpointRecord) -> None: ...
 
 
 class Collection:
@@ -23,7 +31,7 @@ class Collection:
         self,
         log: CheckpointLog,
         admins: BackendAdmins,
-        outbox: OutboxGarbage | None = None,
+        outbox: PublishedObjects | None = None,
         truncation: Truncation | None = None,
     ) -> None:
         """Without `outbox`, the job publishes nothing after its records; without `truncation`, it has no durable

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Protocol
 
 from penstock.batch.positions import Positions
 from penstock.checkpoint.id import CheckpointId
@@ -15,9 +16,8 @@ from penstock.clock import Clock
 from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
-from penstock.outbox.driver.publishing import Publishing
+from penstock.parallel import settle
 from penstock.retry import Retry, retry
-from penstock.standby.driver.followers import follow
 from penstock.wire.calls import CLEAN_UP, SNAPSHOT, UPLOAD
 from penstock.wire.ports import Fleet
 from penstock.wire.protocol import CleanUp, Markers, TakeSnapshot, UploadSnapshot
@@ -56,6 +56,19 @@ class CompletedCommit:
     total_ms: int
 
 
+class Publication(Protocol):
+    """Publishes the output that a record leaves. A commit is in flight until that is done."""
+
+    @property
+    def waits_for(self) -> str:
+        """The reason why the publication under way waits, in words; empty if it is not known."""
+        ...
+
+    def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]: ...
+
+    def close(self, *, wait: bool) -> None: ...
+
+
 class CommitCoordinator:
     """Makes the checkpoints of one run, in all its epochs. One commit at a time is in flight.
 
@@ -70,15 +83,15 @@ class CommitCoordinator:
         on_failed: Callable[[], None],
         clock: Clock,
         *,
-        standbys: bool = False,
-        publishing: Publishing | None = None,
+        publishing: Publication | None = None,
+        follow: Callable[[int, str, Markers], None] = lambda *_: None,
         confirm: Callable[[Positions], None] = lambda _: None,
     ) -> None:
         """
         Args:
             on_failed: called, from another thread, when a commit in flight has failed.
-            standbys: True if the job has standbys, which follow the checkpoints.
             publishing: None: nothing is published after a record.
+            follow: called, from another thread, with the epoch, the id and the markers of a record in the log.
             confirm: called, from another thread, before a record of these positions is written. Raises PenstockError
                 if it must not be written.
         """
@@ -90,7 +103,7 @@ class CommitCoordinator:
         self._publishing = publishing
         self._on_failed = on_failed
         self._clock = clock
-        self._standbys = standbys
+        self._follow = follow
         self._confirm = confirm
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="commit")
         self._append_lock = threading.Lock()
@@ -165,7 +178,7 @@ class CommitCoordinator:
                 raise ContainerLostError(self._fleet.loss())
             if self._clock.monotonic() > deadline:
                 raise self._too_late(flight)
-            _settled(flight.published if flight.record.done() else flight.record, _LOOK_SECONDS)
+            settle(flight.published if flight.record.done() else flight.record, _LOOK_SECONDS)
         return None
 
     def abandon(self) -> None:
@@ -209,8 +222,8 @@ class CommitCoordinator:
         self._publish(flight, record)
         self._clean_up(record, found)  # it is in flight until then: a manager's next snapshot comes after its clean-up
         flight.record.set_result(record)
-        if self._standbys and not flight.abandoned.is_set():
-            follow(self._fleet, record.epoch, str(record.id), found)
+        if not flight.abandoned.is_set():
+            self._follow(record.epoch, str(record.id), found)
         self._collection.behind(record)
 
     def _publish(self, flight: CommitInFlight, record: CheckpointRecord) -> None:
@@ -289,10 +302,3 @@ def _final(error: PenstockError, checkpoint_id: CheckpointId) -> PenstockError:
     if isinstance(error, ContainerLostError | FencedError) or not isinstance(error, RetryableError):
         return error
     return PenstockError(f"checkpoint {checkpoint_id} failed, so the run ends: {error}")
-
-
-def _settled(future: Future[CheckpointRecord] | Future[None], timeout_s: float) -> None:
-    try:
-        future.exception(timeout_s)
-    except TimeoutError:
-        return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.config.model import TaskSettings
+from penstock.config.settings import TaskSettings
 
 _BEATS_MS = 10_000
 """Beats after a commit began may be older than the commit for this long."""

@@ -13,7 +13,7 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions.markers import changelog_identities
 from penstock.checkpoint.versions.table import build_versions
-from penstock.config.model import TaskSettings
+from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.outbox.unpublished import OutboxObject, OwedOutput
 from penstock.wire.protocol import Markers

@@ -61,7 +61,7 @@ class EventTime:
     @classmethod
     def of(cls, graph: ApplicationGraph, config: JobConfig) -> EventTime:
         flow = TimeFlow.of(graph) if graph.uses_time else None
-        idle_ms = {op.stream: config.idle_ms(op.stream) for op in graph.inputs}
+        idle_ms = {op.stream: config.stream(op.stream).idle_ms for op in graph.inputs}
         return cls(flow, idle_ms, period_ms=config.task.window_ms, has_end=graph.has_end)
 
     @property

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from typing import TypeVar
 
+from penstock.driver.context import RunContext
 from penstock.driver.guards.outages import Outages
-from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, PenstockError, SystemAwayError
-from penstock.wire.ports import BatchRunner, Fleet
 
 logger = logging.getLogger(__name__)
 E = TypeVar("E", bound=Exception)
@@ -18,13 +17,13 @@ class Failures:
     """Counts failures against `job.retry.max`, and explains them. Once the run has a checkpoint, it waits for a
     system that is away, without counting. A run that starts without the system ends soon, and says so."""
 
-    def __init__(self, limit: int, fleet: Fleet, runner: BatchRunner, board: ProgressBoard, outages: Outages) -> None:
-        self._outages = outages
+    def __init__(self, run: RunContext) -> None:
+        self._outages = Outages(run.board, run.stop, run.clock)
         self._has_checkpoint = False
-        self._limit = limit
-        self._fleet = fleet
-        self._runner = runner
-        self._board = board
+        self._limit = run.job.config.job.retry_max
+        self._fleet = run.fleet
+        self._runner = run.runner
+        self._board = run.board
         self._count = 0
 
     def reset(self) -> None:

@@ -1,1 +1,1 @@
-"""The run loop, its parts, and their assembly."""
+"""A run: its parts, put together, and the loop that runs them."""

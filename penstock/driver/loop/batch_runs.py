@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
-from penstock.clock import Clock
+from penstock.driver.context import RunContext
 from penstock.driver.feed.planned import PlannedBatch
 from penstock.driver.guards.failures import Failures
 from penstock.driver.loop.commits import Commits
@@ -18,7 +17,6 @@ from penstock.errors import (
     RetryableError,
     UserCodeError,
 )
-from penstock.graph.topology import Topology
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.outcome import (
     InconsistentReports,
@@ -28,7 +26,7 @@ from penstock.runtime.stage.outcome import (
     decide_outcome,
 )
 from penstock.wire.calls import START_RUN
-from penstock.wire.ports import BatchRunner, Fleet, RunBrokenError
+from penstock.wire.ports import RunBrokenError
 from penstock.wire.protocol import StartRun
 
 _LOSS_SECONDS = 0.2
@@ -48,26 +46,15 @@ class GoodRun:
 class BatchRuns:
     """Repeats a batch until one run succeeds."""
 
-    def __init__(
-        self,
-        topology: Topology,
-        tasks: int,
-        fleet: Fleet,
-        runner: BatchRunner,
-        commits: Commits,
-        failures: Failures,
-        stop: threading.Event,
-        clock: Clock,
-    ) -> None:
-        """Once `stop` is set, nothing is run again."""
-        self._topology = topology
-        self._tasks = tasks
-        self._fleet = fleet
-        self._runner = runner
+    def __init__(self, run: RunContext, commits: Commits, failures: Failures) -> None:
+        self._topology = run.job.topology
+        self._tasks = run.job.settings.tasks
+        self._fleet = run.fleet
+        self._runner = run.runner
         self._commits = commits
         self._failures = failures
-        self._stop = stop
-        self._clock = clock
+        self._stop = run.stop.immediate
+        self._clock = run.clock
         self.begun = 0
         """The number of runs of the next batch that have begun in this epoch. No two may have the same number: a
         late attempt of one must not pass for an attempt of the other."""

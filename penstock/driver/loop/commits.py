@@ -2,49 +2,35 @@
 
 from __future__ import annotations
 
-import threading
-
 from penstock.checkpoint.record import CheckpointRecord, Claim
-from penstock.clock import Clock
 from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
 from penstock.driver.commit.policy import CommitDecision, CommitFacts, CommitPolicy
 from penstock.driver.commit.record import CommitRequest
+from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.show.metrics import NS_PER_MS
-from penstock.driver.show.progress import BatchTimer, ProgressBoard
-from penstock.wire.ports import Fleet
+from penstock.driver.show.progress import BatchTimer
 
 
 class Commits:
     """Begins a commit when the policy says so, and notes complete ones."""
 
-    def __init__(
-        self,
-        coordinator: CommitCoordinator,
-        policy: CommitPolicy,
-        timeout_ms: int,
-        fleet: Fleet,
-        gate: LeaseGate,
-        failures: Failures,
-        board: ProgressBoard,
-        stop: threading.Event,
-        clock: Clock,
-    ) -> None:
-        """`timeout_ms`: the limit of a wait for a commit; once `stop` is set, no wait continues."""
+    def __init__(self, run: RunContext, coordinator: CommitCoordinator, gate: LeaseGate, failures: Failures) -> None:
+        task = run.job.config.task
         self._coordinator = coordinator
-        self._policy = policy
-        self._timeout_s = timeout_ms / 1000
-        self._fleet = fleet
+        self._policy = CommitPolicy.of(task)
+        self._timeout_s = task.commit_timeout_ms / 1000
+        self._fleet = run.fleet
         self._gate = gate
         self._failures = failures
-        self._board = board
-        self._stop = stop
-        self._clock = clock
+        self._board = run.board
+        self._stop = run.stop.immediate
+        self._clock = run.clock
         self._claim: Claim | None = None
         self._requested = False
-        self._began_at = clock.monotonic()
+        self._began_at = run.clock.monotonic()
         self._last_batch = -1
         """The batch of the last commit that began in this epoch."""
         self.last_ms: dict[str, int] = {}

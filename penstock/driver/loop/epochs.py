@@ -7,27 +7,21 @@ log, an epoch begins with the choice of the start plan; every later one with the
 from __future__ import annotations
 
 import logging
-import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.driver.commit.record import CommitRequest
+from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.guards.failures import Failures
 from penstock.driver.loop.commits import Commits
-from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import ContainerLostError, CorruptError, PenstockError, RetryableError
-from penstock.outbox.driver.publishing import Publishing
 from penstock.runtime.stage.outcome import earliest
-from penstock.side.driver.bootstrap import SideBootstrap
-from penstock.standby.driver.followers import follow
-from penstock.start.prepare import PreparedJob
-from penstock.tables.driver.run import Tables
 from penstock.wire.calls import WIND_DOWN
-from penstock.wire.ports import BatchRunner, EpochOpening, Fleet
-from penstock.wire.protocol import WindDown
+from penstock.wire.ports import EpochOpening
+from penstock.wire.protocol import Markers, WindDown
 
 logger = logging.getLogger(__name__)
 
@@ -37,30 +31,27 @@ class Epochs:
 
     def __init__(
         self,
-        job: PreparedJob,
-        log: CheckpointLog,
-        fleet: Fleet,
-        runner: BatchRunner,
+        run: RunContext,
         commits: Commits,
         failures: Failures,
-        board: ProgressBoard,
-        tables: Tables,
-        stop: threading.Event,
-        bootstrap: SideBootstrap,
-        publishing: Publishing,
+        follow: Callable[[int, str, Markers], None],
+        entering: Sequence[Callable[[int], None]],
     ) -> None:
-        """Once `stop` is set, no epoch is tried again."""
-        self._job = job
-        self._log = log
-        self._fleet = fleet
-        self._runner = runner
+        """
+        Args:
+            follow: called with the epoch and the checkpoint that every task was restored from.
+            entering: called with an epoch that is open, in this order, before its first batch. They may wait, and raise
+                what ends the epoch.
+        """
+        self._job = job = run.job
+        self._fleet = run.fleet
+        self._runner = run.runner
         self._commits = commits
         self._failures = failures
-        self._board = board
-        self._tables = tables
-        self._stop = stop
-        self._bootstrap = bootstrap
-        self._publishing = publishing
+        self._board = run.board
+        self._stop = run.stop.immediate
+        self._follow = follow
+        self._entering = entering
         self.claim: Claim = job.claim
         self._started = False
         """True once the run's start checkpoint is in the log, and the startpoints that it took are deleted."""
@@ -105,7 +96,7 @@ class Epochs:
             try:
                 own = None
                 if claim is None:
-                    self.claim = self._log.claim(self.claim.run_id)
+                    self.claim = self._job.log.claim(self.claim.run_id)
                     own = self._own_checkpoint()
                 boundary = self._start_boundary() if own is None else Boundary.of(own)
                 origin = self._job.start.origin if own is None else Origin(own)
@@ -113,9 +104,8 @@ class Epochs:
                 if own is not None:
                     self._board.update(last_checkpoint=str(own.id))
                 boundary = self._open(origin, boundary)
-                self._bootstrap.run(self.claim.epoch)
-                self._tables.enter(self.claim.epoch)
-                self._publishing.settle(self.claim.epoch)
+                for step in self._entering:
+                    step(self.claim.epoch)
                 if not self._started:
                     self._write_start(boundary, written=own is not None)
                 break
@@ -126,7 +116,7 @@ class Epochs:
 
     def _own_checkpoint(self) -> CheckpointRecord | None:
         """The last checkpoint, if this run wrote it; None before its start checkpoint is in the log."""
-        latest = self._log.latest_before(self.claim)
+        latest = self._job.log.latest_before(self.claim)
         if latest is not None and latest.epoch >= self._job.claim.epoch:
             return latest
         if self._started:
@@ -156,7 +146,7 @@ class Epochs:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary
         with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
-        job.check_keepers(self._log.known().owed)
+        job.check_keepers(self._job.log.known().owed)
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
         self._runner.cancel_rest()
@@ -179,8 +169,8 @@ class Epochs:
         if silent := set(range(job.settings.tasks)) - next_due.keys():
             raise ContainerLostError(f"no container has said what waits in the stores of tasks {sorted(silent)}")
         job.remove_probe(epoch)
-        if job.config.job.standbys and opening.checkpoint_id is not None and opening.markers:
-            follow(self._fleet, epoch, opening.checkpoint_id, opening.markers)
+        if opening.checkpoint_id is not None and opening.markers:
+            self._follow(epoch, opening.checkpoint_id, opening.markers)
         return replace(boundary, next_due=earliest(next_due.values()))
 
     def _opening(self, origin: Origin, boundary: Boundary) -> EpochOpening:

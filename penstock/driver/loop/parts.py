@@ -1,42 +1,123 @@
-"""The parts of a run loop."""
+"""Puts the parts of a run together.
+
+This is the table of wings in the driver: no other module of it imports the driver part of a wing. The loop itself
+knows two of them, because they decide what it does next: the drain and the versions of pushed tables. The others take
+part in an epoch's start or in a commit, as callbacks or behind a protocol.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import partial
 
-from penstock.clock import Clock
+from penstock.batch.input_order import InputOrder
+from penstock.batch.pace import BatchBounds
 from penstock.drain.driver.drain import Drain
-from penstock.driver.feed.feed import Feed
-from penstock.driver.feed.stop import StopRequest
+from penstock.drain.driver.report import DrainReport
+from penstock.drain.driver.tally import DrainTally
+from penstock.drain.shown import drain_board
+from penstock.driver.commit.collection import Collection
+from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.record import Recorder
+from penstock.driver.commit.truncation import Truncation
+from penstock.driver.context import RunContext
+from penstock.driver.feed.event_time import EventTime
+from penstock.driver.feed.feed import Feed, OffsetFeed
 from penstock.driver.guards.failures import Failures
+from penstock.driver.guards.input_watch import InputWatch
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.loop.batch_runs import BatchRuns
 from penstock.driver.loop.commits import Commits
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.reporter import ProgressReporter
 from penstock.driver.show.loss_report import LossReport
-from penstock.driver.show.progress import ProgressBoard
-from penstock.graph.topology import Topology
+from penstock.outbox.driver.garbage import OutboxGarbage
+from penstock.outbox.driver.publishing import Publishing
+from penstock.side.driver.bootstrap import SideTroubles, catch_up_side_inputs
+from penstock.standby.driver.followers import follow, standby_facts
+from penstock.start.prepare import PreparedJob
+from penstock.start.streams.owed import Debts
 from penstock.tables.driver.run import Tables
-from penstock.wire.ports import Fleet
+from penstock.wire.ports import PublishedTables
 
 
-@dataclass(frozen=True, slots=True)
 class RunParts:
-    """The parts of one run; `assembly.py` puts them together."""
+    """The parts of one run, for its loop."""
 
-    feed: Feed
-    drain: Drain
-    epochs: Epochs
-    commits: Commits
-    runs: BatchRuns
-    fleet: Fleet
-    failures: Failures
-    gate: LeaseGate
-    reporter: ProgressReporter
-    losses: LossReport
-    board: ProgressBoard
-    tables: Tables
-    stop: StopRequest
-    topology: Topology
-    clock: Clock
+    def __init__(
+        self, run: RunContext, published: PublishedTables, feed: Feed | None = None, debts: Debts | None = None
+    ) -> None:
+        """
+        Args:
+            published: the versions of the job's pushed tables.
+            feed: chooses the batches; by default it reads the job's inputs.
+            debts: the output that is to be published.
+        """
+        self.run = run
+        job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
+        watch = input_watch(job)
+        self.feed = feed or offset_feed(job, watch)
+        self.failures = Failures(run)
+        self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
+        debts = debts or Debts(job.log, job.uid, job.paths)
+        publishing, follows = Publishing(run, debts), partial(follow, run)
+        self.side_troubles = SideTroubles()
+        self.tables = Tables(run, published)
+        report = DrainReport(
+            job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
+        )
+        self.drain = Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, run.stop, board, report)
+        recorder = Recorder(
+            job.log,
+            job.layout,
+            job.settings.tasks,
+            job.config.task,
+            job.intermediate_layout,
+            job.recorded_identities,
+            owed=debts.now,
+            publisher=job.publisher,
+        )
+        garbage = OutboxGarbage(job.objects, job.paths, job.log)
+        coordinator = CommitCoordinator(
+            recorder,
+            fleet,
+            Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+            run.runner.cancel,
+            clock,
+            publishing=publishing,
+            follow=follows,
+            confirm=watch.confirm,
+        )
+        self.commits = Commits(run, coordinator, self.gate, self.failures)
+        entering = (partial(catch_up_side_inputs, run), self.tables.enter, publishing.settle)
+        self.epochs = Epochs(run, self.commits, self.failures, follows, entering)
+        self.runs = BatchRuns(run, self.commits, self.failures)
+        self.reporter = ProgressReporter(run, self.feed, self.commits)
+        self.losses = LossReport(board.metrics, lambda stream: job.streams.systems[stream.system].dense_offsets)
+        board.metrics.containers = fleet.metrics
+        board.processed = fleet.processed_messages
+        board.standbys = lambda: standby_facts(fleet.standby_states())
+        board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
+
+
+def input_watch(job: PreparedJob) -> InputWatch:
+    """Checks that the streams of the job are those that it was prepared with."""
+    partitions = {at.ssp for at in job.start.positions}
+    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock)
+
+
+def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
+    """The feed that `job.batch.*` describes."""
+    settings = job.config.job
+    bounds = BatchBounds(settings.batch_max_messages, settings.batch_max_bytes, settings.batch_target_ms)
+    return OffsetFeed(
+        watch.ends,
+        job.topology.graph,
+        bounds,
+        settings.batch_interval_ms,
+        job.until,
+        job.clock,
+        EventTime.of(job.topology.graph, job.config),
+        close=job.close,
+        skipped=frozenset(stream for stream in job.inputs if job.config.stream(stream).skips_lost),
+        order=InputOrder.of(job.inputs, job.config),
+    )

@@ -10,6 +10,7 @@ from dataclasses import replace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME, NO_WATERMARK
 from penstock.batch.watermarks import TimeFlow, slowest_partitions
+from penstock.driver.context import RunContext
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.planned import PlannedBatch
@@ -19,15 +20,12 @@ from penstock.driver.show.loss_report import DeadLetterLog
 from penstock.driver.show.progress import (
     BatchTimer,
     JobProgress,
-    ProgressBoard,
     SinkProgress,
     SourceTime,
     now_text,
     source_progress,
 )
 from penstock.driver.show.state_progress import StateProgress
-from penstock.start.prepare import PreparedJob
-from penstock.wire.ports import Fleet
 from penstock.wording import counted, utc_text
 
 logger = logging.getLogger(__name__)
@@ -40,10 +38,11 @@ YEAR_2000_MS = 946_684_800_000
 class ProgressReporter:
     """Makes a `JobProgress` of each batch."""
 
-    def __init__(self, job: PreparedJob, feed: Feed, fleet: Fleet, commits: Commits, board: ProgressBoard) -> None:
+    def __init__(self, run: RunContext, feed: Feed, commits: Commits) -> None:
+        job, board = run.job, run.board
         self._job = job
         self._feed = feed
-        self._fleet = fleet
+        self._fleet = run.fleet
         self._commits = commits
         self._board = board
         self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None

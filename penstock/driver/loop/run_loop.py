@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 
 from penstock.driver.commit.record import CommitRequest
 from penstock.driver.feed.boundary import Boundary, written_in
@@ -18,7 +17,6 @@ from penstock.driver.loop.parts import RunParts
 from penstock.driver.show.progress import BatchTimer
 from penstock.errors import ContainerLostError, FencedError, NotFoundError, RetryableError, UserCodeError
 from penstock.retry import interruptible
-from penstock.side.driver.bootstrap import SideTroubles
 from penstock.wire.calls import END
 from penstock.wire.protocol import EndBatch
 
@@ -30,13 +28,13 @@ class RunLoop:
     """Runs one prepared job until it is stopped, finished, or cannot go on."""
 
     def __init__(self, parts: RunParts) -> None:
-        self._parts = parts
+        self.parts = parts
+        self._run = parts.run
         self.boundary = Boundary({})
-        self._side_troubles = SideTroubles()
 
     @property
     def epoch(self) -> int:
-        return self._parts.epochs.claim.epoch
+        return self.parts.epochs.claim.epoch
 
     def run(self) -> None:
         """Run from the start checkpoint to the last commit. Raises the error that ended the run."""
@@ -49,24 +47,24 @@ class RunLoop:
 
     def close(self) -> None:
         """Abandon the commit in flight. No call follows."""
-        self._parts.reporter.close()
-        self._parts.drain.close()
-        self._parts.commits.close()
+        self.parts.reporter.close()
+        self.parts.drain.close()
+        self.parts.commits.close()
 
     def start(self) -> None:
         """Open the first epoch, and write its start checkpoint."""
-        self._enter(self._parts.epochs.start())
+        self._enter(self.parts.epochs.start())
 
     def _run_to_the_end(self) -> bool:
         """Run batches until there is a reason to end, then the last commit. False if a container was lost during
         that commit: everything after the last checkpoint has to be processed again first."""
-        parts = self._parts
-        while not parts.stop.immediate.is_set():
+        run = self._run
+        while not run.stop.immediate.is_set():
             ended = self._stop.is_set() or self.step()
             if ended and not self.boundary.partly_closed and not self._drains_first():
                 break
-        if parts.stop.immediate.is_set():
-            logger.warning("stopped at once; the last checkpoint is %s", parts.board.last_checkpoint)
+        if run.stop.immediate.is_set():
+            logger.warning("stopped at once; the last checkpoint is %s", run.board.last_checkpoint)
             return True
         return self.try_finish()
 
@@ -83,62 +81,48 @@ class RunLoop:
     def finish(self) -> None:
         """Make the last commit, and do what may only follow it. Raises ContainerLostError if it has to be made
         again."""
-        parts = self._parts
-        parts.board.update(phase="stopping")
+        parts, run = self.parts, self._run
+        run.board.update(phase="stopping")
         drains = parts.drain.closes(self.boundary)
         parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
         parts.drain.finish(drains)
-        parts.board.update(drained=self.boundary.closing == "drained")
+        run.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
 
     @property
     def _stop(self) -> threading.Event:
         """The event that ends the run here. Nothing can be committed while the job is partly closed: it is closed
         first."""
-        return self._parts.stop.immediate if self.boundary.partly_closed else self._parts.stop.graceful
+        return self._run.stop.immediate if self.boundary.partly_closed else self._run.stop.graceful
 
     def _drains_first(self) -> bool:
         """True if the run was asked to drain before it came to its end, and does so now. A store that fails delays
         the end, because no later run would follow the request."""
-        parts = self._parts
-        while not parts.stop.immediate.is_set():
+        parts, run = self.parts, self._run
+        while not run.stop.immediate.is_set():
             try:
                 return parts.drain.look_before_the_end(self.boundary)
             except RetryableError as error:
                 logger.warning("the run does not end yet, because it cannot find out whether it is to drain: %s", error)
-                parts.clock.wait(parts.stop.immediate, _RETRY_SECONDS)
-                parts.gate.await_batch(parts.stop.immediate, lambda: None)  # a store cannot be away forever
+                run.clock.wait(run.stop.immediate, _RETRY_SECONDS)
+                parts.gate.await_batch(run.stop.immediate, lambda: None)  # a store cannot be away forever
         return False
 
     def _rewind(self, cause: RetryableError | None) -> None:
-        self._enter(self._parts.epochs.rewind(cause))
+        self._enter(self.parts.epochs.rewind(cause))
 
     def ask_to_drain(self) -> None:
         """Note that a notification for this run has been written. May be called from any thread."""
-        self._parts.drain.ask()
-
-    def watch_for_drains(self, woken: Callable[[], None]) -> None:
-        """Look for requests to drain from now on, before the first batch too. Called once the run has its start
-        checkpoint. `woken` is called from any thread when there is a request."""
-        self._parts.drain.watch(woken)
-
-    @property
-    def drain_waits(self) -> bool:
-        """True if a request to drain waits for the next batch. May be called from any thread."""
-        return self._parts.drain.asked
+        self.parts.drain.ask()
 
     @property
     def drains(self) -> bool:
         """True if the run drains, and has not come to its end."""
-        return not self.boundary.closed and self._parts.drain.active
-
-    def drain_at_start(self) -> None:
-        """Have the run drain before it reads anything. Called before it starts."""
-        self._parts.drain.ask_at_start()
+        return not self.boundary.closed and self.parts.drain.active
 
     def commit(self) -> None:
         """Commit everything that has ended, and wait until the checkpoint is complete."""
-        self._parts.commits.make(CommitRequest(self.boundary))
+        self.parts.commits.make(CommitRequest(self.boundary))
 
     def try_commit(self) -> bool:
         """As `commit`. False if a container was lost meanwhile: the job is back at its last checkpoint, and
@@ -146,48 +130,37 @@ class RunLoop:
         try:
             self.commit()
         except ContainerLostError as error:
-            if not self._parts.stop.immediate.is_set():
+            if not self._run.stop.immediate.is_set():
                 self._rewind(error)
             return False
         return True
 
     def await_commit(self) -> None:
-        self._parts.commits.wait()
-
-    def await_tables(self) -> None:
-        """Wait until the next batch reads the right version of every pushed table."""
-        self._parts.tables.settle()
-
-    def needed_versions(self, table: str) -> frozenset[int]:
-        """The versions of a pushed table that containers read or load. May be called from any thread."""
-        return self._parts.tables.needed(table)
+        self.parts.commits.wait()
 
     def step(self) -> bool:
         """Do what the feed says, and answer the failures in it. True when there is nothing more to do."""
-        parts = self._parts
+        parts, run = self.parts, self._run
         try:
             parts.commits.look()
-            if parts.fleet.any_lost:
-                raise ContainerLostError(parts.fleet.loss())
-            failed = parts.fleet.side_failure
-            if failed is not None and failed.epoch == self.epoch:
-                raise failed.failure.error()
-            self._side_troubles.look(parts.fleet.side_troubles, parts.clock.monotonic())
+            if run.fleet.any_lost:
+                raise ContainerLostError(run.fleet.loss())
+            parts.side_troubles.look(run.fleet.beats(), self.epoch, run.clock.monotonic())
             closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
-            if not closes and (newcomers := parts.fleet.newcomers()):
+            if not closes and (newcomers := run.fleet.newcomers()):
                 self._welcome(newcomers)
             return self._step()
         except (FencedError, UserCodeError):
             raise
         except ContainerLostError as error:
-            if parts.stop.immediate.is_set():
+            if run.stop.immediate.is_set():
                 return True
             self._rewind(error)
         except RetryableError as error:  # a system or store that may answer the next time
             if self._stop.is_set():
                 return False
             parts.failures.count(error)
-            parts.clock.wait(self._stop, _RETRY_SECONDS)
+            run.clock.wait(self._stop, _RETRY_SECONDS)
         return False
 
     def _welcome(self, newcomers: list[str]) -> None:
@@ -198,7 +171,7 @@ class RunLoop:
         self._rewind(None)
 
     def _step(self) -> bool:
-        parts = self._parts
+        parts, run = self.parts, self._run
         if not parts.gate.await_batch(self._stop, parts.commits.look):
             return True
         if not parts.runs.begun:  # a batch that has begun is repeated with the tables that it had
@@ -207,7 +180,7 @@ class RunLoop:
             taken_back = parts.drain.look() and parts.drain.taken_back()
         except RetryableError as error:  # it delays the run, but however often it happens, it does not end it
             logger.warning("no batch begins yet, because the run cannot find out whether it is to drain: %s", error)
-            parts.clock.wait(self._stop, _RETRY_SECONDS)
+            run.clock.wait(self._stop, _RETRY_SECONDS)
             return False
         if taken_back:
             self._rewind(None)
@@ -220,14 +193,14 @@ class RunLoop:
             case Idle(until):
                 parts.failures.none()
                 parts.commits.if_due(self.boundary, BatchTimer())
-                parts.clock.wait(parts.stop.graceful, max(0.0, until - parts.clock.monotonic()))
+                run.clock.wait(run.stop.graceful, max(0.0, until - run.clock.monotonic()))
                 return False
             case PlannedBatch() as planned:
                 return self._run_batch(planned)
 
     def _next(self) -> PlannedBatch | Idle | End:
         """Choose the action at this boundary, or at the one after messages that were lost."""
-        parts = self._parts
+        parts = self.parts
         while True:
             found = parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary)
             if not isinstance(found, Skip):
@@ -237,11 +210,11 @@ class RunLoop:
 
     def _run_batch(self, planned: PlannedBatch) -> bool:
         """Run a batch until it has succeeded once, apply it, and commit if that is due. True if the job should end."""
-        parts, before, watch = self._parts, self.boundary, BatchTimer()
+        parts, run, before, watch = self.parts, self._run, self.boundary, BatchTimer()
         versions = parts.tables.versions
         batch = before.next_batch(planned.moment, parts.runs.begun, planned.control, planned.closes, versions)
         try:
-            with parts.board.batch(batch.number, planned.ranges.messages):
+            with run.board.batch(batch.number, planned.ranges.messages):
                 good = parts.runs.until_good(self.epoch, batch, planned)
         except NotFoundError:
             if not parts.feed.has_lost(planned.ranges):
@@ -252,15 +225,15 @@ class RunLoop:
         parts.failures.none()
         watch.lap("addBatch")
         outcome, ended = good.outcome, planned.moment.ended_inputs
-        written = written_in(good.batch, outcome.appended, parts.topology.graph.intermediates)
+        written = written_in(good.batch, outcome.appended, run.job.topology.graph.intermediates)
         after = before.after(
             good.batch, planned.ranges, outcome.inputs, outcome.next_due, ended, written, planned.offered
         )
-        parts.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
+        run.fleet.ask(END, self.epoch, EndBatch(good.batch, good.outcome.tokens))
         watch.lap("end")
-        parts.board.metrics.ended(good.reports, parts.topology)
+        run.board.metrics.ended(good.reports, run.job.topology)
         parts.drain.count(good.reports, after, parts.commits.last_batch)
-        parts.feed.ended((parts.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
+        parts.feed.ended((run.clock.monotonic() - good.began) * 1000, good.outcome.inputs)
         self._reach(after)
         if good.outcome.commit:
             parts.commits.request()
@@ -270,11 +243,11 @@ class RunLoop:
         return good.outcome.shutdown
 
     def _enter(self, boundary: Boundary) -> None:
-        self._parts.drain.begin(boundary)
-        self._parts.feed.begin()
-        self._parts.losses.begin(boundary.lost)
+        self.parts.drain.begin(boundary)
+        self.parts.feed.begin()
+        self.parts.losses.begin(boundary.lost)
         self._reach(boundary)
 
     def _reach(self, boundary: Boundary) -> None:
         self.boundary = boundary
-        self._parts.runs.begun = 0
+        self.parts.runs.begun = 0

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp
-from penstock.config.model import JobSettings
+from penstock.config.settings import JobSettings
 from penstock.drain.progress import DrainProgress
 from penstock.drain.shown import drain_board
 from penstock.driver.show.progress import ProgressBoard

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.container.shared.resources import EpochResources
+from penstock.container.shared.services import Service
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -76,7 +77,7 @@ class _Transaction:
         self.size_bytes += chunk.size_bytes
 
 
-class Publisher:
+class Publisher(Service):
     """A service: the publications of one epoch, one after the other on a separate thread."""
 
     name = "publication"
@@ -105,9 +106,6 @@ class Publisher:
         self._unpublished = self._metrics.new_gauge("outbox", "unpublished-messages")
         self._is_used = package.topology.outbox is not None
 
-    def start(self) -> None:
-        """Nothing to do: the driver asks for each publication."""
-
     def hold(self, taken: OutboxSnapshot, contents: Sequence[ObjectContents]) -> None:
         """Keep the objects of a commit until they are published, so that they need not be read from the store."""
         with self._lock:
@@ -124,15 +122,11 @@ class Publisher:
             try:
                 with interruptible(self._stopping):
                     self._publish(publication)
-            except BaseException as error:
-                publication.end.set_exception(error)
-            else:
-                publication.end.set_result(None)
             finally:
                 self._doing = None
 
         try:
-            self._thread.submit(run)
+            publication.end = self._thread.submit(run)
         except RuntimeError as error:
             raise self._left() from error
         return publication
@@ -140,9 +134,6 @@ class Publisher:
     def metrics(self) -> Snapshot:
         """Empty in a job that publishes nothing."""
         return self._metrics.snapshot() if self._is_used else Snapshot()
-
-    def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: the driver waits for the last publication before the run ends."""
 
     def stop(self) -> None:
         """End soon: a transaction that is under way commits, unless the system does not answer. A later epoch

@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from penstock.clock import Clock
-from penstock.driver.show.progress import ProgressBoard, PublishingProgress
+from penstock.driver.context import RunContext
+from penstock.driver.show.progress import PublishingProgress
 from penstock.errors import (
     ConfigError,
     ContainerLostError,
@@ -24,7 +24,7 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
-from penstock.outbox.unpublished import OwedOutput, Unpublished
+from penstock.outbox.unpublished import OwedOutput
 from penstock.retry import Retry, retry
 from penstock.start.streams.owed import Debts
 from penstock.wire.calls import PUBLISH
@@ -41,28 +41,14 @@ _KINDS = (ConfigError, CorruptError, IncompatibleError, NotFoundError, PenstockT
 class Publishing:
     """Publishes a job's output: at the start of an epoch in the run loop's thread, after a record in its own."""
 
-    def __init__(
-        self,
-        debts: Debts,
-        fleet: Fleet,
-        timeout_ms: int,
-        board: ProgressBoard,
-        stop: threading.Event,
-        clock: Clock,
-        shown: Callable[[Unpublished], None],
-    ) -> None:
-        """
-        Args:
-            stop: once it is set, nothing more is published.
-            shown: tells the systems that all of a record has been published. It may be called again.
-        """
+    def __init__(self, run: RunContext, debts: Debts) -> None:
         self._debts = debts
-        self._fleet = fleet
-        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=timeout_ms / 1000)
-        self._board = board
-        self._stop = stop
-        self._clock = clock
-        self._shown = shown
+        self._fleet = run.fleet
+        self._again = Retry(pause_s=_PAUSE_SECONDS, within_s=run.job.config.task.commit_timeout_ms / 1000)
+        self._board = run.board
+        self._stop = run.stop.immediate
+        self._clock = run.clock
+        self._shown = run.job.show_published
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
 
     def settle(self, epoch: int) -> None:

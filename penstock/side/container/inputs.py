@@ -7,8 +7,10 @@ import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.api.state.side_inputs import SideInputs
 from penstock.batch.batch import Batch
 from penstock.container.shared.resources import EpochResources
+from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
 from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups
@@ -18,7 +20,7 @@ from penstock.side.fill.entries import Entries
 from penstock.side.fill.failure import SideFailure
 from penstock.side.fill.filler import Filler, FillSettings
 from penstock.side.fill.group import Group, GroupContext
-from penstock.side.fill.homes import discard
+from penstock.side.fill.homes import SideHomes, discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
 from penstock.side.store.engine import SideEngine
@@ -39,7 +41,7 @@ class _HeldViews:
     engines: frozenset[SideEngine]
 
 
-class SideInputService:
+class SideInputService(Service):
     """Fills the stores of a container's tasks from their side inputs, and gives attempts views of them.
 
     One lock is held while a piece of a stream is written to all stores that it fills, and while the views of a task
@@ -49,18 +51,24 @@ class SideInputService:
     name = "side inputs"
 
     def __init__(self, resources: EpochResources, request: OpenEpoch) -> None:
-        config = resources.package.config
+        package = resources.package
+        config = package.config
         self._resources = resources
         self._tasks = tuple(request.tasks)
-        resources.side_homes.fills = SideBackups(resources, request).fill
-        self.standbys = SideStandbys(resources, request.standbys, shared=not self._tasks)
-        self._specs = resources.side_inputs if self._tasks else ()
+        base, number = resources.folders.base, resources.epoch
+        self._homes = SideHomes(config, base, resources.container, number, package.side_fingerprints)
+        self._homes.fills = SideBackups(resources, request).fill
+        stores = package.topology.graph.side_stores
+        self._all_specs = tuple(spec for spec in stores if isinstance(spec.side, SideInputs))
+        """The stores of the whole job. A container without tasks fills none of them."""
+        self._specs = self._all_specs if self._tasks else ()
+        self.standbys = SideStandbys(resources, self._homes, self._all_specs, request.standbys, shared=not self._tasks)
         self._lock = threading.Lock()
         self._held: dict[int, _HeldViews] = {}
         self._retired: list[OpenedSide] = []
         """Replaced stores, which may still have open views."""
         self._stopping = threading.Event()
-        self._sources = SideSources(resources.package.systems)
+        self._sources = SideSources(package.systems)
         settings = FillSettings(
             config.side_inputs.bootstrap_timeout_ms, config.side_inputs.on_error, config.task.commit_ms
         )
@@ -71,14 +79,14 @@ class SideInputService:
 
     def start(self) -> None:
         # All that the job has are kept: a container that fills none would remove those of others on the host.
-        self._resources.side_homes.remove_others(self._resources.side_inputs, self._resources.package.settings.tasks)
+        self._homes.remove_others(self._all_specs, self._resources.package.settings.tasks)
         if self._specs:
             name = f"side-inputs-{self._resources.epoch}"
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
-    def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: `stop` keeps the progress."""
+    def start_run(self, batch: Batch) -> None:
+        self.standbys.begin()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -208,7 +216,7 @@ class SideInputService:
             sources=self._sources,
             lock=self._lock,
             stop=self._stopping,
-            homes=self._resources.side_homes,
+            homes=self._homes,
             entries=self._entries,
             retire=self._retired.append,
         )

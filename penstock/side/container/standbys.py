@@ -6,12 +6,13 @@ import sys
 import threading
 from collections.abc import Sequence
 
+from penstock.api.state.store import StoreSpec
 from penstock.container.shared.resources import EpochResources
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import Entries, entries_of
 from penstock.side.fill.filler import Filler, FillSettings
 from penstock.side.fill.group import Group, GroupContext
-from penstock.side.fill.homes import discard
+from penstock.side.fill.homes import SideHomes, discard
 from penstock.side.fill.parts import Part, groups_of, parts_of, streams_of
 from penstock.side.fill.sources import SideSources
 from penstock.side.fill.spread import OwnEntries
@@ -36,13 +37,22 @@ class SideStandbys:
     date, and a task that comes here opens it. A failure is logged, tried again, and ends nothing.
     """
 
-    def __init__(self, resources: EpochResources, tasks: Sequence[int], *, shared: bool) -> None:
+    def __init__(
+        self,
+        resources: EpochResources,
+        homes: SideHomes,
+        specs: Sequence[StoreSpec],
+        tasks: Sequence[int],
+        *,
+        shared: bool,
+    ) -> None:
         """`shared`: also fill the stores that all tasks of a container share."""
         self._resources = resources
+        self._homes = homes
         self._tasks = tuple(tasks)
         self._shared = shared
         config = resources.package.config
-        self._specs = tuple(s for s in resources.side_inputs if config.store(s.name).factory != "memory")
+        self._specs = tuple(s for s in specs if config.store(s.name).factory != "memory")
         self._settings = FillSettings(sys.maxsize, "continue", config.task.commit_ms)
         self._stopping = threading.Event()
         self._sources = SideSources(resources.package.systems)
@@ -86,18 +96,17 @@ class SideStandbys:
             self._sources.close()
 
     def _groups(self) -> list[Group]:
-        homes = self._resources.side_homes
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
         parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
         around = GroupContext(
             sources=self._sources,
             lock=threading.Lock(),
             stop=self._stopping,
-            homes=homes,
+            homes=self._homes,
             entries=self._entries,
             retire=discard,
         )
-        own = [part for part in parts if (self._shared if part.task is None else homes.is_free(part))]
+        own = [part for part in parts if (self._shared if part.task is None else self._homes.is_free(part))]
         return [Group(group, partitions, around) for group in groups_of(own)]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:

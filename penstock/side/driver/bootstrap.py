@@ -4,77 +4,64 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from penstock.api.state.side_inputs import SideInputs
-from penstock.clock import Clock
-from penstock.driver.feed.stop import StopRequest
-from penstock.driver.show.progress import BootstrapProgress, ProgressBoard
+from penstock.driver.context import RunContext
+from penstock.driver.show.progress import BootstrapProgress
 from penstock.errors import ContainerLostError
-from penstock.graph.specs import ApplicationGraph
 from penstock.wire.calls import BOOTSTRAP
-from penstock.wire.ports import Fleet
-from penstock.wire.protocol import Bootstrap, BootstrapState
+from penstock.wire.protocol import Beat, Bootstrap, BootstrapState
 
 logger = logging.getLogger(__name__)
 _LOG_SECONDS = 5.0
 REPEAT_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class SideBootstrap:
-    """Waits in each epoch until the containers have caught up the side inputs."""
+def catch_up_side_inputs(run: RunContext, epoch: int) -> None:
+    """Wait until the containers of an epoch have caught up the side inputs. A run that is asked to end meanwhile ends
+    at once: nothing has been processed since its checkpoint.
 
-    graph: ApplicationGraph
-    fleet: Fleet
-    board: ProgressBoard
-    stop: StopRequest
-    clock: Clock
-
-    def run(self, epoch: int) -> None:
-        """Wait. A run that is asked to end meanwhile ends at once: nothing has been processed since its checkpoint.
-
-        Raises:
-            UserCodeError: a message does not decode, or the application's processor raised.
-            PenstockTimeoutError: it took longer than `side.inputs.bootstrap.timeout.ms`; says what is missing.
-            ContainerLostError: a container was lost, or the run is to end.
-            PenstockError: a stream does not exist or cannot be read.
-        """
-        if not any(isinstance(spec.side, SideInputs) for spec in self.graph.side_stores):
-            return
-        phase = self.board.phase
-        watch = _Watch(self)
-        self.board.update(phase="bootstrapping")
-        try:
-            answers = self.fleet.ask(BOOTSTRAP, epoch, Bootstrap(), on_answer=watch.answered)
-        finally:
-            self.board.update(phase=phase, bootstrap=None)
-        for answer in answers:
-            if answer.failure is not None:
-                raise answer.failure.error()
+    Raises:
+        UserCodeError: a message does not decode, or the application's processor raised.
+        PenstockTimeoutError: it took longer than `side.inputs.bootstrap.timeout.ms`; says what is missing.
+        ContainerLostError: a container was lost, or the run is to end.
+        PenstockError: a stream does not exist or cannot be read.
+    """
+    if not any(isinstance(spec.side, SideInputs) for spec in run.job.topology.graph.side_stores):
+        return
+    phase = run.board.phase
+    watch = _Watch(run)
+    run.board.update(phase="bootstrapping")
+    try:
+        answers = run.fleet.ask(BOOTSTRAP, epoch, Bootstrap(), on_answer=watch.answered)
+    finally:
+        run.board.update(phase=phase, bootstrap=None)
+    for answer in answers:
+        if answer.failure is not None:
+            raise answer.failure.error()
 
 
 class _Watch:
     """Adds up the containers' answers, and ends the call when the run is to end."""
 
-    def __init__(self, waits: SideBootstrap) -> None:
-        self._waits = waits
+    def __init__(self, run: RunContext) -> None:
+        self._run = run
         self._lock = threading.Lock()
         self._answers: dict[str, BootstrapState] = {}
-        self._began = self._logged = waits.clock.monotonic()
+        self._began = self._logged = run.clock.monotonic()
 
     def answered(self, container: str, answer: BootstrapState) -> None:
         """Take a container's answer. Called by several threads. Raises ContainerLostError if the run is to end."""
-        waits = self._waits
-        if waits.stop.graceful.is_set():
-            waits.stop.immediate.set()
+        run = self._run
+        if run.stop.graceful.is_set():
+            run.stop.immediate.set()
             raise ContainerLostError("the run was asked to end before its side inputs were caught up")
         with self._lock:
             self._answers[container] = answer
-            now = waits.clock.monotonic()
+            now = run.clock.monotonic()
             progress = bootstrap_progress(self._answers, now - self._began)
-            waits.board.update(bootstrap=progress)
+            run.board.update(bootstrap=progress)
             if now - self._logged >= _LOG_SECONDS:
                 self._logged = now
                 logger.info("catching up side inputs: %s", progress)
@@ -101,8 +88,13 @@ class SideTroubles:
         self._logged: dict[str, float] = {}
         """Text of each current problem → when it was last logged."""
 
-    def look(self, texts: Set[str], now: float) -> None:
-        """Log the current problems. `now`: monotonic seconds."""
+    def look(self, beats: Sequence[Beat], epoch: int, now: float) -> None:
+        """Log the current problems. Raises the failure that has stopped the side inputs of this epoch. `now`: monotonic
+        seconds."""
+        for failed in (beat.side_failure for beat in beats):
+            if failed is not None and failed.epoch == epoch:
+                raise failed.failure.error()
+        texts = {text for beat in beats for text in beat.side_troubles}
         if not texts and not self._logged:
             return
         for text in sorted(texts):

@@ -5,9 +5,8 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Never, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Never
 
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
 from penstock.api.serdes.failures import side_input_place, store_place
@@ -20,7 +19,7 @@ from penstock.errors import ConfigError, Interrupted
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.parts import Part
 from penstock.side.store.engine import check_key
-from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
@@ -48,16 +47,6 @@ class MessageFailedError(Exception):
         self.message = message
         self.cause = cause
         super().__init__(f"{part.name}: {type(cause).__name__}")
-
-
-class Content(Protocol):
-    """The present content of a store, below the entries that are being made."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The entries with start <= key < end, in order."""
-        ...
 
 
 class Entries(ABC):
@@ -210,7 +199,7 @@ class ProcessedEntries(Entries):
         self._shown = _ReadOnlyStore(self._store)
 
     def _over(self, content: Content) -> SerdeStore:
-        store = SerdeStore(self._part.spec, _Engine(content), _CACHED)
+        store = SerdeStore(self._part.spec, content, _CACHED)
         store.begin()
         return store
 
@@ -278,29 +267,6 @@ class _Origins:
 
     def ssp(self, row: int) -> SystemStreamPartition:
         return self._ssp
-
-
-class _Engine(Engine):
-    """Content as the engine of a read-only store."""
-
-    def __init__(self, content: Content) -> None:
-        self.get = content.get  # type: ignore[method-assign]
-        self.scan = content.scan  # type: ignore[method-assign]
-
-    def get(self, key: bytes) -> bytes | None:
-        raise NotImplementedError
-
-    def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        raise NotImplementedError
-
-    def apply(self, changes: Changes) -> None:
-        raise AssertionError("it is only read")
-
-    def copy_to(self, directory: Path) -> None:
-        raise AssertionError("it is only read")
-
-    def close(self) -> None:
-        pass
 
 
 class _ReadOnlyStore(StoreLayer):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from penstock.config.table import OnSideError
+from penstock.config.settings import OnSideError
 from penstock.errors import ContainerLostError, Interrupted, NotFoundError, PenstockTimeoutError
 from penstock.retry import may_pass
 from penstock.side.fill.entries import MessageFailedError, StoppedError

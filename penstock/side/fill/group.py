@@ -10,22 +10,22 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Protocol
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import IncompatibleError
 from penstock.retry import may_pass
 from penstock.side.fill.entries import Entries, MessageFailedError
+from penstock.side.fill.homes import SideHomes
 from penstock.side.fill.parts import Part
 from penstock.side.fill.replica import Replica
-from penstock.side.fill.sources import GoneError, SideSources
+from penstock.side.fill.sources import Ends, GoneError, SideSources
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.folders import OpenedSide
 from penstock.side.store.positions import Positions
 from penstock.side.store.reuse import Reuse
-from penstock.system.base import PartitionOffsets, RawMessage
+from penstock.system.base import RawMessage
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -60,36 +60,6 @@ class Counts:
     rebuilds: int = 0
 
 
-@dataclass(slots=True)
-class Ends:
-    """The partitions' offsets and the streams' identities at one moment."""
-
-    offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)
-    complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
-    identities: dict[SystemStream, str | None] = field(default_factory=dict)
-
-    def upcoming(self, ssp: SystemStreamPartition) -> int:
-        return self.offsets[ssp].upcoming
-
-
-class Homes(Protocol):
-    """The places of parts on this host."""
-
-    def open(self, part: Part, ends: Ends) -> OpenedSide:
-        """Open the part's content if it can be continued; otherwise an empty place."""
-        ...
-
-    def emptied(self, part: Part, opened: OpenedSide) -> OpenedSide: ...
-
-    def beside(self, part: Part) -> OpenedSide:
-        """Open an empty place beside the one that is being read."""
-        ...
-
-    def fingerprint(self, part: Part) -> str:
-        """Identifies everything but the messages that the part's content is made from."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class GroupContext:
     """The objects that the groups of a container share."""
@@ -98,7 +68,7 @@ class GroupContext:
     lock: threading.Lock
     """Held while views are taken, and while a piece is written."""
     stop: threading.Event
-    homes: Homes
+    homes: SideHomes
     entries: Callable[[Part, SideEngine], Entries]
     retire: Callable[[OpenedSide], None]
     """Called under the lock with a replaced store. Views of it may be open."""

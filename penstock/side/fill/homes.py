@@ -15,11 +15,18 @@ from penstock.api.state.side_inputs import SideInputs
 from penstock.api.state.store import StoreSpec
 from penstock.config.model import JobConfig
 from penstock.graph.specs import ApplicationGraph
-from penstock.host.locked_folder import LockedFolder
 from penstock.side.fill.code_text import code_text
-from penstock.side.fill.group import Ends
 from penstock.side.fill.parts import Part
-from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_beside, open_side_engine, remove_others
+from penstock.side.fill.sources import Ends
+from penstock.side.store.folders import (
+    OpenedSide,
+    SideFolder,
+    SideFolders,
+    emptied,
+    open_beside,
+    open_side_engine,
+    remove_others,
+)
 from penstock.side.store.reuse import ReuseTarget
 
 logger = logging.getLogger(__name__)
@@ -58,7 +65,7 @@ class SideHomes:
 
     def is_free(self, part: Part) -> bool:
         """True if nobody on this host uses the folder of a task's part."""
-        folder = LockedFolder.lock(self._folders.of_task(part.spec.name, part.task or 0))
+        folder = SideFolder.lock_beside(self._folders.of_task(part.spec.name, part.task or 0))
         if folder is not None:
             folder.release()
         return folder is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from penstock.side.fill.parts import Part
 from penstock.side.store.folders import OpenedSide
 from penstock.side.store.positions import Positions
 from penstock.state.engines.engine import EngineFailedError
+from penstock.state.records import Changes
 from penstock.system.base import RawMessage
 
 
@@ -75,19 +76,12 @@ class Replica:
 
     def write(self) -> None:
         """Write the entries. Raises as `SideEngine.write`."""
-        positions = self._moved()
-        with self._needed():
-            self.engine.write(self._entries.changes, positions)
-        self._have_written(positions)
+        self._put(self.engine.write, self._moved())
 
     def load(self, *, complete: bool = False) -> None:
         """As `write`, for very many. `complete`: the store is caught up now, and its content whole."""
         positions = self._moved()
-        if complete:
-            positions = replace(positions, complete=True)
-        with self._needed():
-            self.engine.load(self._entries.changes, positions)
-        self._have_written(positions)
+        self._put(self.engine.load, replace(positions, complete=True) if complete else positions)
 
     def flush(self) -> bool:
         """Make everything written survive the process. Returns False if there was nothing new."""
@@ -110,6 +104,8 @@ class Replica:
     def _moved(self) -> Positions:
         return self._written.moved(self.reached, time.time_ns() // 1_000_000)
 
-    def _have_written(self, positions: Positions) -> None:
+    def _put(self, put: Callable[[Changes, Positions], None], positions: Positions) -> None:
+        with self._needed():
+            put(self._entries.changes, positions)
         self._written = positions
         self._entries.begin(self.engine, written=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
@@ -15,6 +16,18 @@ logger = logging.getLogger(__name__)
 class GoneError(Exception):
     """Messages that a store needs are gone: they were compacted or deleted, or the stream was created again. The
     store has to be filled from the beginning."""
+
+
+@dataclass(slots=True)
+class Ends:
+    """The partitions' offsets and the streams' identities at one moment."""
+
+    offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)
+    complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
+    identities: dict[SystemStream, str | None] = field(default_factory=dict)
+
+    def upcoming(self, ssp: SystemStreamPartition) -> int:
+        return self.offsets[ssp].upcoming
 
 
 class SideSources:

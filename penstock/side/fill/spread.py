@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
-from penstock.side.fill.entries import Content, Entries, MessageFailedError
+from penstock.side.fill.entries import Entries, MessageFailedError
 from penstock.side.fill.parts import Part
+from penstock.state.engines.engine import Content
 from penstock.state.records import Changes
 from penstock.system.base import RawMessage
 from penstock.system.partitioner import partitions_of

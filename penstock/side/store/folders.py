@@ -5,7 +5,7 @@
     <base>/<store>/side-<task>-private-...        of a container that found the task's folder in use
 
 They outlive epochs and processes, but for the private ones. One process at a time has one; see
-`penstock.host.locked_folder`.
+`penstock.host.folder`.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
-from penstock.host.locked_folder import LockedFolder
+from penstock.host.folder import HostFolder, beside
 from penstock.os_errors import explained
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
 from penstock.side.store.reuse import Decision, Rebuild, ReuseTarget, decide_reuse
 from penstock.state.engines.memory import MemoryEngine
-from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.open import open_rocksdb
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +37,32 @@ _WAIT_SECONDS = 3.0
 """Time for an older process of this job to release a folder."""
 _POLL_SECONDS = 0.05
 _PRIVATE = "-private-"
+_EMPTY = Rebuild("it begins again", expected=True)
 
 
 _Decide: TypeAlias = Callable[[Positions], Decision]
 _Fill: TypeAlias = Callable[[Path], bool] | None
+
+
+class SideFolder(HostFolder):
+    """A folder for one process at a time. Beside it are `<name>.damaged`, once its content turned out to be damaged,
+    and `<name>.load`, a sorted file that RocksDB was about to take over when its process died."""
+
+    @property
+    def is_damaged(self) -> bool:
+        return beside(self.path, "damaged").exists()
+
+    def mark_damaged(self) -> None:
+        """Keep everybody from using the content again. Any thread may call it."""
+        try:
+            beside(self.path, "damaged").touch()
+        except OSError:
+            logger.exception("`%s` is damaged, and this could not be recorded in it. Remove the folder", self.path)
+
+    def empty(self) -> None:
+        super().empty()
+        beside(self.path, "damaged").unlink(missing_ok=True)
+        beside(self.path, "load").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +91,12 @@ class OpenedSide:
     """A side store that was opened."""
 
     engine: SideEngine
-    decision: Decision
-    """`Reuse` if it has content to continue from; otherwise it is empty."""
-    folder: LockedFolder | None
+    folder: SideFolder | None = None
     """None in memory."""
-    outlives: bool
+    outlives: bool = False
     """True if the folder is used again after this."""
+    decision: Decision = _EMPTY
+    """`Reuse` if it has content to continue from; otherwise it is empty."""
 
     def give_up(self) -> None:
         """Let no later start continue it, however this process ends. It stays readable."""
@@ -114,8 +136,7 @@ def open_side_engine(
         PenstockError: the folder cannot be written; says what to do.
     """
     if settings.factory == "memory":
-        nothing = Rebuild("it is kept in memory", expected=True)
-        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+        return _in_memory()
 
     def decide(positions: Positions) -> Decision:
         return decide_reuse(positions, wanted, now_ms, max_age_ms)
@@ -141,13 +162,12 @@ def open_side_engine(
 def emptied(settings: StoreSettings, opened: OpenedSide) -> OpenedSide:
     """Empty a place that nobody reads. Raises PenstockError if the folder cannot be written; says what to do."""
     opened.engine.close(flush=False)
-    nothing = Rebuild("it begins again", expected=True)
     if opened.folder is None:
-        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+        return _in_memory()
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
         gc.collect()  # an error that was handled may hold the old files open, which are written when they are closed
         opened.folder.empty()
-        return OpenedSide(_open_files(settings, opened.folder), nothing, opened.folder, opened.outlives)
+        return replace(opened, engine=_open_files(settings, opened.folder), decision=_EMPTY)
 
 
 def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None, number: int) -> OpenedSide:
@@ -159,16 +179,12 @@ def open_beside(settings: StoreSettings, folders: SideFolders, task: int | None,
         task: the task of the part; None if it has everything.
         number: tells the stores that this container opens so apart.
     """
-    nothing = Rebuild("it replaces another one", expected=True)
     if settings.factory == "memory":
-        return OpenedSide(SideEngine(MemoryEngine(), "memory"), nothing, None, outlives=False)
+        return _in_memory()
     with explained(f"the folder of store `{settings.name}` cannot be used", _BASE_DIR):
         own = folders.private(settings.name, task)
-        folder = LockedFolder.lock(own.with_name(f"{own.name}-{number}"))
-        if folder is None:
-            raise RetryableError(f"`{own}-{number}` is in use, although no other process should know it")
-        folder.empty()
-        return OpenedSide(_open_files(settings, folder), nothing, folder, outlives=False)
+        folder = _empty_folder(own.with_name(f"{own.name}-{number}"))
+        return OpenedSide(_open_files(settings, folder), folder)
 
 
 def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) -> None:
@@ -187,7 +203,7 @@ def remove_others(folders: SideFolders, stores: Mapping[str, bool], tasks: int) 
                 continue
             if not broadcast and whose.isdecimal() and int(whose) < tasks:
                 continue
-        if (folder := LockedFolder.lock(path)) is not None:
+        if (folder := SideFolder.lock_beside(path)) is not None:
             folder.remove()
             if path.parent.name not in stores:
                 with suppress(OSError):  # it has something else
@@ -198,17 +214,17 @@ class _InUseError(Exception):
     """RocksDB says that the files are in use."""
 
 
-def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -> LockedFolder | None:
+def _shared(store: str, folders: SideFolders, task: int | None, wait_s: float) -> SideFolder | None:
     """Lock the folder that is used again and again; None if somebody has it."""
     if task is None:
-        return next(filter(None, (LockedFolder.lock(folders.of_all(store, number)) for number in count())))
+        return next(filter(None, (SideFolder.lock_beside(folders.of_all(store, number)) for number in count())))
     path, deadline = folders.of_task(store, task), time.monotonic() + wait_s
-    while (folder := LockedFolder.lock(path)) is None and time.monotonic() < deadline:
+    while (folder := SideFolder.lock_beside(path)) is None and time.monotonic() < deadline:
         time.sleep(_POLL_SECONDS)
     return folder
 
 
-def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill) -> OpenedSide:
+def _open_shared(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _Fill) -> OpenedSide:
     try:
         return _open(settings, folder, decide, fill, outlives=True)
     except _InUseError:
@@ -216,21 +232,29 @@ def _open_shared(settings: StoreSettings, folder: LockedFolder, decide: _Decide,
         return _open(settings, folder, decide, fill, outlives=True)
 
 
-def _private(store: str, folders: SideFolders, task: int | None) -> LockedFolder:
+def _private(store: str, folders: SideFolders, task: int | None) -> SideFolder:
     path = folders.private(store, task)
     logger.warning(
         "store `%s` of %s is in use by another process on this host: it is filled from the beginning of its side "
         "inputs, in `%s`, which is removed afterwards",
         *(store, "all tasks" if task is None else f"task {task}", path),
     )
-    folder = LockedFolder.lock(path)
+    return _empty_folder(path)
+
+
+def _empty_folder(path: Path) -> SideFolder:
+    folder = SideFolder.lock_beside(path)
     if folder is None:
         raise RetryableError(f"`{path}` is in use, although no other process should know it")
     folder.empty()
     return folder
 
 
-def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
+def _in_memory() -> OpenedSide:
+    return OpenedSide(SideEngine(MemoryEngine(), "memory"))
+
+
+def _open(settings: StoreSettings, folder: SideFolder, decide: _Decide, fill: _Fill, *, outlives: bool) -> OpenedSide:
     engine, decision = _open_content(settings, folder, decide, "on this host")
     if engine is None and fill is not None:
         folder.empty()
@@ -239,14 +263,14 @@ def _open(settings: StoreSettings, folder: LockedFolder, decide: _Decide, fill: 
     if engine is None:
         folder.empty()
         engine = _open_files(settings, folder)
-    return OpenedSide(engine, decision, folder, outlives)
+    return OpenedSide(engine, folder, outlives, decision)
 
 
 def _open_content(
-    settings: StoreSettings, folder: LockedFolder, decide: _Decide, where: str
+    settings: StoreSettings, folder: SideFolder, decide: _Decide, where: str
 ) -> tuple[SideEngine | None, Decision]:
     why = Rebuild("it was found to be damaged, or to lack messages that its streams no longer have")
-    if not folder.damaged:
+    if not folder.is_damaged:
         try:
             engine = _open_files(settings, folder)
             decision = decide(engine.positions)
@@ -267,13 +291,9 @@ def _open_content(
     return None, why
 
 
-def _open_files(settings: StoreSettings, folder: LockedFolder) -> SideEngine:
+def _open_files(settings: StoreSettings, folder: SideFolder) -> SideEngine:
     try:
-        files = RocksDbEngine(
-            folder.path,
-            block_cache_bytes=settings.rocksdb_block_cache_bytes,
-            write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
-        )
+        files = open_rocksdb(settings, folder.path)
     except PenstockError as error:
         if "lock hold by current process" in str(error) or "While lock file" in str(error):
             raise _InUseError from error

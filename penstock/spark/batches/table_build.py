@@ -22,7 +22,7 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.api.state.side_inputs import PushedTable
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_root

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TypeVar
 
 from pyspark import SparkContext
@@ -36,10 +35,10 @@ from penstock.wire.calls import (
     WIND_DOWN,
     Call,
 )
-from penstock.wire.client import ContainerClient
+from penstock.wire.client import ANY_EPOCH, ContainerClient
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import EpochOpening, ignore_answer
-from penstock.wire.protocol import EpochFailure, NoArguments, OpenEpoch, OpenProgress, Request, StandbyState
+from penstock.wire.ports import EpochOpening, Fleet, ignore_answer
+from penstock.wire.protocol import Beat, NoArguments, OpenEpoch, OpenProgress, Request
 from penstock.wire.tls import TlsIdentity
 from penstock.wording import counted
 
@@ -53,7 +52,7 @@ T = TypeVar("T")
 _NOTES = 8
 
 
-class ContainerDirectory:
+class ContainerDirectory(Fleet):
     """All containers of one run.
 
     Task assignment is sticky: a task stays in its container as long as that lives.
@@ -252,33 +251,8 @@ class ContainerDirectory:
         )
         return tuple(lane for lane in found if lane.tasks)
 
-    def resident_bytes(self) -> int:
-        return sum(c.last_beat.resident_bytes for c in self._clients.values() if c.last_beat is not None)
-
-    def processed_messages(self, batch: int) -> Mapping[int, int]:
-        """Messages of the batch that each stage with state has processed, as of the containers' last beats."""
-        beats = [c.last_beat for c in list(self._clients.values())]
-        found = Counter[int]()
-        for beat in beats:
-            if beat is not None and beat.batch == batch:
-                found.update(beat.processed)
-        return dict(sorted(found.items()))
-
-    def waits_for(self) -> str:
-        beats = [
-            c.last_beat for c in list(self._clients.values()) if c.last_beat is not None and c.last_beat.processing
-        ]
-        return max(beats, key=lambda beat: beat.stalled_ms).processing if beats else ""
-
-    def standby_states(self) -> dict[str, list[StandbyState]]:
-        beats = {name: client.last_beat for name, client in list(self._clients.items())}
-        return {name: beat.standbys for name, beat in beats.items() if beat is not None and beat.standbys}
-
-    def pending_bytes(self) -> int:
-        return sum(c.last_beat.pending_bytes for c in self._clients.values() if c.last_beat is not None)
-
-    def wants_commit(self) -> bool:
-        return any(c.last_beat.wants_commit for c in self._clients.values() if c.last_beat is not None)
+    def beats(self) -> list[Beat]:
+        return [client.last_beat for client in list(self._clients.values()) if client.last_beat is not None]
 
     def metrics(self) -> Snapshot:
         """The metrics of all containers, as of their last beats; lost containers keep their last counters."""
@@ -387,15 +361,15 @@ class ContainerDirectory:
                 f"{request.too_late} within task.commit.timeout.ms={timeout_ms}; the last failure: {error}"
             ) from error
 
-    def close(self, epoch: int) -> None:
+    def close(self) -> None:
         """Close all containers. Errors are logged: the state that counts is in the checkpoint."""
         self._losses.stop()
         for address in self._replacing.end():
             client = self._client(address)
             self._clients.setdefault(address.container, client)
-        self._launcher.end(partial(self._close_unknown, epoch))
+        self._launcher.end(self._close_unknown)
         alive = [client for client in self._clients.values() if client.lost is None]
-        futures = [self._calls.submit(client.ask, CLOSE, epoch, NoArguments(), CLOSE_SECONDS) for client in alive]
+        futures = [self._calls.submit(client.ask, CLOSE, ANY_EPOCH, NoArguments(), CLOSE_SECONDS) for client in alive]
         for future in futures:
             try:
                 future.result()
@@ -409,13 +383,13 @@ class ContainerDirectory:
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._losses.close()
 
-    def _close_unknown(self, epoch: int, address: ContainerAddress) -> None:
+    def _close_unknown(self, address: ContainerAddress) -> None:
         """Close a container whose start ended after the run was told to end. From any thread."""
         if address.container in self._clients or address.incarnation in self._condemned:
             return
         client = self._client(address)
         try:
-            client.ask(CLOSE, epoch, NoArguments(), CLOSE_SECONDS)
+            client.ask(CLOSE, ANY_EPOCH, NoArguments(), CLOSE_SECONDS)
         except PenstockError as error:
             logger.info("a container did not close by itself: %s", error)
         finally:
@@ -426,16 +400,6 @@ class ContainerDirectory:
     @property
     def overdue(self) -> str | None:
         return self._losses.overdue
-
-    @property
-    def side_failure(self) -> EpochFailure | None:
-        beats = (client.last_beat for client in list(self._clients.values()))
-        return next((beat.side_failure for beat in beats if beat is not None and beat.side_failure is not None), None)
-
-    @property
-    def side_troubles(self) -> frozenset[str]:
-        beats = [client.last_beat for client in list(self._clients.values())]
-        return frozenset(text for beat in beats if beat is not None for text in beat.side_troubles)
 
     @property
     def any_lost(self) -> bool:

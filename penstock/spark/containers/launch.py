@@ -12,7 +12,7 @@ from functools import partial
 
 from pyspark import SparkContext
 
-from penstock.config.model import ContainerSettings
+from penstock.config.settings import ContainerSettings
 from penstock.errors import ConfigError, ContainerLostError, PenstockTimeoutError
 from penstock.spark.containers.executor_python import Launch, PythonFault, fault_in, fault_of, starting
 from penstock.spark.session.dynamic_allocation import KeptExecutors

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from pyspark import SparkContext
 
-from penstock.config.model import ContainerSettings
+from penstock.config.settings import ContainerSettings
 from penstock.spark.containers.inquiry import inquire
 from penstock.wire.client import ContainerClient
 

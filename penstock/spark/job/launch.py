@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from penstock.application.application import Application
-from penstock.checkpoint.log import CheckpointLog
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.container.shared.store_folders import stores_directory
 from penstock.drain.utils import write_drain_notification
+from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
-from penstock.driver.guards.tenure import Tenure
-from penstock.driver.loop.assembly import assemble
-from penstock.driver.show.metrics_exports import MetricsExports
-from penstock.driver.show.progress import ProgressBoard
-from penstock.errors import ConfigError, PenstockError
+from penstock.driver.loop.run import Run
+from penstock.driver.loop.run_loop import RunLoop
+from penstock.errors import ConfigError
 from penstock.host.logs import log_directory
-from penstock.job.identity import check_root
-from penstock.job.lease import LeaseKeeper
-from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, failure_board
-from penstock.job.stop_request import StopRequests, StopRequestWatch
-from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.spark_runner import SparkRunner
 from penstock.spark.batches.table_build import SparkTableBuilder
@@ -42,12 +34,12 @@ from penstock.spark.session.gateway import hear_signals_of_submit, spark_died, s
 from penstock.spark.session.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.prepare import PreparedJob
 from penstock.start.streams.job_streams import JobStreams
-from penstock.tables.driver.builds import TableBuilds
+from penstock.start.streams.owed import Debts
 from penstock.wire.address import ContainerSpec
 
-logger = logging.getLogger(__name__)
+R = TypeVar("R", bound=SparkRunner)
 
 
 def run_application(
@@ -68,36 +60,28 @@ def run_application(
     former = former_handlers()
     settings = load(app, config)
     graph = with_side_inputs(app.graph(), settings)
-    streams = JobStreams.open(graph, settings)
-    paths = JobPaths(settings.job.name, settings.job.id)
     with ExitStack() as undo:
+        streams = JobStreams.open(graph, settings)
         undo.callback(streams.close)
         streams.group(streams.input_partitions())
-        objects = open_job_root(settings.job)
-        undo.callback(objects.close)
-        log = CheckpointLog(objects, paths)
-        check_root(objects, paths, settings.job.root)
-        tenure = Tenure.begin(objects, paths, log, settings.job.lease_ms, named=settings.run_id)
-        undo.callback(leave, tenure)
-        job = prepare(
-            graph,
-            settings,
-            objects,
-            streams,
-            log,
-            StartRequest(tenure.run_id, from_checkpoint, until == "latest", close, reset_operators),
-        )
-        words = LastWords(failure_board(objects, paths), tenure.keeper.lease, job.claim.epoch)
-        undo.push(words)
-        undo.callback(job.admins.close)
+        run = Run(settings, StopRequest(), undo)
+        request = StartRequest(run.run_id, from_checkpoint, until == "latest", close, reset_operators)
+        job = run.prepare(graph, streams, request)
         if spark is None:
             # No session: Spark's SQL takes a third of its start, and no batch needs it.
-            context = create_context(paths.root, settings.spark, idle_limit(settings.container))
+            context = create_context(job.paths.root, settings.spark, idle_limit(settings.container))
             undo.callback(stop_context, context)
         else:
             context = spark.sparkContext
             check_session(spark, settings.container)
-        handle = _start(context, job, log, tenure.keeper, words, undo.pop_all(), drains=drain)
+        loop, runner = open_on_spark(run, context, SparkRunner)
+        if drain:
+            loop.parts.drain.ask_at_start()
+        run.obey(run.stop.ask)
+        handle = Job(job.paths.root, run.run_id, run.board, run.stop, str(log_directory(settings, job.paths)))
+        handle.prometheus_port = run.prometheus_port
+        handle.start(partial(_body, run, loop, undo.pop_all()), runner.cancel, partial(_drain, run, loop))
+    log_progress(handle)
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
         hear_signals_of_submit(pass_on)
@@ -131,67 +115,39 @@ def load(app: Application, config: JobConfig | Mapping[str, object] | str | Path
     raise ConfigError(f"a configuration is a dict, a path or a JobConfig, not {type(config).__name__}")
 
 
-def leave(tenure: Tenure) -> None:
-    """Give the lease back. A failure is logged."""
-    try:
-        tenure.leave()
-    except PenstockError as error:
-        logger.warning("the lease was not released; it expires by itself: %s", error)
-
-
-def _start(
+def open_on_spark(
+    run: Run,
     context: SparkContext,
-    job: PreparedJob,
-    log: CheckpointLog,
-    keeper: LeaseKeeper,
-    words: LastWords,
-    undo: ExitStack,
-    *,
-    drains: bool,
-) -> Job:
-    board, stop = ProgressBoard(), StopRequest()
+    runner_of: Callable[..., R],
+    feed: Feed | None = None,
+    debts: Debts | None = None,
+) -> tuple[RunLoop, R]:
+    """Open a prepared run whose containers are on executors and whose batches are Spark jobs. `runner_of` gets the
+    arguments of `SparkRunner`."""
+    job, stop = run.job, run.stop.immediate
     shipment = Shipment.of(job)
     spec = container_spec(context, job, shipment)
-    directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop.immediate)
-    runner = SparkRunner(context, job, shipment, directory, stop.immediate)
-    tables = TableBuilds(job, log, SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths))
-    loop = assemble(job, log, keeper, directory, runner, board, stop, published=tables)
-    if drains:
-        loop.drain_at_start()
-    tables.needed = loop.needed_versions
-    words.epoch = lambda: loop.epoch
-    board.processed = directory.processed_messages
-    handle = Job(job.paths.root, job.claim.run_id, board, stop, spec.log_directory)
-    requests = StopRequests(job.objects, job.paths)
-    try:
-        exports = MetricsExports(job, job.claim.run_id, board, keeper.lease.may_start_batch)
-    except BaseException:
-        with undo:
+    directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
+    runner = runner_of(context, job, shipment, directory, stop)
+    builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
+    loop = run.open(directory, runner, builder, feed, debts)
+    directory.start(runner.cancel)
+    return loop, runner
+
+
+def _body(run: Run, loop: RunLoop, undo: ExitStack) -> None:
+    with undo:
+        try:
+            loop.run()
+        except Exception as error:
+            if (died := spark_died(error, run.board.last_checkpoint)) is not None:
+                raise died from error
             raise
-    handle.prometheus_port = exports.prometheus_port
 
-    def body() -> None:
-        with undo, closing(StopRequestWatch(requests, keeper.lease.state.token, stop.ask)):
-            undo.callback(exports.close)  # before the lease is left, after the last metrics have come
-            try:
-                directory.start(runner.cancel)
-                loop.run()
-            except Exception as error:
-                if (died := spark_died(error, board.last_checkpoint)) is not None:
-                    raise died from error
-                raise
-            finally:
-                runner.cancel()
-                tables.close()
-                directory.close(loop.epoch)
 
-    def drain() -> None:
-        write_drain_notification(job.objects, job.paths, only_run=job.claim.run_id)
-        loop.ask_to_drain()
-
-    handle.start(body, runner.cancel, drain)
-    log_progress(handle)
-    return handle
+def _drain(run: Run, loop: RunLoop) -> None:
+    write_drain_notification(run.objects, run.job.paths, only_run=run.run_id)
+    loop.ask_to_drain()
 
 
 def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:

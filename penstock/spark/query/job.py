@@ -7,34 +7,24 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import OfferedBatch
 from penstock.config.model import JobConfig
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.offered import OfferedFeed, next_batch
 from penstock.driver.feed.stop import StopRequest
-from penstock.driver.guards.tenure import Tenure
-from penstock.driver.loop.assembly import assemble
-from penstock.driver.show.metrics_exports import MetricsExports
-from penstock.driver.show.progress import ProgressBoard
+from penstock.driver.loop.run import Run
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.errors import CorruptError, IncompatibleError, PenstockError
 from penstock.graph.specs import ApplicationGraph
-from penstock.job.identity import check_root
-from penstock.job.paths import JobPaths
-from penstock.job.shown_failure import LastWords, failure_board
-from penstock.job.stop_request import StopRequests, StopRequestWatch
-from penstock.objects.open import open_job_root
 from penstock.side.plan import with_side_inputs
-from penstock.spark.batches.table_build import SparkTableBuilder
-from penstock.spark.containers.directory import ContainerDirectory
-from penstock.spark.job.launch import container_spec, leave
+from penstock.spark.job.launch import open_on_spark
 from penstock.spark.query.batch import QueryBatch
 from penstock.spark.query.binding import Binding, FromCheckpoint, QueryBatchRequest, bind
 from penstock.spark.query.drained import DrainedQuery
@@ -44,13 +34,10 @@ from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.spark.query.source import RowReader
 from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
-from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import prepare
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
 from penstock.system.spark import QUERY_SYSTEM, QuerySystem
-from penstock.tables.driver.builds import TableBuilds
 
 logger = logging.getLogger(__name__)
 
@@ -116,56 +103,27 @@ class QueryJob:
             LeaseHeldError: the job runs somewhere else.
             QueryStoppedError: the query was stopped meanwhile.
         """
-        self._config = config
         self._inputs, self._outputs = tuple(inputs), tuple(outputs)
-        self._paths = JobPaths(config.job.name, config.job.id)
         self._begins_here = begins_here
         self._wake = wake
         self._drained: DrainedQuery | None = None
-        self._stop, self._board = StopRequest(), ProgressBoard()
         self._failed: BaseException | None = None
-        self._watch = QueryStopWatch(self._stop)
+        stop = StopRequest()
+        self._watch = QueryStopWatch(stop)
         with ExitStack() as undo:
             undo.callback(self._watch.close)
             with self._watch.over(first.number, first.is_active):
-                self._begin(graph, partitions, first, from_checkpoint, undo)
+                self._run = Run(config, stop, undo)
+                self._offsets = OffsetLog.of(first.spark, first.query)
+                bound = self._bind(first, partitions, from_checkpoint)
+                tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(inputs))
+                graph = with_side_inputs(graph, config)
+                streams = JobStreams.open(graph, config, {QUERY_SYSTEM: QuerySystem(first.query, tasks, first.number)})
+                undo.callback(streams.close)
+                request = StartRequest(self._run.run_id, None if bound.record is None else str(bound.record.id))
+                self._job = self._run.prepare(graph, streams, request, stops=QueryStoppedError)
+                self._open(first)
             self._undo = undo.pop_all()
-
-    def _begin(
-        self,
-        graph: ApplicationGraph,
-        partitions: int | None,
-        first: QueryBatch,
-        chosen: FromCheckpoint,
-        undo: ExitStack,
-    ) -> None:
-        config = self._config
-        self._objects = open_job_root(config.job)
-        undo.callback(self._objects.close)
-        self._log = log = CheckpointLog(self._objects, self._paths)
-        check_root(self._objects, self._paths, config.job.root)
-        tenure = Tenure.begin(self._objects, self._paths, log, config.job.lease_ms, named=config.run_id)
-        undo.callback(leave, tenure)
-        self._offsets = OffsetLog.of(first.spark, first.query)
-        bound = self._bind(first, partitions, chosen)
-        tasks = bound.tasks or partitions or max(first.spark.sparkContext.defaultParallelism, len(self._inputs))
-        system = QuerySystem(first.query, tasks, first.number)
-        graph = with_side_inputs(graph, config)
-        streams = JobStreams.open(graph, config, {QUERY_SYSTEM: system})
-        undo.callback(streams.close)
-        self._job = job = prepare(
-            graph,
-            config,
-            self._objects,
-            streams,
-            log,
-            StartRequest(tenure.run_id, None if bound.record is None else str(bound.record.id)),
-        )
-        words = failure_board(self._objects, self._paths)
-        self._words = LastWords(words, tenure.keeper.lease, job.claim.epoch, stops=QueryStoppedError)
-        undo.push(self._words)
-        undo.callback(job.admins.close)
-        self._open(first, tenure, undo)
 
     def _bind(self, first: QueryBatch, partitions: int | None, chosen: FromCheckpoint) -> Binding:
         """Find the state that the query continues, and log it if it is not the newest one."""
@@ -173,13 +131,13 @@ class QueryJob:
         before = self._offsets.plan(number - 1) if number else ""
         asked = QueryBatchRequest(first.query, number, self._offsets.plan(number), before)
         try:
-            view = self._log.read("raise" if chosen is None else "report")
+            view = self._run.log.read("raise" if chosen is None else "report")
         except CorruptError as error:
             raise CorruptError(
                 f'{error}. Inside a query `from_checkpoint="matching"` does, with the checkpoint location of that time'
             ) from error
-        root = self._config.job.root
-        bound = bind(view, self._paths.root, root, asked, partitions, chosen, begins_here=self._begins_here)
+        paths, root = self._run.paths, self._run.config.job.root
+        bound = bind(view, paths.root, root, asked, partitions, chosen, begins_here=self._begins_here)
         if bound.record is not None:
             logger.warning(
                 "the query asks for batch %d: the job goes back to checkpoint %s, which is of the batch before. Later "
@@ -189,40 +147,20 @@ class QueryJob:
             )
         return bound
 
-    def _open(self, first: QueryBatch, tenure: Tenure, undo: ExitStack) -> None:
-        job, config, context = self._job, self._config, first.spark.sparkContext
-        shipment = Shipment.of(job)
-        spec = container_spec(context, job, shipment)
-        directory = ContainerDirectory(context, config, spec, job.settings.tasks, self._stop.immediate)
-        self._jobs = QueryJobs(context, f"penstock-{job.paths.root}-{job.claim.run_id}", self._watch.look)
-        runner = QueryRunner(context, job, shipment, directory, self._stop.immediate, self._jobs)
-        runner.readers = tuple(each.reader for each in self._inputs)
-        self._runner = runner
-        self._debts = Debts(self._log, job.uid, job.paths, keeps=True)
+    def _open(self, first: QueryBatch) -> None:
+        job, run, context = self._job, self._run, first.spark.sparkContext
+        self._jobs = QueryJobs(context, f"penstock-{job.paths.root}-{run.run_id}", self._watch.look)
+        self._debts = Debts(job.log, job.uid, job.paths, keeps=True)
         graph = job.topology.graph
-        self._feed = OfferedFeed(graph, EventTime.of(graph, config), job.clock, self._debts)
+        self._feed = OfferedFeed(graph, EventTime.of(graph, job.config), job.clock, self._debts)
         self._watermark = SparkWatermark(first.spark, first.query) if self._feed.needs_watermark else None
-        tables = TableBuilds(
-            job, self._log, SparkTableBuilder(context, config.job.root, config.job.root_keys, job.paths)
-        )
-        self._loop = assemble(
-            job, self._log, tenure.keeper, directory, runner, self._board, self._stop, self._feed, tables, self._debts
-        )
-        tables.needed = self._loop.needed_versions
-        self._words.epoch = lambda: self._loop.epoch
-        self._board.processed = directory.processed_messages
-        exports = MetricsExports(job, job.claim.run_id, self._board, tenure.keeper.lease.may_start_batch)
-        undo.callback(exports.close)  # after the last metrics have come
-        undo.callback(lambda: directory.close(self._loop.epoch))
-        undo.callback(tables.close)
-        undo.callback(self._loop.close)
-        undo.callback(runner.cancel)
-        self._watch.cancel = runner.cancel
-        directory.start(runner.cancel)
+        runner_of = partial(QueryRunner, jobs=self._jobs)
+        self._loop, self._runner = open_on_spark(run, context, runner_of, self._feed, self._debts)
+        self._runner.readers = tuple(each.reader for each in self._inputs)
+        self._watch.cancel = self._runner.cancel
         self._loop.start()
-        self._loop.watch_for_drains(self._wake)
-        requests = StopRequests(self._objects, self._paths)
-        undo.callback(StopRequestWatch(requests, tenure.keeper.lease.state.token, first.stop).close)
+        self._loop.parts.drain.watch(self._wake)
+        run.obey(first.stop)
 
     @property
     def tasks(self) -> int:
@@ -231,7 +169,7 @@ class QueryJob:
     @property
     def state_operators(self) -> tuple[StateOperatorProgress, ...]:
         """The changes that the last processed batch made to the state; empty before that."""
-        return () if self._board.last is None else self._board.last.state_operators
+        return () if self._run.board.last is None else self._run.board.last.state_operators
 
     def run(self, batch: QueryBatch, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
         """Process a batch once, however often it is asked for, and commit it. Returns its outputs, by name.
@@ -290,7 +228,7 @@ class QueryJob:
         """The time at which a batch is due without new rows, in epoch milliseconds: 0 is at once, None never."""
         if self._drained is not None:
             return None
-        if self._loop.drain_waits:
+        if self._loop.parts.drain.asked:
             return 0
         watermark = None if self._watermark is None else self._watermark.of_next()
         return self._feed.next_due_ms(self._loop.boundary, watermark)
@@ -314,18 +252,18 @@ class QueryJob:
     def _taken(self, batch: QueryBatch) -> dict[str, DataFrame]:
         owed = self._debts.now()
         objects = [each for own in owed.unpublished for each in own.objects]
-        frames, place = {}, self._config.job
+        frames, place = {}, self._run.config.job
         for output in self._outputs:
             stream = SystemStream(QUERY_SYSTEM, output.name)
             schema = to_arrow_schema(output.schema, timezone="UTC")
             rows = OutputRows(place.root, place.root_keys, batch.number, stream, schema, output.writer)
-            frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._objects)
+            frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._run.objects)
         return frames
 
     def close(self) -> None:
         """Give the job back. The state is as of the last committed batch."""
         with self._undo:
             if self._failed is not None:
-                self._words.say(self._failed)
+                self._run.words.say(self._failed)
             elif self._drained is None:
                 self._loop.finish()

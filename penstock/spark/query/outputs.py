@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import NotFoundError
 from penstock.objects.open import open_root
 from penstock.objects.store import ObjectStore

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from penstock.config.model import ContainerSettings
+from penstock.config.settings import ContainerSettings
 from penstock.errors import ConfigError
 from penstock.host.socket_folders import SPARK_NAME, make_socket_folder
 from penstock.spark.session.dynamic_allocation import default_minimum, fault_in_allocation

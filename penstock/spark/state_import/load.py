@@ -5,11 +5,10 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import IncompatibleError, PenstockError
 from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
@@ -31,7 +30,8 @@ class StoreLoad:
 
     def __init__(self, settings: StoreSettings, tasks: int, scratch: Path) -> None:
         buffer = min(max(_BUFFERS_BYTES // tasks, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES)
-        self._settings = replace(settings, rocksdb_block_cache_bytes=_CACHE_BYTES, rocksdb_write_buffer_bytes=buffer)
+        small = settings.put(StoreSettings.rocksdb_block_cache_bytes, _CACHE_BYTES)
+        self._settings = small.put(StoreSettings.rocksdb_write_buffer_bytes, buffer)
         self._scratch = scratch
         self._engines = [open_engine(self._settings, self._fill(task)) for task in range(tasks)]
         self._pending: list[dict[bytes, bytes]] = [{} for _ in range(tasks)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.shared.resources import EpochResources
+from penstock.container.shared.services import Service
 from penstock.errors import RetryableError
+from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.standby.copies import StandbyPlace, remove_of_the_dead
 from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
@@ -31,7 +33,7 @@ class _Failure:
     pause_s: float
 
 
-class Standbys:
+class Standbys(Service):
     """A service: one thread that follows the checkpoints. The copies are the process's and outlive it.
 
     Only the newest checkpoint counts: a standby that is slow goes from where it is to that one.
@@ -39,8 +41,10 @@ class Standbys:
 
     name = "standbys"
 
-    def __init__(self, resources: EpochResources) -> None:
+    def __init__(self, resources: EpochResources, may_move: Callable[[], bool]) -> None:
+        """`may_move`: False while a task that moved here would wait, for its side stores: then no standby is ready."""
         self._resources = resources
+        self._may_move = may_move
         self._copies = resources.standby_copies
         self._changed = threading.Condition()
         self._follow: Follow | None = None
@@ -89,11 +93,10 @@ class Standbys:
         known = [CheckpointId.parse(each) for each in held if each is not None]
         at = str(min(known, default=wanted)) if len(known) == len(held) else None
         text = doing[1] if doing is not None and doing[0].task == task else ""
+        if not self._may_move():
+            at, text = None, text or "filling side stores"
         failed = next((f"it failed: {failures[place].text}" for place in places if place in failures), "")
         return StandbyState(task, at, wanted, failed or text)
-
-    def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: the process ends with its copies."""
 
     def stop(self) -> None:
         """Stop and join. A copy whose step was cut short can still be used."""
@@ -102,6 +105,12 @@ class Standbys:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+
+    def metrics(self) -> Snapshot:
+        """Each standby's distance from the last checkpoint; none for standbys without a copy."""
+        key = "standby", "behind-ms"
+        known = {each.task: ms for each in self.states() if (ms := each.behind_ms) is not None}
+        return Snapshot({MetricId(f"Standby {task}", *key): GaugeValue(ms) for task, ms in known.items()})
 
     def status(self) -> str:
         doing = self._doing

@@ -6,10 +6,10 @@ import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from penstock.driver.context import RunContext
 from penstock.standby.shown import StandbyFacts
 from penstock.wire.assignment import Assignment
 from penstock.wire.calls import FOLLOW
-from penstock.wire.ports import Fleet
 from penstock.wire.protocol import Follow, Markers, StandbyState
 
 logger = logging.getLogger(__name__)
@@ -47,11 +47,13 @@ def moved_to(before: Assignment, after: Assignment, in_the_end: Assignment) -> l
     return [f"the standbys of container {name}" for name in sorted(moved)]
 
 
-def follow(fleet: Fleet, epoch: int, checkpoint_id: str, markers: Markers) -> None:
-    """Ask the standbys to follow a checkpoint that is in the log. They answer at once, and go on in the background.
-    If the call fails, the next checkpoint tells them."""
+def follow(run: RunContext, epoch: int, checkpoint_id: str, markers: Markers) -> None:
+    """Ask the standbys, if the job has any, to follow a checkpoint that is in the log. They answer at once, and go on
+    in the background. If the call fails, the next checkpoint tells them."""
+    if not run.job.config.job.standbys:
+        return
     try:
-        fleet.ask(FOLLOW, epoch, Follow(checkpoint_id, markers))
+        run.fleet.ask(FOLLOW, epoch, Follow(checkpoint_id, markers))
     except Exception as error:
         logger.warning(
             "standbys were not asked to follow checkpoint %s; they follow the next one: %s", checkpoint_id, error

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from penstock.api.ssp import SystemStream
 from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.config.table import STREAM_RESET_OFFSET
+from penstock.config.settings import StreamSettings
 from penstock.errors import IncompatibleError
 from penstock.wording import argument
 
@@ -48,5 +48,5 @@ def continue_in(stream: SystemStream) -> str:
     return (
         "Choose where to begin in the new stream, in all of its partitions: `penstock startpoint set JOB --oldest "
         f"--all-partitions --stream {stream}` ({argument('with_state', 'clear')} empties all stores), or for one "
-        f"start `{STREAM_RESET_OFFSET.full(str(stream))}=true`"
+        f"start `{StreamSettings.reset_offset.full(str(stream))}=true`"
     )

@@ -10,7 +10,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.config.model import JobConfig
-from penstock.config.table import STREAM_GUARANTEE, SYSTEM_FACTORY
+from penstock.config.settings import StreamSettings, SystemKeys
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.specs import ApplicationGraph
@@ -66,14 +66,14 @@ class UsedStreams:
             raise ConfigError(
                 "\n".join(
                     f"there is no system `{name}`, which the application uses; known: "
-                    f"{', '.join(config.system_names)}; set `{SYSTEM_FACTORY.full(name)}`"
+                    f"{', '.join(config.system_names)}; set `{SystemKeys.factory.full(name)}`"
                     for name in missing
                 )
             )
         systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
         for stream in intermediates:
             _refuse_silent(stream, systems[stream.system])
-        exactly_once = frozenset(filter(config.exactly_once, outputs))
+        exactly_once = frozenset(stream for stream in outputs if config.stream(stream).exactly_once)
         for stream in sorted(exactly_once):
             _refuse_forgetful(stream, systems[stream.system])
         return cls(inputs, outputs, intermediates, exactly_once, systems)
@@ -111,7 +111,7 @@ class JobStreams:
             {name: system.admin() for name, system in used.systems.items()},
             config.task.broadcast_inputs,
             config.job.intermediate_stream_partitions or 0,
-            {stream: found for stream in used.outputs if (found := config.retention(stream)) is not None},
+            {stream: found for stream in used.outputs if (found := config.stream(stream).retention) is not None},
             used.intermediates,
             used.exactly_once,
             given=given or {},
@@ -325,7 +325,7 @@ def _open_owed(stream: SystemStream, config: JobConfig) -> System:
 def _refuse_forgetful(stream: SystemStream, system: System) -> None:
     """Raise ConfigError if no output of the system can be exactly once."""
     if not system.keeps_progress:
-        name = STREAM_GUARANTEE.full(str(stream))
+        name = StreamSettings.output_guarantee.full(str(stream))
         raise ConfigError(
             f"`{name}`: the system `{system.name}` cannot record the progress of publishing in one step with the "
             "messages (`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output "

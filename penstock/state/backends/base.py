@@ -144,7 +144,8 @@ class RestoreTarget:
 
     directory: Path
     engine: Callable[[], Engine]
-    """Opens the engine over the folder at the first call. From then on the folder belongs to the engine."""
+    """Opens the engine over the folder at the first call, whatever kind of engine wrote the files there. From then on
+    the folder belongs to the engine."""
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ from concurrent.futures import Executor, Future
 from typing import Generic, TypeVar
 
 from penstock.errors import RetryableError
+from penstock.parallel import settle
 from penstock.state.backends.base import StoreCopy, release_if_cancelled
-from penstock.state.backends.pools import settle
 from penstock.state.records import Changes
 
 T = TypeVar("T")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -10,12 +11,18 @@ from penstock.errors import CorruptError, NotFoundError, PenstockError
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 
+_CACHED_KEYS = 1_000_000
+
 
 class ObjectBackendAdmin(StateBackendAdmin):
     """Deletes objects that no retained marker reaches. The keys of a task's store lie in its state folder."""
 
     def __init__(self, context: AdminContext) -> None:
         self.context = context
+        self._reached: dict[str, frozenset[str]] = {}
+        """Key of an index -> that key and all the keys it names. An index never changes; the next one names mostly the
+        same."""
+        self._cached_keys = 0
 
     @abstractmethod
     def reach(self, markers: Sequence[StoreMarker]) -> set[str]:
@@ -49,6 +56,16 @@ class ObjectBackendAdmin(StateBackendAdmin):
             for name in names:
                 self.context.objects.delete(name)
         return Garbage(names)
+
+    def reach_of_index(self, key: str, read: Callable[[], Iterable[str]]) -> frozenset[str]:
+        """The key of an index and all the keys it names. `read` is called for these if they are not cached."""
+        if key not in self._reached:
+            reached = frozenset({key, *map(sys.intern, read())})
+            self._reached[key] = reached
+            self._cached_keys += len(reached)
+            while self._cached_keys > _CACHED_KEYS and len(self._reached) > 1:
+                self._cached_keys -= len(self._reached.pop(next(iter(self._reached))))
+        return self._reached[key]
 
     def _reach_of_left(self, markers: Sequence[StoreMarker]) -> set[str]:
         """As `reach`, without markers that cannot be read: an interrupted collection may have deleted their objects. A

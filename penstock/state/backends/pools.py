@@ -7,15 +7,9 @@ background work waits for transfers; a transfer waits for nobody.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable
-from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeVar
-
-T = TypeVar("T")
 
 _LEAST_MAINTENANCE, _MOST_MAINTENANCE = 2, 8
 _TRANSFERS_PER_TASK, _MOST_TRANSFERS = 8, 32
@@ -50,56 +44,3 @@ class BackendPools:
 def process_pools() -> BackendPools:
     """The pools of a process that reads or imports state and is no container. They end with the process."""
     return BackendPools.for_tasks(1, "process")
-
-
-class InTurn:
-    """Runs tasks one after another, on a shared pool. No thread waits for its turn."""
-
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[Future[Any], Callable[[], None]]] = deque()
-        self._busy = False
-
-    def submit(self, work: Callable[[], T]) -> Future[T]:
-        """As `Executor.submit`. If the pool was shut down, the future is cancelled."""
-        future: Future[T] = Future()
-
-        def run() -> None:
-            try:
-                if future.set_running_or_notify_cancel():
-                    future.set_result(work())
-            except BaseException as error:
-                future.set_exception(error)
-            finally:
-                self._next()
-
-        with self._lock:
-            self._waiting.append((future, run))
-            idle, self._busy = not self._busy, True
-        if idle:
-            self._next()
-        return future
-
-    def _next(self) -> None:
-        with self._lock:
-            if not self._waiting:
-                self._busy = False
-                return
-            future, run = self._waiting.popleft()
-        try:
-            self._pool.submit(run)
-        except RuntimeError:  # the pool was shut down: nothing that waits will begin
-            future.cancel()
-            self._next()
-
-
-def settle(future: Future[Any], timeout_s: float | None = None) -> bool:
-    """Wait for the end of a future, however it ends. False if that takes longer."""
-    try:
-        future.exception(timeout_s)
-    except TimeoutError:
-        return False
-    except CancelledError:
-        pass
-    return True

@@ -21,11 +21,8 @@ def built_in() -> dict[str, StateBackendFactory]:
 
 
 def backend_factory(name: str) -> StateBackendFactory:
-    """The backend with a short name, or of a class `module:Class`.
-
-    Raises:
-        ConfigError: there is no such backend (the error lists all), or it is not a StateBackendFactory.
-    """
+    """The backend with a short name, or of a class `module:Class`. Raises ConfigError if there is no such backend (the
+    error lists all), or it is not a StateBackendFactory."""
     if name in _FACTORIES:
         return _FACTORIES[name]()
     if ":" not in name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.records import Changes
@@ -15,6 +16,15 @@ class EngineFailedError(BaseException):
 
     Not an Exception, because it travels up through the code of tasks, whose own `except Exception` must not swallow it.
     """
+
+
+class Content(Protocol):
+    """Bytes by key, to be read: an engine, an overlay above one, or what a layer shows of one."""
+
+    def get(self, key: bytes, /) -> bytes | None: ...
+
+    def scan(self, start: bytes | None, end: bytes | None, /) -> Iterator[tuple[bytes, bytes]]:
+        """The entries with start <= key < end (None: unbounded), in order, as they are now."""
 
 
 class Engine(ABC):

@@ -1,15 +1,13 @@
-"""Opens the engine of a store over a folder: the configured kind, or the kind whose files are there."""
+"""Folders of engines, and the engine over one: of the configured kind, or the kind whose files are there."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, suppress
 from pathlib import Path
 
-from penstock.config.model import StoreSettings
-from penstock.config.table import EngineKind
+from penstock.config.settings import EngineKind, StoreSettings
 from penstock.errors import CorruptError
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import ENTRIES, MemoryEngine
@@ -20,12 +18,17 @@ _CHUNK_BYTES = 8 << 20
 """The amount held in memory while a store is copied from one kind of engine into the other."""
 
 
+def make_empty(directory: Path) -> None:
+    """Make an empty folder in the place of whatever was there. Raises OSError if the old one cannot be removed: nothing
+    may be restored over it."""
+    with suppress(FileNotFoundError):
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True)
+
+
 def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> Engine:
     """The configured engine of a store, over a folder: a new one, or the content that a restore or copy has put there.
-
-    Raises:
-        CorruptError: the folder's files are damaged, or of the other kind of engine.
-    """
+    Raises CorruptError if the folder's files are damaged, or of the other kind of engine."""
     if _of_the_other_kind(settings, directory).exists():
         raise CorruptError(
             f"`{directory}` holds the files of another kind of store than stores.{settings.name}.factory="
@@ -33,6 +36,10 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
         )
     if settings.factory == "memory":
         return MemoryEngine(directory)
+    return open_rocksdb(settings, directory, read_only=read_only)
+
+
+def open_rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool = False) -> RocksDbEngine:
     return RocksDbEngine(
         directory,
         block_cache_bytes=settings.rocksdb_block_cache_bytes,
@@ -85,11 +92,7 @@ def _chunks(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Changes]:
         yield chunk
 
 
-def engine_kind(directory: Path) -> EngineKind:
-    """The kind of engine whose files are in the folder; `rocksdb` if there are none."""
-    return "memory" if (directory / ENTRIES).exists() else "rocksdb"
-
-
 def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
     """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
-    return open_engine(replace(settings, factory=engine_kind(directory)), directory)
+    kind: EngineKind = "memory" if (directory / ENTRIES).exists() else "rocksdb"
+    return open_engine(settings.put(StoreSettings.factory, kind), directory)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sortedcontainers import SortedSet
 
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Content
 from penstock.state.engines.gaps import Gaps
 from penstock.state.records import Changes
 
@@ -62,7 +62,7 @@ class Overlay:
     """
 
     def __init__(
-        self, engine: Engine, gaps: Gaps | None = None, lock: AbstractContextManager[Any] | None = None
+        self, engine: Content, gaps: Gaps | None = None, lock: AbstractContextManager[Any] | None = None
     ) -> None:
         """`gaps`: the deleted ranges in the view that this overlay's readers have. `lock` guards the order of the
         changes, for overlays that several threads scan."""
@@ -71,9 +71,9 @@ class Overlay:
         self._lock = nullcontext() if lock is None else lock
         self.changes: dict[bytes, bytes | None] = {}
         """Key to new value, None to delete; written by the store directly. Entries are only ever added or replaced,
-        except by `unwrite`. The first scan replaces the dict by one that watches."""
+        except by `undo`. The first scan replaces the dict by one that watches."""
         self._order: SortedSet | None = None
-        """The changed keys in order, once there was a scan. A key that was unwritten may still be in it."""
+        """The changed keys in order, once there was a scan. A key whose write was undone may still be in it."""
         self._unordered: list[bytes] = []
         """Keys added since the last scan."""
         self._scans: weakref.WeakSet[_ScanValues] = weakref.WeakSet()
@@ -89,10 +89,16 @@ class Overlay:
         if not gone:
             self._gaps.put(key)
 
-    def unwrite(self, key: bytes) -> None:
-        if self._order is not None and key in self.changes:
-            self.before_write(key, gone=False)
-        self.changes.pop(key, None)
+    def undo(self, journal: list[tuple[bytes, bytes | _Missing | None]]) -> None:
+        """Undo writes and forget them. `journal`: in their order, each key and the change that it had before."""
+        for key, before in reversed(journal):
+            if not isinstance(before, _Missing):
+                self.changes[key] = before
+                continue
+            if self._order is not None and key in self.changes:
+                self.before_write(key, gone=False)
+            self.changes.pop(key, None)
+        journal.clear()
 
     def update(self, changes: Changes) -> None:
         self._gaps.version += 1

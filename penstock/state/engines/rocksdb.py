@@ -139,11 +139,8 @@ class RocksDbEngine(Engine):
         self._db.ingest_external_file([str(table)], options)
 
     def ingest(self, tables: Iterable[Path]) -> None:
-        """Take over sorted tables, which are moved. No two may have the same key.
-
-        Raises:
-            CorruptError: one of them is damaged.
-        """
+        """Take over sorted tables, which are moved. No two may have the same key. Raises CorruptError if one of them is
+        damaged."""
         options = rocksdict.IngestExternalFileOptions()
         options.set_move_files(True)
         for table in tables:

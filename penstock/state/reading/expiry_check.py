@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.state.engines.engine import Content
 from penstock.state.stores.expiry import (
     HEADER,
     INDEX,
@@ -10,7 +11,6 @@ from penstock.state.stores.expiry import (
     MEMBERS_END,
     META,
     UNINDEXED,
-    Source,
     adoption_of,
     application_key,
     entries_with_header,
@@ -19,7 +19,7 @@ from penstock.state.stores.expiry import (
 )
 
 
-def expiry_problem(source: Source) -> str | None:
+def expiry_problem(source: Content) -> str | None:
     """The first inconsistency, or None. Reads everything."""
     meta = source.get(META)
     if meta is None or not has_begun(meta):

@@ -6,7 +6,6 @@ import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,7 +15,8 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.value import Markers
-from penstock.config.model import JobConfig, StoreSettings
+from penstock.config.model import JobConfig
+from penstock.config.settings import StoreSettings
 from penstock.errors import NotFoundError
 from penstock.host.process_folder import process_folder
 from penstock.job.paths import JobPaths
@@ -24,10 +24,10 @@ from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.roots import BackendRoots
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Content, Engine
 from penstock.state.engines.open import open_whatever
 from penstock.state.restore import RestoredStore, restore_order, restore_store
-from penstock.state.stores.expiry import Source, live_view
+from penstock.state.stores.expiry import live_view
 from penstock.system.base import System
 from penstock.system.registry import open_systems
 
@@ -122,7 +122,7 @@ class StateReader:
         return markers_of(record, task, self._config.changelog_partitions(record.stores, task))
 
 
-def seen_entries(record: CheckpointRecord, store: str, engine: Engine) -> Source:
+def seen_entries(record: CheckpointRecord, store: str, engine: Engine) -> Content:
     """The entries of a task's store as the application has them: with a time to live, without those that were expired
     at the checkpoint's batch time."""
     if not StoreLayout.parse(record.stores[store]).expires:
@@ -161,11 +161,9 @@ def read_store(
 
 
 def _small(settings: StoreSettings) -> StoreSettings:
-    return replace(
-        settings,
-        rocksdb_block_cache_bytes=min(settings.rocksdb_block_cache_bytes, _BLOCK_CACHE_BYTES),
-        rocksdb_write_buffer_bytes=min(settings.rocksdb_write_buffer_bytes, _WRITE_BUFFER_BYTES),
-    )
+    cache, buffer = StoreSettings.rocksdb_block_cache_bytes, StoreSettings.rocksdb_write_buffer_bytes
+    small = settings.put(cache, min(settings.rocksdb_block_cache_bytes, _BLOCK_CACHE_BYTES))
+    return small.put(buffer, min(settings.rocksdb_write_buffer_bytes, _WRITE_BUFFER_BYTES))
 
 
 def _last(objects: ObjectStore, paths: JobPaths) -> CheckpointRecord:

@@ -11,9 +11,9 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError, NotFoundError, PenstockError
+from penstock.state.engines.engine import Content
 from penstock.state.reading.reader import StateReader, check_store, seen_entries
 from penstock.state.restore import RestoredStore
-from penstock.state.stores.expiry import Source
 from penstock.system.partitioner import partition_of
 
 
@@ -43,11 +43,8 @@ class StoreVersion:
         backend: str | None = None,
         restored: Callable[[str, str, int], None] = lambda *_: None,
     ) -> None:
-        """`restored(store, backend, task)` is called after each restore.
-
-        Raises:
-            NotFoundError: the checkpoint has no such store, or no marker of it of the named backend.
-        """
+        """`restored(store, backend, task)` is called after each restore. Raises NotFoundError if the checkpoint has no
+        such store, or no marker of it of the named backend."""
         check_store(record, store)
         self.record = record
         self.store = store
@@ -57,7 +54,7 @@ class StoreVersion:
         self._told = restored
         self._stack = ExitStack()
         self._open: dict[int, RestoredStore] = {}
-        self._seen: dict[int, Source] = {}
+        self._seen: dict[int, Content] = {}
         self._check_backend()
 
     def __enter__(self) -> StoreVersion:

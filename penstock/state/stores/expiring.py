@@ -126,13 +126,8 @@ class ExpiringStore(SerdeStore):
     def undo(self) -> None:
         if self._journal is None:
             super().undo()
-            return
-        for key, before in reversed(self._journal):
-            if before is MISSING:
-                self._overlay.unwrite(key)
-            else:
-                self._overlay.changes[key] = before
-        self._journal.clear()
+        else:
+            self._overlay.undo(self._journal)
 
     # Reads and writes.
 

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Protocol
 
 from penstock.errors import IncompatibleError
+from penstock.state.engines.engine import Content
 
 RESERVED = b"\xffTTL"
 """No text in UTF-8 begins with it."""
@@ -38,15 +38,6 @@ _SKIP = len(RESERVED)
 _VERSION = b"penstock ttl 1"
 
 Entry = tuple[bytes, bytes]
-
-
-class Source(Protocol):
-    """An engine, or an overlay above one."""
-
-    def get(self, key: bytes, /) -> bytes | None: ...
-
-    def scan(self, start: bytes | None, end: bytes | None, /) -> Iterator[Entry]:
-        """The entries with start <= key < end, in order, as they are now."""
 
 
 # Keys.
@@ -118,11 +109,8 @@ def meta_bytes(adoption: Adoption | None) -> bytes:
 
 
 def has_begun(meta: bytes | None) -> bool:
-    """True if `meta` is the value of META in a store with a time to live in which a batch has ended.
-
-    Raises:
-        IncompatibleError: a newer Penstock wrote it.
-    """
+    """True if `meta` is the value of META in a store with a time to live in which a batch has ended. Raises
+    IncompatibleError if a newer Penstock wrote it."""
     if meta is None or not meta.startswith(_VERSION[:-1]):
         return False
     if not meta.startswith(_VERSION):
@@ -139,7 +127,7 @@ def adoption_of(meta: bytes) -> Adoption | None:
     return None if rest[:1] == b"\x00" else Adoption(int.from_bytes(rest[1:9], "big"), rest[9:])
 
 
-def is_adopted(source: Source, adoption: Adoption, key: bytes) -> bool:
+def is_adopted(source: Content, adoption: Adoption, key: bytes) -> bool:
     """True if the entry with this key in the engine, if it exists, has a header."""
     return key < adoption.cursor or source.get(MEMBER + key) is not None
 
@@ -148,7 +136,7 @@ def is_adopted(source: Source, adoption: Adoption, key: bytes) -> bool:
 
 
 def entries_with_header(
-    source: Source, adoption: Adoption | None, start: bytes | None = None, end: bytes | None = None
+    source: Content, adoption: Adoption | None, start: bytes | None = None, end: bytes | None = None
 ) -> Iterator[Entry]:
     """Every entry of a range of the engine's keys, expired or not, each with a header. The scan begins now."""
     entries = chain.from_iterable([source.scan(*part) for part in _ranges(start, end)])
@@ -171,7 +159,7 @@ def _with_header(entries: Iterator[Entry], members: Iterator[Entry], adoption: A
 
 
 def live_entries(
-    source: Source, adoption: Adoption | None, alive: bytes, start: bytes | None, end: bytes | None
+    source: Content, adoption: Adoption | None, alive: bytes, start: bytes | None, end: bytes | None
 ) -> Iterator[Entry]:
     """The entries with start <= key < end that are not expired, as the application wrote them. The scan begins now."""
     first = None if start is None else engine_key(start)
@@ -183,7 +171,7 @@ def live_entries(
 class LiveEntries:
     """The entries of a store with a time to live, as its task would see them at a batch time."""
 
-    def __init__(self, source: Source, adoption: Adoption | None, now_ms: int) -> None:
+    def __init__(self, source: Content, adoption: Adoption | None, now_ms: int) -> None:
         self._source = source
         self._adoption = adoption
         self._alive = alive_from(now_ms)
@@ -201,7 +189,7 @@ class LiveEntries:
         return live_entries(self._source, self._adoption, self._alive, start, end)
 
 
-def live_view(source: Source, now_ms: int) -> Source:
+def live_view(source: Content, now_ms: int) -> Content:
     """The entries of a store with a time to live at a batch time. Before its first batch with a time to live has ended,
     nothing in it expires."""
     meta = source.get(META)

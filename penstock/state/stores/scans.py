@@ -32,11 +32,8 @@ def range_bounds(store: SerdePlace, serde: Serde[Any], from_key: Any, to_key: An
 
 
 def prefix_bounds(store: SerdePlace, serde: Serde[Any], prefix: Any) -> tuple[bytes, bytes | None]:
-    """The start (inclusive) and end (exclusive; None: unbounded) of the keys with a prefix.
-
-    Raises:
-        SerdeError: keys of this serde have no prefixes, or this is not one.
-    """
+    """The start (inclusive) and end (exclusive; None: unbounded) of the keys with a prefix. Raises SerdeError if keys
+    of this serde have no prefixes, or this is not one."""
     start = _bytes(store, serde, serde.prefix_to_bytes, prefix)
     return start, end_of_prefix(start)
 

@@ -10,7 +10,7 @@ from penstock.api.serdes import Bytes, not_bytes
 from penstock.api.serdes.failures import store_place
 from penstock.api.state.store import StoreSpec
 from penstock.errors import Interrupted, SerdeError
-from penstock.state.engines.engine import Engine, EngineFailedError
+from penstock.state.engines.engine import Content, EngineFailedError
 from penstock.state.engines.overlay import MISSING, Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.cache import ValueCache
@@ -29,7 +29,7 @@ class SerdeStore(TaskStore):
     as all the rest.
     """
 
-    def __init__(self, spec: StoreSpec, engine: Engine, cache_entries: int) -> None:
+    def __init__(self, spec: StoreSpec, engine: Content, cache_entries: int) -> None:
         self.spec = spec
         self._place = store_place(spec.name)
         self._engine = engine

@@ -27,13 +27,7 @@ class UndoableStore(StoreLayer):
         self._journal.clear()
 
     def undo(self) -> None:
-        overlay = self._overlay
-        for key, before in reversed(self._journal):
-            if before is MISSING:
-                overlay.unwrite(key)
-            else:
-                overlay.changes[key] = before
-        self._journal.clear()
+        self._overlay.undo(self._journal)
 
     def put(self, key: Any, value: Any) -> None:
         key_bytes = self._key_bytes(key)

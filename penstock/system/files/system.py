@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.objects.open import open_root
 from penstock.system.base import (

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TypeAlias
 
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.signing import ID_BYTES, MAC_BYTES, RootSigner
 
 HEADER = "penstock.signature"

@@ -6,16 +6,12 @@
     dropped-<token>/              one that is being removed, or was damaged while others read it
     <task|all>.lock               held by the process that loads it, so that others wait for its result
 
-Whoever uses a folder holds a shared lock on it, which ends with the process. A folder is removed only under the
-exclusive lock, so what a process left that died goes, and nothing goes that somebody reads.
+Whoever uses a folder holds a shared lock on it (`penstock.host.folder`).
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
-import shutil
 import threading
 import uuid
 from collections.abc import Collection, Iterator
@@ -27,30 +23,14 @@ from msgspec import Struct
 
 from penstock.documents import Count, decode
 from penstock.errors import CorruptError, RetryableError
+from penstock.host.folder import HostFolder
 
 DATABASE = "db"
 _COMPLETE = "complete.json"
 _LOADED = re.compile(r"table-(\d+)-(\d+|all)")
+_OWN = ("table-", "making-", "dropped-")
 _LOOK_SECONDS = 0.05
 _TRIES = 5
-
-
-class TableFolder:
-    """A folder that this process uses. Nobody removes it before `close`."""
-
-    def __init__(self, path: Path, lock: int) -> None:
-        self.path = path
-        self._lock: int | None = lock
-
-    @property
-    def database(self) -> Path:
-        return self.path / DATABASE
-
-    def close(self) -> None:
-        """Stop using it. Idempotent."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
 
 
 class TableFolders:
@@ -59,33 +39,31 @@ class TableFolders:
     def __init__(self, base: Path) -> None:
         self.base = base
 
-    def take(self, version: int, unit: str, checksum: str) -> TableFolder | None:
+    def take(self, version: int, unit: str, checksum: str) -> HostFolder | None:
         """Use a version that was loaded before; None if there is none.
 
         Args:
             unit: the task, or `all`.
             checksum: that of the version's manifest. A folder of another one is not used.
         """
-        folder = self._use(self._loaded(version, unit))
-        if folder is None:
+        folder = HostFolder.lock(self._loaded(version, unit), shared=True)
+        if folder is not None and _checksum_in(folder.path) != checksum:
+            folder.release()
             return None
-        if _checksum_in(folder.path) == checksum:
-            return folder
-        folder.close()
-        return None
+        return folder
 
-    def make(self) -> TableFolder:
+    def make(self) -> HostFolder:
         """Make a folder that nobody else looks at."""
         self.base.mkdir(parents=True, exist_ok=True)
         for _ in range(_TRIES):
             path = self.base / f"making-{uuid.uuid4().hex}"
             path.mkdir()
-            folder = self._use(path)
+            folder = HostFolder.lock(path, shared=True)
             if folder is not None:  # otherwise somebody took it for a remainder before it was locked
                 return folder
         raise RetryableError(f"the folders in `{self.base}` vanish while they are made")
 
-    def publish(self, made: TableFolder, version: int, unit: str, checksum: str) -> TableFolder:
+    def publish(self, made: HostFolder, version: int, unit: str, checksum: str) -> HostFolder:
         """Publish a complete folder: from now on `take` finds it. Returns it under its new name, or the one that
         another process has published meanwhile."""
         (made.path / _COMPLETE).write_bytes(orjson.dumps({"format": 1, "checksum": checksum}))
@@ -103,18 +81,17 @@ class TableFolders:
             if other is not None:
                 self.drop(made)
                 return other
-            away = self._move_away(target)
-            if away is not None:
-                self._remove(away)
+            if (away := self._move_away(target)) is not None:
+                _remove(away)
         raise RetryableError(f"another program keeps replacing `{target}`: find it and stop it")
 
-    def drop(self, folder: TableFolder) -> None:
+    def drop(self, folder: HostFolder) -> None:
         """Stop using a folder, and remove it: it is damaged, or was not completed. Never raises."""
         self.set_aside(folder)
-        folder.close()
-        self._remove(folder.path)
+        folder.release()
+        _remove(folder.path)
 
-    def set_aside(self, folder: TableFolder) -> None:
+    def set_aside(self, folder: HostFolder) -> None:
         """Hide a damaged folder from others. This process may go on reading it. Never raises."""
         with suppress(OSError):
             folder.path = self._move_away(folder.path) or folder.path
@@ -125,15 +102,13 @@ class TableFolders:
 
         Raises RetryableError once it is cancelled.
         """
-        self.base.mkdir(parents=True, exist_ok=True)
-        lock = os.open(self.base / f"{unit}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        while (turn := HostFolder.lock_beside(self.base / unit)) is None:
+            if cancelled.wait(_LOOK_SECONDS):
+                raise RetryableError("the loading was cancelled")
         try:
-            while not _locked(lock, fcntl.LOCK_EX):
-                if cancelled.wait(_LOOK_SECONDS):
-                    raise RetryableError("the loading was cancelled")
             yield
         finally:
-            os.close(lock)
+            turn.release()
 
     def clean(self, keep: Collection[int], newest: int) -> None:
         """Remove unused folders: versions that are neither in `keep` nor among the newest, and the leftovers of dead
@@ -145,16 +120,11 @@ class TableFolders:
         loaded = {path: int(match[1]) for path in found if (match := _LOADED.fullmatch(path.name))}
         kept = {*keep, *sorted(set(loaded.values()))[-newest:]}
         for path in found:
-            if loaded[path] not in kept if path in loaded else path.name.startswith(("making-", "dropped-")):
-                self._remove(path)
+            if loaded[path] not in kept if path in loaded else path.name.startswith(_OWN):
+                _remove(path)
 
     def _loaded(self, version: int, unit: str) -> Path:
         return self.base / f"table-{version}-{unit}"
-
-    def _use(self, path: Path) -> TableFolder | None:
-        """The folder with a shared lock; None if it is missing or being removed."""
-        lock = _lock_on(path, fcntl.LOCK_SH)
-        return None if lock is None else TableFolder(path, lock)
 
     def _move_away(self, path: Path) -> Path | None:
         """Rename a folder, even while others read it, so that nobody takes it any more."""
@@ -165,19 +135,11 @@ class TableFolders:
             return None
         return dropped
 
-    def _remove(self, path: Path) -> None:
-        try:
-            lock = _lock_on(path, fcntl.LOCK_EX)
-            if lock is None:
-                return
-            try:
-                dropped = self._move_away(path)
-                if dropped is not None:
-                    shutil.rmtree(dropped, ignore_errors=True)
-            finally:
-                os.close(lock)
-        except OSError:
-            return
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        if (unused := HostFolder.lock(path)) is not None:
+            unused.remove()
 
 
 class _Complete(Struct):
@@ -192,36 +154,3 @@ def _checksum_in(path: Path) -> str | None:
         return decode(_Complete, (path / _COMPLETE).read_bytes(), f"`{path / _COMPLETE}`").checksum
     except (FileNotFoundError, CorruptError):
         return None
-
-
-def _lock_on(path: Path, kind: int) -> int | None:
-    """Lock the folder that is under this path now; None if there is none, or others' locks forbid it."""
-    try:
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    except FileNotFoundError:
-        return None
-    try:
-        if _locked(lock, kind) and _same(lock, path):
-            return lock
-    except BaseException:
-        os.close(lock)
-        raise
-    os.close(lock)
-    return None
-
-
-def _locked(lock: int, kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _same(lock: int, path: Path) -> bool:
-    try:
-        there = path.stat()
-    except FileNotFoundError:
-        return False
-    held = os.fstat(lock)
-    return (there.st_dev, there.st_ino) == (held.st_dev, held.st_ino)

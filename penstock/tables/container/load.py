@@ -13,14 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.host.folder import HostFolder
 from penstock.os_errors import explained
+from penstock.parallel import in_parallel
 from penstock.retry import Retry, retry
-from penstock.state.backends.content.transfer import in_parallel
 from penstock.state.engines.engine import Engine
-from penstock.tables.container.folders import TableFolder, TableFolders
-from penstock.tables.container.store import new_database, open_table
+from penstock.state.engines.open import open_rocksdb
+from penstock.tables.container.folders import DATABASE, TableFolders
+from penstock.tables.container.store import open_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.wire.protocol import TableProgress
 
@@ -45,7 +47,7 @@ class LoadingPlace:
 
 @dataclass(frozen=True, slots=True)
 class _LoadedUnit:
-    folder: TableFolder
+    folder: HostFolder
     engine: Engine
 
     def close(self) -> None:
@@ -53,7 +55,7 @@ class _LoadedUnit:
             self.engine.close()
         except Exception as error:  # it was only read
             logger.warning("`%s` was not closed cleanly: %s", self.folder.path, error)
-        self.folder.close()
+        self.folder.release()
 
 
 class TableLoad:
@@ -168,7 +170,7 @@ class TableLoad:
             self._place.folders.drop(folder)
             return None
         except BaseException:
-            folder.close()
+            folder.release()
             raise
         self._add(sum(file.size_bytes for file in self._files(unit)))
         return opened
@@ -181,7 +183,7 @@ class TableLoad:
             jobs = [partial(self._download, file, path) for path, file in tables.items()]
             for _ in in_parallel(jobs, self._place.transfers, self._stopped, f"the loading of {self}"):
                 pass
-            database = new_database(settings, folder.database)
+            database = open_rocksdb(settings, folder.path / DATABASE)
             try:
                 database.ingest(tables)
             finally:
@@ -193,9 +195,9 @@ class TableLoad:
             folders.drop(folder)
             raise
 
-    def _opened_in(self, folder: TableFolder, unit: str) -> _LoadedUnit:
+    def _opened_in(self, folder: HostFolder, unit: str) -> _LoadedUnit:
         rows = sum(file.rows for file in self._files(unit))
-        return _LoadedUnit(folder, open_table(self._place.settings, folder.database, rows, self._check))
+        return _LoadedUnit(folder, open_table(self._place.settings, folder.path / DATABASE, rows, self._check))
 
     def _download(self, file: TableFile, path: Path) -> None:
         try:

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.api.state.side_inputs import PushedTable
 from penstock.batch.batch import NO_BATCH, Batch
 from penstock.container.shared.resources import EpochResources
+from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
@@ -26,7 +27,7 @@ _KEPT_ON_HOST = 2
 """The number of newest versions that stay on the host, for a rollback and for the next start."""
 
 
-class PushedTables:
+class PushedTables(Service):
     """A service, and `SideStores` for pushed tables. Thread-safe.
 
     It has two versions of each table: the one that the running batch reads, and the one that the driver asked for last.
@@ -103,9 +104,6 @@ class PushedTables:
 
     def metrics(self) -> Snapshot:
         return self._metrics.snapshot()
-
-    def wind_down(self, timeout_s: float) -> None:
-        """Nothing to do: the next start loads a version that is not loaded yet."""
 
     def stop(self) -> None:
         with self._lock:

@@ -7,20 +7,15 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from penstock.config.model import StoreSettings
+from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.open import open_rocksdb
 from penstock.state.records import Changes
 from penstock.state.stores.view import SideView
 
 _PIECE = 20_000
 """The number of entries freed before other threads have their turn."""
-
-
-def new_database(settings: StoreSettings, directory: Path) -> RocksDbEngine:
-    """An empty database, for the sorted files of a version."""
-    return _rocksdb(settings, directory, read_only=False)
 
 
 def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Callable[[], None]) -> Engine:
@@ -33,7 +28,7 @@ def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Calla
     Raises:
         CorruptError: files are damaged, or some are missing.
     """
-    engine = _rocksdb(settings, directory, read_only=True)
+    engine = open_rocksdb(settings, directory, read_only=True)
     try:
         if (found := engine.count()) != rows:
             raise CorruptError(f"`{directory}` has {found} entries, and not {rows} as its manifest says")
@@ -45,15 +40,6 @@ def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Calla
         raise
     engine.close()
     return table
-
-
-def _rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool) -> RocksDbEngine:
-    return RocksDbEngine(
-        directory,
-        block_cache_bytes=settings.rocksdb_block_cache_bytes,
-        write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
-        read_only=read_only,
-    )
 
 
 class MemoryTable(Engine):

@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable, Collection
 
 from penstock.api.state.side_inputs import PushedTable
-from penstock.checkpoint.log import CheckpointLog
-from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.errors import FencedError, PenstockError
 from penstock.start.prepare import PreparedJob
 from penstock.tables.driver.build import TableBuild
@@ -32,15 +30,12 @@ class TableBuilds:
     def __init__(
         self,
         job: PreparedJob,
-        log: CheckpointLog,
         builder: TableBuilder,
-        needed: Callable[[str], Collection[int]] = lambda _: (),
-        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        """`needed`: table → the versions that containers read or load. Called by the thread that looks."""
-        self.needed = needed
+        self.needed: Callable[[str], Collection[int]] = lambda _: ()
+        """Table → the versions that containers read or load. Called by the thread that looks."""
         self._builder = builder
-        self._clock = clock
+        self._clock = clock = job.clock
         self._poll_s = job.config.tables.poll_ms / 1000
         self._closing = threading.Event()
         self._lock = threading.Lock()
@@ -56,7 +51,7 @@ class TableBuilds:
                 builder,
                 job.config.tables.versions_retained,
                 lambda table: self.needed(table),
-                log.check_owner,
+                job.log.check_owner,
                 self._report,
                 clock,
             )

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from penstock.driver.feed.stop import StopRequest
+from penstock.api.state.side_inputs import PushedTable
+from penstock.driver.context import RunContext
 from penstock.driver.show.metrics import JobMetrics
-from penstock.driver.show.progress import ProgressBoard, TableStatus
+from penstock.driver.show.progress import TableStatus
 from penstock.errors import ContainerLostError, PenstockTimeoutError
 from penstock.tables.versions.manifest import TableManifest
 from penstock.wire.calls import LOAD_TABLE, TABLES
-from penstock.wire.ports import Fleet, PublishedTables, PublishedVersion
+from penstock.wire.ports import PublishedTables, PublishedVersion
 from penstock.wire.protocol import LoadTable, NoArguments, TableProgress
 from penstock.wording import listed
 
@@ -135,22 +136,14 @@ class Tables:
     """Chooses the versions of tables at batch boundaries. Used by the run loop's thread, but for `needed`. Does
     nothing in a job without pushed tables."""
 
-    def __init__(
-        self,
-        tables: Iterable[str],
-        published: PublishedTables,
-        fleet: Fleet,
-        board: ProgressBoard,
-        bootstrap_timeout_ms: int,
-        stop: StopRequest,
-    ) -> None:
-        """`bootstrap_timeout_ms`: the time that an epoch waits for the first version of a table."""
-        self._tables = {name: _Table(name) for name in tables}
+    def __init__(self, run: RunContext, published: PublishedTables) -> None:
+        stores = run.job.topology.graph.stores
+        self._tables = {spec.name: _Table(spec.name) for spec in stores if isinstance(spec.side, PushedTable)}
         self._published = published
-        self._fleet = fleet
-        self._board = board
-        self._timeout_s = bootstrap_timeout_ms / 1000
-        self._stop = stop
+        self._fleet = run.fleet
+        self._board = run.board
+        self._timeout_s = run.job.config.side_inputs.bootstrap_timeout_ms / 1000
+        self._stop = run.stop
         self._epoch = -1
         self._looked_at = 0.0
         self._needed: Mapping[str, frozenset[int]] = {}
@@ -329,13 +322,3 @@ def _reason(table: _Table) -> str:
     if table.asked is None:
         return table.note or "none was published"
     return f"version {table.asked.version} is loading: {table.done_bytes} of {table.total_bytes} bytes"
-
-
-class NothingPublished:
-    """The versions of a job that has no pushed tables."""
-
-    def start(self) -> None:
-        pass
-
-    def published(self, table: str) -> PublishedVersion:
-        return PublishedVersion(None)

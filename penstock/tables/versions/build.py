@@ -64,11 +64,8 @@ def check_columns(request: BuildRequest, needed: Iterable[str], found: Iterable[
 
 
 def files_of(written: Iterable[Mapping[str, Any]], key_columns: tuple[str, ...]) -> tuple[TableFile, ...]:
-    """Collect the files that the writers put, in the order of their keys. `written`: rows of `WRITTEN`.
-
-    Raises:
-        TableRefusedError: a row was no entry. Names all kinds of problems.
-    """
+    """Collect the files that the writers put, in the order of their keys. `written`: rows of `WRITTEN`. Raises
+    TableRefusedError, naming all kinds of problems, if a row was no entry."""
     rows = list(written)
     null_keys = sum(row["null_keys"] or 0 for row in rows)
     problems = sorted({row["problem"] for row in rows if row["problem"]})

@@ -105,11 +105,8 @@ class TableRegistry:
         )
 
     def pin(self, version: int | None, who: str = "") -> None:
-        """Use this version from now on, or the newest one if it is None. Durable when it returns.
-
-        Raises:
-            NotFoundError: there is no such version, or files of it are gone; names the existing versions.
-        """
+        """Use this version from now on, or the newest one if it is None. Durable when it returns. Raises NotFoundError
+        if there is no such version, or files of it are gone; names the existing versions."""
         if version is None:
             retry(self._pin.remove, _WRITE)
             return
@@ -195,7 +192,7 @@ class TableRegistry:
         """Make sure that no driver of an earlier epoch publishes any more."""
         records, _ = self._records()
         if not records or records[-1].epoch < epoch:
-            self.publish(TableManifest(self.table, 0, epoch, fence_name(epoch), "", "", 0, 0, None))
+            self.publish(TableManifest(self.table, 0, epoch, build_name(epoch, "fence"), "", "", 0, 0, None))
         elif records[-1].epoch > epoch:
             raise FencedError(f"table `{self.table}`: another driver, of epoch {records[-1].epoch}, has it now")
 
@@ -280,11 +277,6 @@ class TableRegistry:
 def build_name(epoch: int, token: str) -> str:
     """The folder of a build. `token` makes it unique."""
     return f"{epoch}-{token}"
-
-
-def fence_name(epoch: int) -> str:
-    """The name of a fence, in place of a build's."""
-    return f"{epoch}-fence"
 
 
 def build_epoch(build: str) -> int:

@@ -7,7 +7,7 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream
@@ -15,9 +15,9 @@ from penstock.application.application import Application
 from penstock.batch.input_order import InputOrder
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
-from penstock.config.model import DEFAULT_SYSTEM, JobConfig
-from penstock.config.table import BROADCAST_INPUTS, STREAM_GUARANTEE, SYSTEM_FACTORY
-from penstock.config.values.broadcast import PartitionRange
+from penstock.config.model import JobConfig
+from penstock.config.settings import DEFAULT_SYSTEM, StreamSettings, SystemKeys, TaskSettings
+from penstock.config.values.broadcast import BroadcastInputs, PartitionRange
 from penstock.config.values.kinds import RefusedError
 from penstock.driver.feed.event_time import EventTime
 from penstock.errors import ConfigError
@@ -138,9 +138,8 @@ class RunnerHome:
             **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
         }
         config = load_config(overrides=keys, environ={})
-        broadcast_inputs = _broadcast(self._broadcast_inputs)
-        task = replace(config.task, dead_letter_stream=self._dead, broadcast_inputs=broadcast_inputs)
-        return replace(config, task=task)
+        config = config.put(TaskSettings.dead_letter_stream, self._dead)
+        return config.put(TaskSettings.broadcast_inputs, _broadcast(self._broadcast_inputs))
 
 
 def _check_sendable(topology: Topology) -> None:
@@ -160,7 +159,7 @@ def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[
     streams = [*(op.stream for op in graph.sources), *(spec.stream for spec in graph.outputs), *side_streams(graph)]
     names = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {
-        SYSTEM_FACTORY.full(name): "memory"
+        SystemKeys.factory.full(name): "memory"
         for name in sorted(names)
         if not any(key == "systems" or key.startswith(f"systems.{name}.") for key in given)
     }
@@ -170,8 +169,8 @@ def _exactly_once(given: JobConfig) -> dict[str, object]:
     streams = given.exactly_once_streams
     systems = {stream.system for stream in streams} - {DEFAULT_SYSTEM}
     return {
-        **{STREAM_GUARANTEE.full(str(stream)): "exactly-once" for stream in streams},
-        **{SYSTEM_FACTORY.full(name): "memory" for name in systems},
+        **{StreamSettings.output_guarantee.full(str(stream)): "exactly-once" for stream in streams},
+        **{SystemKeys.factory.full(name): "memory" for name in systems},
     }
 
 
@@ -183,7 +182,8 @@ def _release(root: str, folder: Path) -> None:
 def _broadcast(inputs: str | Sequence[str]) -> tuple[PartitionRange, ...]:
     if not inputs:
         return ()
+    kind = BroadcastInputs()
     try:
-        return BROADCAST_INPUTS.kind.parse(inputs if isinstance(inputs, str) else tuple(inputs))
+        return kind.parse(inputs if isinstance(inputs, str) else tuple(inputs))
     except RefusedError as error:
-        raise ConfigError(f"broadcast_inputs: expected {BROADCAST_INPUTS.kind.expected} ({error})") from error
+        raise ConfigError(f"broadcast_inputs: expected {kind.expected} ({error})") from error

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.api.state.side_inputs import PushedTable, TableCandidate
 from penstock.api.state.store import StoreSpec
@@ -15,13 +15,13 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
-from penstock.tables.versions.build import check_candidate, files_of
-from penstock.tables.versions.encode import ENTRIES, RowEncoder
-from penstock.tables.versions.files import FileWriter
+from penstock.tables.versions.build import check_candidate
+from penstock.tables.versions.encode import RowEncoder
 from penstock.tables.versions.fingerprint import fingerprint_of, pushed_table
 from penstock.tables.versions.manifest import TableFile, TableManifest
 from penstock.tables.versions.registry import TableRegistry, build_name
 from penstock.tables.versions.sources import TableRefusedError
+from penstock.testing.runner.table_builder import written_files
 from penstock.wire.ports import PublishedVersion
 
 _SOURCE = "test"
@@ -62,7 +62,7 @@ class TablesInProcess:
         registry, build = self._registries[table], build_name(0, uuid.uuid4().hex)
         given = [dict(row) for row in rows]
         try:
-            files = self._files(spec, given, lambda name, data: registry.put_file(build, name, data))
+            files = self._files(spec, given, partial(registry.put_file, build))
             before = registry.newest()
             previous = None if before is None else before.rows
             check_candidate(pushed_table(spec), TableCandidate(table, _SOURCE, build, len(given), previous))
@@ -84,11 +84,7 @@ class TablesInProcess:
         if rows and (missing := [name for name in encoder.needed() if name not in names]):
             raise TableRefusedError(f"its rows have no column `{missing[0]}`")
         batches = pa.table({name: _column(name, rows) for name in names}).to_batches() if rows else []
-        entries = pa.Table.from_batches(encoder(batches), schema=ENTRIES)
-        order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
-        writer = FileWriter(put, encoder.key_serde, encoder.key_columns)
-        written = [row for batch in writer.write(entries.take(order).to_batches()) for row in batch.to_pylist()]
-        return files_of(written, encoder.key_columns)
+        return written_files(encoder, batches, put)
 
 
 def _column(name: str, rows: list[dict[str, Any]]) -> pa.Array:

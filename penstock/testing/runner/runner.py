@@ -13,8 +13,8 @@ from penstock.application.application import Application
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
 from penstock.runtime.interrupts import marked_interrupts
-from penstock.state.engines.engine import Engine
-from penstock.state.stores.expiry import Source, live_view
+from penstock.state.engines.engine import Content, Engine
+from penstock.state.stores.expiry import live_view
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
@@ -196,7 +196,7 @@ class TestRunner:
     def _run(self, batch_messages: int | None) -> None:
         driver = self._running()
         catch_up(driver, self._job.graph)
-        driver.loop.await_tables()
+        driver.loop.parts.tables.settle()
         self._job.feed.messages = batch_messages or sys.maxsize
         finished = False
         while not finished:
@@ -413,7 +413,7 @@ class TestRunner:
     def _engine(self, task: int, store: str) -> Engine:
         return self._running().fleet.container_of(task).tasks[task].engine(store)
 
-    def _entries(self, task: int, spec: StoreSpec) -> Source:
+    def _entries(self, task: int, spec: StoreSpec) -> Content:
         driver = self._running()
         if spec.side is not None:
             return side_content(driver, self._job.graph, spec, task)

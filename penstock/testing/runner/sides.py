@@ -9,7 +9,7 @@ from penstock.api.state.store import StoreSpec
 from penstock.container.epoch.epoch import Epoch
 from penstock.errors import ConfigError, PenstockTimeoutError
 from penstock.graph.specs import ApplicationGraph
-from penstock.state.stores.expiry import Source
+from penstock.state.engines.engine import Content
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.testing.runner.streams import StreamOfTest
@@ -54,11 +54,11 @@ def catch_up(driver: InProcessDriver, graph: ApplicationGraph) -> None:
             raise PenstockTimeoutError(f"side inputs were not read within {_SIDE_INPUTS_S} s")
 
 
-def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSpec, task: int) -> Source:
+def side_content(driver: InProcessDriver, graph: ApplicationGraph, spec: StoreSpec, task: int) -> Content:
     if isinstance(spec.side, SideInputs):
         catch_up(driver, graph)
         return _epoch(driver, task).side_inputs.engine(spec.name, task)
-    driver.loop.await_tables()
+    driver.loop.parts.tables.settle()
     return _epoch(driver, task).tables.newest(spec.name, task)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -59,15 +60,8 @@ class ArrowTableBuilder:
     def build(self, request: BuildRequest) -> tuple[TableFile, ...]:
         encoder = RowEncoder.of(request.spec, request.tasks)
         registry = TableRegistry(self._objects, self._paths, request.spec.name)
-        entries = pa.Table.from_batches(encoder(self._rows(request, encoder)), schema=ENTRIES)
-        order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
-
-        def put(name: str, data: bytes) -> None:
-            registry.put_file(request.build, name, data)
-
-        writer = FileWriter(put, encoder.key_serde, encoder.key_columns, self._file_bytes)
-        written = list(writer.write(entries.take(order).to_batches(_BATCH_ROWS)))
-        return files_of([row for batch in written for row in batch.to_pylist()], encoder.key_columns)
+        put = partial(registry.put_file, request.build)
+        return written_files(encoder, self._rows(request, encoder), put, self._file_bytes)
 
     def cancel(self) -> None:
         """Cancel the build before its next file is read."""
@@ -95,6 +89,20 @@ class ArrowTableBuilder:
             f'table `{request.spec.name}`: tests without Spark read "parquet", and "csv" without a schema, not '
             f'"{side.format}"'
         )
+
+
+def written_files(
+    encoder: RowEncoder,
+    rows: Iterable[pa.RecordBatch],
+    put: Callable[[str, bytes], None],
+    file_bytes: int = FILE_BYTES,
+) -> tuple[TableFile, ...]:
+    """Put the files of a version that has these rows. Raises TableRefusedError if the rows are no version."""
+    entries = pa.Table.from_batches(encoder(rows), schema=ENTRIES)
+    order = pc.sort_indices(entries, sort_keys=[("task", "ascending"), ("key", "ascending")])
+    writer = FileWriter(put, encoder.key_serde, encoder.key_columns, file_bytes)
+    written = writer.write(entries.take(order).to_batches(_BATCH_ROWS))
+    return files_of([row for batch in written for row in batch.to_pylist()], encoder.key_columns)
 
 
 def local_folder(url: str) -> Path:

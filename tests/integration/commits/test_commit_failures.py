@@ -7,13 +7,14 @@ import signal
 
 import pytest
 
-from tests.support.faults import Fault
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.running_job import EVERY_BATCH, NO_DELAY, Running, offsets
+from tests.support.faults.plan import Fault
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.running_job import EVERY_BATCH, NO_DELAY, Running, offsets
 
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_an_upload_is_tried_again(running: Running) -> None:
     running.start(EVERY_BATCH)
     running.faults.plan(
@@ -28,7 +29,8 @@ def test_an_upload_is_tried_again(running: Running) -> None:
     assert len(running.home.log.claims) == 1
 
 
-@pytest.mark.parametrize("point", [pytest.param("snapshot.begin", marks=pytest.mark.slow), "snapshot.end"])
+@pytest.mark.slow
+@pytest.mark.parametrize("point", ["snapshot.begin", "snapshot.end"])
 def test_a_snapshot_that_fails_is_never_gone_on_from(running: Running, point: str) -> None:
     """Some changes were taken and are in no commit: whatever comes next must not be without them."""
     job = running.start(EVERY_BATCH)
@@ -49,6 +51,7 @@ def test_a_snapshot_that_fails_is_never_gone_on_from(running: Running, point: st
     running.home.verify()
 
 
+@pytest.mark.slow
 def test_a_clean_up_that_fails_costs_nothing(running: Running) -> None:
     running.start(EVERY_BATCH)
     running.faults.plan(
@@ -63,6 +66,7 @@ def test_a_clean_up_that_fails_costs_nothing(running: Running) -> None:
     assert len(running.home.log.claims) == 1
 
 
+@pytest.mark.slow
 def test_one_manager_is_called_by_one_thread_at_a_time(running: Running) -> None:
     """The next snapshot of a task does not come before the clean-up of the commit before has ended."""
     running.start(EVERY_BATCH)

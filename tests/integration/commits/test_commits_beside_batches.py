@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.jobs import wait_until
-from tests.support.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
+from tests.support.jobs.home import wait_until
+from tests.support.jobs.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
 
 pytestmark = pytest.mark.spark
 
@@ -38,6 +38,7 @@ def test_batches_go_on_while_an_upload_lasts_and_commits_that_are_due_are_skippe
     running.finish()
 
 
+@pytest.mark.slow
 def test_after_max_delay_processing_waits_for_the_commit_in_flight(running: Running) -> None:
     running.start(EVERY_BATCH, NO_DELAY)
     running.hold()
@@ -58,6 +59,7 @@ def test_after_max_delay_processing_waits_for_the_commit_in_flight(running: Runn
     running.finish()
 
 
+@pytest.mark.slow
 def test_pending_bytes_make_processing_wait_before_max_delay(running: Running) -> None:
     running.start(EVERY_BATCH, {"task.commit.max.pending.bytes": 1})
     running.hold()
@@ -69,8 +71,9 @@ def test_pending_bytes_make_processing_wait_before_max_delay(running: Running) -
     running.finish()
 
 
+@pytest.mark.slow
 def test_a_commit_that_is_asked_for_does_not_wait_for_its_time(running: Running) -> None:
-    """Also if one is in flight: it is made once that one is done, though nothing more comes."""
+    """A commit is made after the one in flight, though nothing more comes."""
     running.start(ASKED)
     running.publish()
     running.await_batches()

@@ -8,11 +8,11 @@ import pytest
 
 import penstock as ps
 from penstock.errors import PenstockTimeoutError
-from tests.support.faults import Fault
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
+from tests.support.faults.plan import Fault
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.running_job import ASKED, EVERY_BATCH, NO_DELAY, TASKS, Running, offsets
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_the_last_commit_is_awaited_at_a_stop(running: Running) -> None:
@@ -31,13 +31,7 @@ def test_the_last_commit_is_awaited_at_a_stop(running: Running) -> None:
     running.home.verify()
 
 
-@pytest.mark.parametrize(
-    "moment",
-    [
-        "the last commit",
-        *(pytest.param(each, marks=pytest.mark.slow) for each in ("the one before", "a batch that waits")),
-    ],
-)
+@pytest.mark.parametrize("moment", ["the last commit", "the one before", "a batch that waits"])
 def test_a_second_stop_while_a_commit_is_awaited_ends_the_run_at_once(running: Running, moment: str) -> None:
     """As after a crash: what is in flight is dropped, and it is no failure."""
     job = running.start(EVERY_BATCH if moment == "a batch that waits" else ASKED, NO_DELAY)
@@ -94,7 +88,6 @@ def test_an_upload_that_fails_for_good_ends_an_idle_run(running: Running) -> Non
     running.home.verify()
 
 
-@pytest.mark.slow
 def test_an_upload_that_fails_for_good_ends_the_run_in_the_middle_of_a_batch(running: Running, tmp_path: Path) -> None:
     """Not a commit later, and not a batch later: what the batch would have written is not there."""
     job = running.start(ASKED)

@@ -10,14 +10,14 @@ import signal
 import pytest
 
 from penstock.errors import PenstockTimeoutError
-from tests.support.faults import Fault
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.running_job import EVERY_BATCH, Running, offsets
+from tests.support.faults.plan import Fault
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.jobs.running_job import EVERY_BATCH, Running, offsets
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
-BRIEF_HOLDS = {"stores.backup.factories": "tests.support.fault_backend:BriefHolds"}
+BRIEF_HOLDS = {"stores.backup.factories": "tests.support.faults.fault_backend:BriefHolds"}
 
 
 def await_refused_end(running: Running, caplog: pytest.LogCaptureFixture) -> None:
@@ -33,7 +33,7 @@ def await_refused_end(running: Running, caplog: pytest.LogCaptureFixture) -> Non
 
 
 def refusals(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the driver logged each time a container asked it to try its End again."""
+    """The log lines of the driver for each End that a container asked it to repeat."""
     found = (record.getMessage() for record in caplog.records)
     return [text for text in found if re.search(r"batch \d+ waits for its end: the stores of task \d are", text)]
 

@@ -1,4 +1,4 @@
-"""What the driver logs of a restore that did not use the first backend."""
+"""The driver's log of a restore that did not use the first backend."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.fault_jobs import FaultHome
-from tests.support.jobs import DEADLINE_S
-from tests.support.running_job import Running
+from tests.support.jobs.fault_jobs import FaultHome
+from tests.support.jobs.home import DEADLINE_S
+from tests.support.jobs.running_job import Running
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_a_restore_from_the_second_backend_is_told_with_what_is_missing(

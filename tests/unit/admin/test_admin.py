@@ -14,9 +14,9 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.system.partitioner import partition_of
-from tests.support.places import ROOT
-from tests.support.state_job import JOB, StateJob
-from tests.support.stopped_job import STREAM, StoppedJob, saved
+from tests.support.stores.state_job import JOB, StateJob
+from tests.support.stores.stopped_job import STREAM, StoppedJob, saved
+from tests.support.tools.places import ROOT
 
 PAGE = (ROOT / "docs" / "admin.md").read_text(encoding="utf-8")
 TASKS = 3

@@ -9,7 +9,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import CorruptError
 from penstock.start.startpoints.request import RequestKey
 from penstock.start.startpoints.serde import NAMESPACE
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 
 def test_a_key_is_samzas() -> None:

@@ -1,4 +1,4 @@
-"""What a type checker says of a user's program: mistakes are found, and what is right passes."""
+"""A type checker accepts correct programs of users and finds their mistakes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 PROGRAM = """
 from pathlib import Path

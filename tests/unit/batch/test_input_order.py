@@ -1,4 +1,4 @@
-"""Which inputs a batch reads: bootstrap inputs alone at first, then those of a higher priority before others."""
+"""The inputs that a batch reads: bootstrap inputs alone at first, then those of a higher priority before others."""
 
 from __future__ import annotations
 

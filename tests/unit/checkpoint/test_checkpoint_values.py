@@ -30,7 +30,7 @@ from penstock.checkpoint.versions.value import Checkpoint
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 from penstock.job.paths import JobPaths, versioned_name
 from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
 ID = CheckpointId(1614147487244, 33577)

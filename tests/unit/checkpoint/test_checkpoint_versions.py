@@ -1,4 +1,4 @@
-"""Which versions of a checkpoint are written and read, and Samza's forms of them, against golden files."""
+"""The versions of a checkpoint that are written and read, and Samza's forms of them, against golden files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.config.load import load_config
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
-from tests.support.checkpoints import checkpoint
-from tests.support.places import GOLDEN
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
 ID = CheckpointId(1614147487244, 33577)
@@ -171,7 +171,7 @@ def test_samzas_value_of_a_version_that_was_not_written() -> None:
 
 
 def test_what_any_version_needs_stays() -> None:
-    """Also a position in a stream that the configuration does not name any more; never an input's offset."""
+    """A position in a stream that the configuration no longer names stays; an offset of an input does not."""
     first = record(build_versions(ID, {INPUT: "42"}, {BACKEND: STREAMED}, (1,)))
     kept = {store: (marker,) for store, marker in STREAMED.items()}
     assert needed_markers(first, 0, CHANGELOGS) == {BACKEND: kept}
@@ -189,111 +189,77 @@ def test_what_any_version_needs_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "read", "max_age", "chosen"),
+    ("there", "read", "chosen"),
     [
-        ("2@10 2@20", (2, 1), 600, (20, 2)),
-        ("12@10", (2, 1), 600, (10, 2)),
-        ("12@10", (1, 2), 600, (10, 1)),
-        ("1@10 2@20", (2, 1), 600, (20, 2)),
-        ("2@10 1@20", (2, 1), 600, (10, 2)),
-        ("2@10 1@610", (2, 1), 600, (10, 2)),
-        ("2@10 1@611", (2, 1), 600, (611, 1)),
-        ("2@10 1@400 1@800", (2, 1), 600, (800, 1)),
-        ("2@10 1@11", (2, 1), 0, (11, 1)),
-        ("2@10 1@20", (2,), 0, (10, 2)),
-        ("1@10 3@20", (2, 1), 600, (10, 1)),
-        ("1@10 2@20", (1, 2), 600, (10, 1)),
+        ("2@10 2@20", (2, 1), (20, 2)),
+        ("12@10", (2, 1), (10, 2)),
+        ("12@10", (1, 2), (10, 1)),
+        ("1@10 2@20", (2, 1), (20, 2)),
+        ("2@10 1@20", (2, 1), (20, 1)),
+        ("1@10 2@20", (1, 2), (20, 2)),
+        ("2@10 12@20", (1,), (20, 1)),
     ],
 )
-def test_the_version_is_chosen_as_samza_does(
-    there: str, read: tuple[int, ...], max_age: int, chosen: tuple[int, int]
+def test_a_start_begins_with_the_newest_checkpoint_in_the_preferred_version_that_it_has(
+    there: str, read: tuple[int, ...], chosen: tuple[int, int]
 ) -> None:
-    records = []
-    for each in there.split():
-        versions, _, time = each.partition("@")
-        records.append(record(dict.fromkeys(versions, "{}"), int(time)))
-    found = choose_version(records, read, max_age)
+    found = choose_newest(records(there), read)
     assert found is not None
-    assert (found.record.id.millis, found.version) == chosen
+    assert (found.id.millis, choose_version(found, read)) == chosen
 
 
 def test_a_version_counts_only_if_every_task_has_it() -> None:
     half = replace(record({"1": "{}", "2": "{}"}), task_count=2, tasks={0: {"1": "{}", "2": "{}"}, 1: {"1": "{}"}})
     assert versions_of(half) == {1}
-    found = choose_version([half], (2, 1), 0)
-    assert found is not None
-    assert found.version == 1
+    assert choose_version(half, (2, 1)) == 1
 
 
 def test_no_checkpoint_and_none_that_may_be_read() -> None:
-    assert choose_version([], (2, 1), 0) is None
+    assert choose_newest([], (2, 1)) is None
     with pytest.raises(IncompatibleError, match=r"task\.checkpoint\.read\.versions allows \(2\).*has: 1\."):
-        choose_version([record({"1": "{}"})], (2,), 0)
+        choose_version(record({"1": "{}"}), (2,))
+    with pytest.raises(IncompatibleError, match=r"10-33577 has no version .* has: none\."):
+        choose_newest(records("3@10"), (2, 1))
 
 
 @pytest.mark.parametrize(
-    ("there", "read", "max_age", "parts"),
+    ("there", "read", "parts"),
     [
+        ("2@10 1@20", (2,), ("back to checkpoint 10-33577", "add 1 to task.checkpoint.read.versions")),
+        ("1@10 3@20", (2, 1), ("back to checkpoint 10-33577", "20-33577 (version none)")),
         (
-            "2@10 1@20",
-            (2, 1),
-            600,
-            ("back to checkpoint 10-33577", "20-33577 (version 1)", 'from_checkpoint="20-33577"'),
+            "2@10 12@15 2@20 2@30",
+            (1,),
+            ("20-33577 (version 2), 30-33577", '`from_checkpoint="15-33577"`', "add 2 to task.checkpoint.read"),
         ),
-        ("2@10 1@20", (2,), 0, ("back to checkpoint 10-33577", "add 1 to task.checkpoint.read.versions")),
-        ("2@10 12@15 2@20 2@30", (1, 2), 600, ("20-33577 (version 2), 30-33577", '`from_checkpoint="15-33577"`')),
-        ("2@1 " + " ".join(f"1@{n}" for n in range(2, 22)), (2, 1), 600, ("10 more, and 12-33577",)),
+        ("2@1 " + " ".join(f"1@{n}" for n in range(2, 22)), (2,), ("10 more, and 12-33577",)),
     ],
 )
-def test_a_start_passes_over_no_newer_checkpoint(
-    there: str, read: tuple[int, ...], max_age: int, parts: tuple[str, ...]
-) -> None:
-    records = [
-        record(dict.fromkeys(versions, "{}"), int(time)) for versions, time in (e.split("@") for e in there.split())
-    ]
+def test_a_start_passes_over_no_newer_checkpoint(there: str, read: tuple[int, ...], parts: tuple[str, ...]) -> None:
     with pytest.raises(IncompatibleError) as refused:
-        choose_newest(records, read, max_age)
+        choose_newest(records(there), read)
     for part in parts:
         assert part in str(refused.value)
 
 
-def test_a_start_begins_with_the_newest_checkpoint_that_nothing_forbids() -> None:
-    assert choose_newest([], (2, 1), 600) is None
-    for there in (["2", "12"], ["1", "2"], ["12", "12"]):
-        records = [record(dict.fromkeys(each, "{}"), number * 10) for number, each in enumerate(there)]
-        chosen = choose_newest(records, (2, 1), 600)
-        assert chosen is not None
-        assert chosen.record == records[-1]
+@given(st.lists(st.sampled_from(["1", "2", "12"]), min_size=1))
+def test_the_newest_checkpoint_is_chosen_whichever_version_others_have(there: list[str]) -> None:
+    made = records(" ".join(f"{versions}@{10 * number}" for number, versions in enumerate(there)))
+    assert choose_newest(made, (2, 1)) == made[-1]
 
 
-@given(st.lists(st.sampled_from(["1", "2", "12"]), min_size=1), st.lists(st.integers(1, 900), min_size=40))
-def test_with_max_age_0_the_latest_wins_and_with_an_endless_one_the_preferred(
-    there: list[str], gaps: list[int]
-) -> None:
-    records, time = [], 0
-    for versions, gap in zip(there, gaps, strict=False):
-        time += gap
-        records.append(record(dict.fromkeys(versions, "{}"), time))
-    latest = choose_version(records, (2, 1), 0)
-    assert latest is not None
-    assert latest.record == records[-1]
-    preferred = [each for each in records if 2 in versions_of(each)]
-    endless = choose_version(records, (2, 1), 10**9)
-    assert endless is not None
-    assert endless.record == (preferred or records)[-1]
+def records(there: str) -> list[CheckpointRecord]:
+    """`12@10` stands for a checkpoint of the time 10 with the versions 1 and 2."""
+    pairs = (each.split("@") for each in there.split())
+    return [record(dict.fromkeys(versions, "{}"), int(time)) for versions, time in pairs]
 
 
 def test_the_keys() -> None:
     task = load_config(overrides={"job.name": "a"}, environ={}).task
-    assert (task.checkpoint_read_versions, task.live_checkpoint_max_age_ms) == ((2, 1), 600_000)
-    overrides = {
-        "job.name": "a",
-        "task.checkpoint.read.versions": "1",
-        "task.checkpoint.write.versions": "1,2",
-        "task.live.checkpoint.max.age": "0",
-    }
+    assert (task.checkpoint_write_versions, task.checkpoint_read_versions) == ((2,), (2, 1))
+    overrides = {"job.name": "a", "task.checkpoint.read.versions": "1", "task.checkpoint.write.versions": "1,2"}
     task = load_config(overrides=overrides, environ={}).task
-    assert (task.checkpoint_read_versions, task.live_checkpoint_max_age_ms) == ((1,), 0)
+    assert (task.checkpoint_write_versions, task.checkpoint_read_versions) == ((1, 2), (1,))
 
 
 def test_v1_says_nothing_of_a_store_whose_history_does_not_begin_with_the_stream() -> None:

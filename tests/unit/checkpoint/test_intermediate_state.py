@@ -1,4 +1,4 @@
-"""What is still to be read of a durable intermediate stream, case by case."""
+"""The part of a durable intermediate stream that is still to be read, case by case."""
 
 from __future__ import annotations
 

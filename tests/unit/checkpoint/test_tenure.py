@@ -15,9 +15,9 @@ from penstock.driver.guards.tenure import Tenure
 from penstock.errors import ConfigError
 from penstock.job.lease import LeaseHeldError, LeaseHolder, LeaseState
 from penstock.objects.file import FileObjectStore
-from tests.support.checkpoints import checkpoint
-from tests.support.hooked_store import HookedStore
-from tests.support.stopped_job import PATHS
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.stores.hooked_store import HookedStore
+from tests.support.stores.stopped_job import PATHS
 
 ELSEWHERE = LeaseHolder("elsewhere", 1, "1", "boot", "pid:[1]", "old", "2024-01-01T00:00:00+00:00")
 LEASE_MS = 600

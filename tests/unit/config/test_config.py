@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.api.ssp import SystemStream
-from penstock.config import describe, load_config, samza
+from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
 from penstock.config.reference import markdown
-from penstock.config.table import KEYS
 from penstock.errors import ConfigError
-from tests.support.configs import ENV, load, refused
-from tests.support.places import ROOT
+from tests.support.tools.configs import ENV, load, refused
+from tests.support.tools.places import ROOT
 
 # ---- defaults
 
@@ -29,12 +28,12 @@ def test_defaults() -> None:
     assert (job.batch_max_bytes, job.batch_target_ms) == (256 << 20, 10_000)
     assert job.intermediate_stream_partitions is None
     assert (container.start_timeout_ms, container.lost_ms) == (60_000, 10_000)
-    assert (container.commit_thread_pool_size, container.restore_timeout_ms) == (2, 30 * 60_000)
+    assert container.restore_timeout_ms == 30 * 60_000
     assert container.attempt_timeout_ms == 600_000
     assert (task.commit_ms, task.commit_timeout_ms, task.shutdown_ms) == (60_000, 30 * 60_000, 30_000)
     assert task.dead_letter_stream is None
     assert task.checkpoint_write_versions == (2,)
-    assert config.offset_default(SystemStream("local", "flights")) == "oldest"
+    assert config.stream(SystemStream("local", "flights")).offset_default == "oldest"
     assert config.spark == {}, "what spark-submit says counts more than a default"
     assert config.system("local").factory == "local"
     assert config.system("local").options == {"path": "/srv/penstock/streams"}
@@ -205,8 +204,8 @@ def test_names_may_contain_dots() -> None:
     assert config.store_names == ("a.rocksdb.b", "backup", "rocksdb")
     assert config.store("a.rocksdb.b").object_cache_size == 7
     assert config.store("rocksdb").rocksdb_block_cache_bytes == 8
-    assert config.offset_default(SystemStream("local", "a.samza.offset.default.b")) == "upcoming"
-    assert config.offset_default(SystemStream("local", "a")) == "oldest"
+    assert config.stream(SystemStream("local", "a.samza.offset.default.b")).offset_default == "upcoming"
+    assert config.stream(SystemStream("local", "a")).offset_default == "oldest"
 
 
 def test_job_wide_values_hold_where_a_store_has_none() -> None:
@@ -217,21 +216,21 @@ def test_job_wide_values_hold_where_a_store_has_none() -> None:
 
 
 def test_offset_defaults_by_stream_then_system_then_job() -> None:
-    settings = ["systems.m.type=memory", "samza.offset.default=upcoming"]
+    settings = ["systems.m.samza.factory=memory", "samza.offset.default=upcoming"]
     stream, other = SystemStream("m", "a.b"), SystemStream("m", "c")
-    assert load(*settings).offset_default(stream) == "upcoming"
-    settings.append("systems.m.samza.offset.default=oldest")
-    assert load(*settings).offset_default(stream) == "oldest"
-    assert load(*settings).offset_default(SystemStream("local", "a.b")) == "upcoming"
-    settings.append("systems.m.default.stream.samza.offset.default=upcoming")
-    assert load(*settings).offset_default(stream) == "upcoming"
-    settings.append("streams.m.a.b.samza.offset.default=oldest")
-    assert load(*settings).offset_default(stream) == "oldest"
-    assert load(*settings).offset_default(other) == "upcoming"
+    assert load(*settings).stream(stream).offset_default == "upcoming"
+    settings.append("systems.m.default.stream.samza.offset.default=oldest")
+    assert load(*settings).stream(stream).offset_default == "oldest"
+    assert load(*settings).stream(SystemStream("local", "a.b")).offset_default == "upcoming"
+    settings.append("streams.m.a.b.samza.offset.default=upcoming")
+    assert load(*settings).stream(stream).offset_default == "upcoming"
+    assert load(*settings).stream(other).offset_default == "oldest"
 
 
 def test_systems() -> None:
-    config = load("systems.archive.type=local", "systems.archive.path=/x", "systems.local.type=memory")
+    config = load(
+        "systems.archive.samza.factory=local", "systems.archive.path=/x", "systems.local.samza.factory=memory"
+    )
     assert config.system_names == ("archive", "local")
     assert config.system("archive").options == {"path": "/x"}
     assert config.system("local").factory == "memory"
@@ -244,11 +243,12 @@ def test_options_of_a_client_that_end_as_keys_of_every_system_do() -> None:
         "consumer.ssl.truststore.type": "PEM",
         "producer.ssl.keystore.type": "PEM",
         "default.stream.message.timestamp.type": "LogAppendTime",
+        "default.stream.of.a.path": "x",
     }
     config = load("systems.k.samza.factory=kafka", *(f"systems.k.{key}={value}" for key, value in options.items()))
     assert config.system("k").options == options
     with pytest.raises(ConfigError, match=r"a system's name .* has no dots"):
-        load("systems.a.b.type=memory")
+        load("systems.a.b.samza.factory=memory")
 
 
 def test_systems_that_are_not_there_are_refused_together() -> None:
@@ -276,8 +276,7 @@ def test_systems_that_are_not_there_are_refused_together() -> None:
         ("stores.my.air.craft.object.cache.sise", "stores.my.air.craft.object.cache.size"),
         ("store.aircraft.backup.factories", "stores.aircraft.backup.factories"),
         ("stores.aircraft.rocksdb.block_cache.bytes", "stores.aircraft.rocksdb.block.cache.bytes"),
-        ("stores.backup.factory", "stores.backup.factories"),
-        ("systems.kafka.tpye", "systems.kafka.type"),
+        ("systems.kafka.samza.facotry", "systems.kafka.samza.factory"),
         ("streams.local.flights.samza.ofset.default", "streams.local.flights.samza.offset.default"),
         ("sparks.sql.shuffle.partitions", "spark.sql.shuffle.partitions"),
     ],
@@ -290,45 +289,27 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
 @pytest.mark.parametrize(
     ("key", "advice"),
     [
-        ("stores.aircraft.restore.factory", "use `stores.aircraft.restore.factories`"),
-        ("stores.my.air.backup.factory", "use `stores.my.air.backup.factories`"),
-        ("task.backup.manager", "use `stores.backup.factories`"),
-        ("task.transactional.state.checkpoint.enabled", "state is always restored as of the checkpoint"),
-        ("task.inputs", "`app.input("),
-        ("job.container.commit.thread.pool.max.size", "`job.container.commit.thread.pool.size` is the least"),
-        ("max.commit.delay", "use `task.commit.max.delay.ms`"),
-        ("stores.aircraft.changelog.kafka.segment.bytes", "task.checkpoint.retained"),
-        ("stores.aircraft.key.serde", "app.store"),
-        ("stores.aircraft.write.batch.size", "stores.aircraft.rocksdb.write.buffer.bytes"),
-        ("task.checkpoint.replication.factor", "under `job.root`"),
-        ("job.coordinator.system", "under `job.root`"),
-        ("yarn.container.count", "use `spark.*`"),
-        ("stores.aircraft.rocksdb.ttl.ms", '`app.store("aircraft", ttl_ms=...)`'),
         ("app.class", "`penstock run module:object` names the application"),
         ("app.name", "use `job.name`"),
         ("app.id", "use `job.id`"),
         ("app.runner.class", "Spark runs the job"),
+        ("app.processor.id.generator.class", "Spark runs the job"),
+        ("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "use the keys `state.*`"),
+        ("spark.sql.streaming.stateStore.providerClass", "not Spark's state store"),
     ],
 )
-def test_a_key_of_samza_gets_an_answer_that_knows_it(key: str, advice: str) -> None:
+def test_keys_that_would_be_passed_on_without_effect_are_refused(key: str, advice: str) -> None:
     text = refused(f"{key}=secret")
-    assert text.startswith(f"`{key}` (-c) is a key of Samza: ")
+    assert text.startswith(f"`{key}` (-c) has no effect: ")
     assert advice in text
     assert "secret" not in text
 
 
-@pytest.mark.parametrize(
-    ("key", "advice"),
-    [
-        ("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "use `state.changelog.enabled`"),
-        ("spark.sql.streaming.stateStore.minDeltasForSnapshot", "use `state.snapshot.interval.commits`"),
-        ("spark.sql.streaming.stateStore.providerClass", "not Spark's state store. Remove the key"),
-    ],
-)
-def test_keys_of_sparks_state_store_have_no_effect_and_are_refused(key: str, advice: str) -> None:
-    text = refused(f"{key}=true")
-    assert text.startswith(f"`{key}` (-c) is a key of Spark: Penstock keeps the state")
-    assert advice in text
+@pytest.mark.parametrize("factory", ["kafka", "files"])
+@pytest.mark.parametrize("option", ["root.key", "root.key.previous"])
+def test_the_key_of_the_root_is_no_option_of_a_system(factory: str, option: str) -> None:
+    text = refused(f"systems.far.samza.factory={factory}", f"systems.far.{option}=env:HOME")
+    assert text.startswith(f"unknown key `systems.far.{option}` (-c): ")
 
 
 @pytest.mark.parametrize("key", ["app.runId", "app.run_id", "app.RUN.ID"])
@@ -359,15 +340,6 @@ def test_an_empty_value_is_the_default_wherever_it_is(key: str, tmp_path: Path) 
     assert over.task.commit_ms == plain.task.commit_ms, "it replaces what an earlier source says"
 
 
-def test_what_an_answer_advises_is_known_and_what_is_answered_is_not() -> None:
-    for pattern, text in samza._ANSWERS:
-        for advised in re.findall(r"`([a-z]+\.[a-z.<>{}]+)`", text):
-            named = re.sub(r"\{[a-z]+\}|<[a-z]+>", "x", advised)
-            assert config_keys.find(named) is not None or named in {"spark.", "system.stream"}, advised
-        for key in KEYS:
-            assert re.fullmatch(pattern, key.full("x")) is None, f"{key.name} is a key, and answered by {pattern}"
-
-
 def test_no_unknown_key_is_taken_for_one_of_sparks() -> None:
     for key in ("task.nothing.like.it", "commit.everything", "quark.sql.x"):
         assert "spark." not in refused(f"{key}=1")
@@ -375,7 +347,7 @@ def test_no_unknown_key_is_taken_for_one_of_sparks() -> None:
 
 def test_an_unknown_key_that_is_like_none_and_no_value_is_shown() -> None:
     text = refused("zzz=secret")
-    assert text == "unknown key `zzz` (-c): docs/configuration.md lists the keys"
+    assert text == "unknown key `zzz` (-c): docs/configuration.md lists the keys, docs/samza.md those of Samza"
 
 
 def test_all_errors_are_reported_together(tmp_path: Path) -> None:
@@ -427,8 +399,8 @@ def test_values_do_not_show_secrets_and_cannot_be_changed() -> None:
     assert "hunter2" not in repr(config)
     config.spark["spark.master"] = "changed"
     assert "spark.master" not in config.spark
-    with pytest.raises(AttributeError):
-        config.job.name = "b"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match=r"`job.name` cannot be changed"):
+        config.job.name = "b"  # type: ignore[assignment]
 
 
 def test_the_reference_is_up_to_date() -> None:

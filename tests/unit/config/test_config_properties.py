@@ -50,7 +50,7 @@ def test_lines_of_properties() -> None:
 
 
 def store(text: str, *, is_key: bool, wrap: bool) -> str:
-    """What java.util.Properties.store writes; with `wrap` every character on a line of its own."""
+    """The text in the form of java.util.Properties.store; with `wrap` each character on its own line."""
     out = []
     for index, char in enumerate(text):
         if char in "\t\n\r\f":

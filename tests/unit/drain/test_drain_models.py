@@ -15,7 +15,7 @@ from penstock.errors import ConfigError, CorruptError, PenstockError, RetryableE
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.objects.store import ObjectStore
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 UUID = uuid.UUID("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40")
 WRITTEN = (GOLDEN / "drain-notification.json").read_bytes()

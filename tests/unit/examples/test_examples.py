@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.metadata import packages_distributions
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 
 
 def test_no_example_hides_a_package_that_is_installed() -> None:

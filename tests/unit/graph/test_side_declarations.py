@@ -1,4 +1,4 @@
-"""What an application may say of stores that something else fills."""
+"""Declarations of stores that something else fills."""
 
 from __future__ import annotations
 

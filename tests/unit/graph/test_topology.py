@@ -30,7 +30,7 @@ def channels(topology: Topology) -> set[tuple[str, int, tuple[str, ...], int, Ro
 
 
 def check(topology: Topology) -> None:
-    """What holds for every topology."""
+    """Assert the invariants of every topology."""
     assert [c.number for c in topology.channels] == list(range(len(topology.channels)))
     assert [s.number for s in topology.stages] == list(range(len(topology.stages)))
     assert all(c.source_stage < c.target_stage for c in topology.channels)
@@ -154,7 +154,7 @@ def test_a_store_shared_within_a_stage() -> None:
 
 
 def test_operators_of_a_table_run_in_the_last_stage_of_them() -> None:
-    """What is there early waits in no stage: it is sent on to the later one."""
+    """Messages of an earlier stage do not wait: they are sent on to the last one."""
     app, stream = start()
     table, other = app.table("t"), app.table("u")
     stream.send_to(table, id="writer")

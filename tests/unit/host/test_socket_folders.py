@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.host import socket_folders
 from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
 
 DEADLINE_S = 60.0
@@ -61,20 +62,25 @@ def test_a_folder_that_is_removed_before_it_is_locked_is_not_used(
     temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another container looks between the creation of the folder and its lock, or while it is being locked."""
-    locked: Callable[[Path], int] = socket_folders._locked
-    looks = iter(["before", "during", "after"])
+    make, lock = tempfile.mkdtemp, fcntl.flock
+    looks = iter(["before", "during"])
+    look = ""
 
-    def interrupted(folder: Path) -> int:
+    def made(**arguments: Any) -> str:
+        nonlocal look
         look = next(looks, "after")
+        folder: str = make(**arguments)
         if look == "before":
-            folder.rmdir()
-        if look == "during":
-            descriptor = locked(folder)
-            folder.rmdir()
-            return descriptor
-        return locked(folder)
+            Path(folder).rmdir()
+        return folder
 
-    monkeypatch.setattr(socket_folders, "_locked", interrupted)
+    def locked(descriptor: int, kind: int) -> None:
+        lock(descriptor, kind)
+        if look == "during":
+            next(temporary.iterdir()).rmdir()
+
+    monkeypatch.setattr(tempfile, "mkdtemp", made)
+    monkeypatch.setattr(fcntl, "flock", locked)
     assert [make_socket_folder()] == list(temporary.iterdir())
 
 

@@ -12,7 +12,7 @@ from penstock.errors import CorruptError, IncompatibleError, NotFoundError
 from penstock.job.identity import JobIdentity, adopt, canonical_root, check_root, known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from tests.support.stopped_job import PATHS, StoppedJob, call, saved
+from tests.support.stores.stopped_job import PATHS, StoppedJob, call, saved
 
 OTHER = JobPaths("other", "1")
 

@@ -1,4 +1,4 @@
-"""What an application may give to its metrics."""
+"""The values that an application may give to its metrics."""
 
 from __future__ import annotations
 

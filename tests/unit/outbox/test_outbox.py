@@ -18,11 +18,11 @@ from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.system.base import RawRecord
-from tests.support.outboxes import attempt_on, bring, once_topology, packets_of, record
+from tests.support.streams.outboxes import attempt_on, bring, once_topology, packets_of, record
 
 
 def file_sizes(folder: Path) -> list[int]:
-    """Of the files without a name that this process has open in a folder."""
+    """Sizes of the unnamed files that this process has open in a folder."""
     found = []
     for link in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

@@ -16,7 +16,7 @@ from penstock.outbox.objects import CHUNK_BYTES, CHUNK_MESSAGES, ObjectContents,
 from penstock.outbox.task import Outbox, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.system.base import RawRecord
-from tests.support.outboxes import bring, record
+from tests.support.streams.outboxes import bring, record
 
 
 def taken_of(*packets: tuple[int, list[RawRecord]]) -> OutboxSnapshot:

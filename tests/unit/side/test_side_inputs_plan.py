@@ -147,8 +147,8 @@ def test_a_stream_may_be_an_input_too_and_fill_several_stores() -> None:
 @pytest.mark.parametrize(
     ("key", "said"),
     [
-        ("stores.planes.side.inputs.factory", f"did you mean `{FACTORY}`"),
-        ("stores.planes.side.inputs.processor.serialized.instance", "is a key of Samza: the application gives the"),
+        ("stores.planes.side.inputs.factory", "`stores.planes.side.inputs.factory` = `x` (dict): expected"),
+        ("stores.planes.side.inputs.processor.serialized.instance", "unknown key"),
         ("stores.planes.side.input", f"did you mean `{INPUTS}`"),
     ],
 )

@@ -169,7 +169,7 @@ def test_the_other_processes_of_the_source_have_this_python_as_it_is(tmp_path: P
 
 
 class Log:
-    """What a query's log of offsets says of its last batches, and what is added to it."""
+    """A query's log of offsets: what is read of its last batches, and what is added."""
 
     def __init__(self, *contents: bytes, runs: bool = False) -> None:
         self.contents = dict(enumerate(contents))

@@ -30,8 +30,8 @@ from penstock.start.startpoints.request import task_name
 from penstock.start.streams.grouping import group_inputs
 from penstock.start.streams.job_streams import JobStreams
 from penstock.testing import TestRunner
-from tests.support.broadcast_app import seen_app
-from tests.support.stopped_job import PATHS, SSP, StoppedJob, call, call_json, saved, ssp
+from tests.support.apps.broadcast_app import seen_app
+from tests.support.stores.stopped_job import PATHS, SSP, StoppedJob, call, call_json, saved, ssp
 
 ALL = SSP("local", "all", 0)
 RATES = ps.SystemStream("local", "rates")

@@ -9,7 +9,7 @@ from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.errors import ConfigError
 from penstock.system.base import PartitionOffsets
 from penstock.system.memory import MemorySystem
-from tests.support.timed_job import TASKS, TimedWorld, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, steps
 
 CHANGELOG = SystemStreamPartition("m", "shared-log", 1)
 

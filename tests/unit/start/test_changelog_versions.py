@@ -13,17 +13,17 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.table import versions_of
 from penstock.errors import CorruptError
-from tests.support.sums_job import TASKS, World, drain
+from tests.support.world.sums_job import TASKS, SumsWorld, drain
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path)
     yield world
     world.close()
 
 
-def run(world: World, **config: Any) -> None:
+def run(world: SumsWorld, **config: Any) -> None:
     """Start, process what there is, commit, and check the state."""
     own: dict[str, Any] = {
         "stores_sums_backup_factories": BACKEND,
@@ -39,7 +39,7 @@ def run(world: World, **config: Any) -> None:
     driver.close()
 
 
-def create_again(world: World) -> None:
+def create_again(world: SumsWorld) -> None:
     """Another stream of the changelog's name and owner, as long as it was, with somebody else's messages."""
     admin = world.system.admin()
     owner, ends = admin.owner("log"), admin.offsets("log")
@@ -53,7 +53,7 @@ def create_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("write", ["1", "1,2"])
-def test_a_changelog_that_was_created_again_is_no_state(world: World, write: str) -> None:
+def test_a_changelog_that_was_created_again_is_no_state(world: SumsWorld, write: str) -> None:
     world.put(1, 2, 3, 4, 5)
     run(world, task_checkpoint_write_versions=write)
     world.put(6, 7)
@@ -63,7 +63,7 @@ def test_a_changelog_that_was_created_again_is_no_state(world: World, write: str
         run(world, task_checkpoint_write_versions=write)
 
 
-def test_a_lost_changelog_names_what_version_2_can_restore(world: World) -> None:
+def test_a_lost_changelog_names_what_version_2_can_restore(world: SumsWorld) -> None:
     both: dict[str, Any] = {"stores_sums_backup_factories": f"{BACKEND},blob", "task_checkpoint_write_versions": "1,2"}
     world.put(1, 2, 3, 4, 5)
     run(world, **both)

@@ -17,7 +17,7 @@ from penstock.metrics.snapshot import GaugeValue, MetricId
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.memory import MemorySystem
-from tests.support.timed_job import TASKS, TimedWorld, ask, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
 
 PATHS = JobPaths("timed", "1")
 BY_KEY = SystemStream("m", "by-key")

@@ -1,4 +1,4 @@
-"""What a start does with the durable intermediate streams of its checkpoint: each row of the table in docs."""
+"""A start with durable intermediate streams in its checkpoint: each row of the table in docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of the messages that a checkpoint leaves is a job's own."""
+"""The messages of a checkpoint that are a job's own."""
 
 from __future__ import annotations
 

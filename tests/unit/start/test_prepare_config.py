@@ -1,4 +1,4 @@
-"""What an application and a configuration have to agree on before anything is started."""
+"""Application and configuration must agree before anything is started."""
 
 from __future__ import annotations
 

@@ -12,8 +12,8 @@ from penstock.errors import IncompatibleError, NotFoundError
 from penstock.start.reset import Reset
 from penstock.start.times import StartTimes
 from penstock.wire.ports import RunBrokenError
-from tests.support.sums_job import once, raising
-from tests.support.windowed_job import BACKENDS, Windowed, entries, seen
+from tests.support.world.sums_job import once, raising
+from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen
 
 
 class Died(BaseException):
@@ -35,11 +35,11 @@ def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed)
         job.start(50)
     driver = job.start(50, reset_operators=["w"])
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
-    assert [record.reset_operators for record in job.records[-2:]] == [(), ("w",)]
+    assert [record.reset_operators for record in job.checkpoints[-2:]] == [(), ("w",)]
 
     driver = job.start(50)  # after a crash behind the start record
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
-    assert [record.reset_operators for record in job.records[-2:]] == [("w",), ()]
+    assert [record.reset_operators for record in job.checkpoints[-2:]] == [("w",), ()]
     job.run(driver, 103, 104, 149, 150)
     kept = entries(driver, "w.window")
     assert kept
@@ -63,8 +63,8 @@ def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed, cap
     said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert [text for text in said if "drops what waits in operator `w`" in text] == said[:1], "once"
     assert seen(driver) == 6
-    assert set(job.records[-1].stores) == {"seen"}
-    assert "w" not in job.records[-1].watermarks
+    assert set(job.checkpoints[-1].stores) == {"seen"}
+    assert "w" not in job.checkpoints[-1].watermarks
     job.run(driver, 103)
     assert seen(job.start(None)) == 7
     driver = job.start(100)
@@ -94,7 +94,7 @@ def test_a_start_that_is_tried_again_still_clears(job: Windowed) -> None:
     driver.fleet.at = once("snapshot", lambda: driver.fleet.lose(1))
     driver.loop.start()
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 6)
-    assert [record.reset_operators for record in job.records[-2:]] == [(), ("w",)]
+    assert [record.reset_operators for record in job.checkpoints[-2:]] == [(), ("w",)]
     driver.runner.at = once("reports", raising(RunBrokenError("broken")))
     job.run(driver, 120)
     assert seen(job.start(50)) == 7

@@ -1,4 +1,4 @@
-"""What is said when a processor of PySpark no longer fits the state of a checkpoint."""
+"""Refusals when a processor of PySpark no longer fits the state of a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from penstock.errors import IncompatibleError
 from penstock.spark.processor.declared import DeclaredVariables, TimeMode, Variable
 from penstock.spark.processor.task import ProcessorSpec
 from penstock.start.layout import check_layout, store_layout
-from tests.support.checkpoints import checkpoint
-from tests.support.processors import application
+from tests.support.oracles.processors import application
+from tests.support.stores.checkpoints import checkpoint
 
 TYPES: dict[str, DataType] = {
     "int": IntegerType(),

@@ -10,7 +10,7 @@ from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.start.times import StartTimes, start_times
 from penstock.system.base import PartitionOffsets
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 A, B = (SystemStreamPartition("m", stream, 0) for stream in "ab")
 AT_A, AT_B = TaskSsp(0, A), TaskSsp(0, B)
@@ -38,7 +38,7 @@ def test_everything_is_read_again_after_clear() -> None:
 
 
 def test_everything_is_read_again_with_keep() -> None:
-    """What was moved back is late."""
+    """The messages that were moved back are late."""
     found = start_times(RECORD, clears_state=False, positions={AT_A: 0, AT_B: 20}, ends=ENDS)
     assert found == replace(KEPT, late=(AT_A,))
 

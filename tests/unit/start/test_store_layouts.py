@@ -1,4 +1,4 @@
-"""What a checkpoint remembers of a store, and what is said when the application declares it differently."""
+"""A checkpoint remembers the layout of a store; the refusal when the application declares it differently."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.api.state.store import STORE_LAYOUTS, OperatorKind, TtlFrom
 from penstock.checkpoint.record import Claim
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.reset import Reset
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 
 class Count(ps.StreamTask):

@@ -22,9 +22,9 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.system.memory import MemorySystem
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.places import ROOT
-from tests.support.timed_job import steps
-from tests.support.windowed_job import BACKENDS, entries
+from tests.support.tools.places import ROOT
+from tests.support.world.timed_job import steps
+from tests.support.world.windowed_job import BACKENDS, entries
 
 PATHS = JobPaths("flights", "1")
 TASKS = 2
@@ -121,7 +121,7 @@ DEFAULT: dict[str, Any] = {
 
 
 class Job:
-    """What outlives its runs."""
+    """A job with its streams and objects, which outlive its runs."""
 
     def __init__(self, folder: Path, backend: str = "changelog-files") -> None:
         self.folder, self.backend = folder, backend
@@ -208,12 +208,12 @@ def table(section: str) -> dict[str, list[str]]:
 
 
 def refusal(row: str, section: str) -> str:
-    """What the message of a refused start matches."""
+    """The pattern of a refused start's message."""
     return re.escape(table(section)[row][0]).replace(r"\.\.\.", ".*")
 
 
 Changed: TypeAlias = tuple[Mapping[str, Any], Mapping[str, Any]]
-"""What differs from the default before, and after."""
+"""The parts that are not the default, before and after."""
 
 
 def changed(**after: Any) -> Changed:

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from penstock.config.load import load_config
 from penstock.errors import CorruptError, RetryableError
 from penstock.state.engines.engine import EngineFailedError
-from penstock.tables.container.store import MemoryTable, TableView, new_database, open_table
+from penstock.state.engines.open import open_rocksdb
+from penstock.tables.container.store import MemoryTable, TableView, open_table
 
 keys = st.binary(max_size=3)
 
@@ -62,7 +63,7 @@ def test_a_view_has_the_version_of_the_table_and_ends_when_it_is_released() -> N
 def test_a_table_with_other_rows_than_its_manifest_says_is_not_opened(tmp_path: Path, factory: str) -> None:
     """As after damage of the list of its files."""
     settings = load_config(overrides={"job.name": "j", "stores.planes.factory": factory}, environ={}).store("planes")
-    database = new_database(settings, tmp_path / "db")
+    database = open_rocksdb(settings, tmp_path / "db")
     database.load({b"a": b"1", b"b": b"2"})
     database.close()
     for rows in (1, 3):

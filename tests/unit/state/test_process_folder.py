@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from penstock.host.process_folder import process_folder
-from tests.support.jobs import wait_until
-from tests.support.places import ROOT
+from tests.support.jobs.home import wait_until
+from tests.support.tools.places import ROOT
 
 PROGRAM = """
 import signal, time

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import RetryableError
-from penstock.tables.container.folders import TableFolder, TableFolders
+from penstock.host.folder import HostFolder
+from penstock.tables.container.folders import TableFolders
 
 
-def loaded(folders: TableFolders, version: int, unit: str = "0", checksum: str = "c") -> TableFolder:
+def loaded(folders: TableFolders, version: int, unit: str = "0", checksum: str = "c") -> HostFolder:
     folder = folders.make()
     (folder.path / "data").write_text(f"{version} {checksum}")
     return folders.publish(folder, version, unit, checksum)
@@ -27,7 +28,7 @@ def test_a_folder_is_found_once_it_is_published_and_by_its_checksum_only(tmp_pat
     made = folders.make()
     assert folders.take(1, "0", "c") is None
     published = folders.publish(made, 1, "0", "c")
-    published.close()
+    published.release()
     found = folders.take(1, "0", "c")
     assert found is not None
     assert found.path == tmp_path / "planes" / "table-1-0"
@@ -48,7 +49,7 @@ def test_a_folder_of_another_manifest_gives_way_to_the_right_one(tmp_path: Path)
     new = loaded(folders, 1, checksum="new")
     assert (new.path / "data").read_text() == "1 new"
     assert (old.path / "data").exists() or next(tmp_path.glob("dropped-*/data")).read_text() == "1 old"
-    old.close()
+    old.release()
     folders.clean((1,), 0)
     assert names(tmp_path) == ["table-1-0"]
 
@@ -56,12 +57,12 @@ def test_a_folder_of_another_manifest_gives_way_to_the_right_one(tmp_path: Path)
 def test_what_nobody_uses_goes_but_for_the_newest(tmp_path: Path) -> None:
     folders, other = TableFolders(tmp_path), TableFolders(tmp_path)
     held = [loaded(folders, version) for version in (1, 2, 3, 4, 5)]
-    loaded(folders, 2, "1").close()
+    loaded(folders, 2, "1").release()
     for folder in held[1:]:
-        folder.close()
+        folder.release()
     other.clean((3,), 1)
     assert names(tmp_path) == ["table-1-0", "table-3-0", "table-5-0"]
-    held[0].close()
+    held[0].release()
     other.clean((), 1)
     assert names(tmp_path) == ["table-5-0"]
 
@@ -69,7 +70,7 @@ def test_what_nobody_uses_goes_but_for_the_newest(tmp_path: Path) -> None:
 def test_what_was_left_half_made_goes_once_its_process_is_gone(tmp_path: Path) -> None:
     folders = TableFolders(tmp_path)
     alive, dead = folders.make(), folders.make()
-    dead.close()  # as the end of a process does
+    dead.release()  # as the end of a process does
     (tmp_path / "dropped-1").mkdir()
     folders.clean((), 1)
     assert names(tmp_path) == [alive.path.name]
@@ -77,7 +78,7 @@ def test_what_was_left_half_made_goes_once_its_process_is_gone(tmp_path: Path) -
 
 def test_a_damaged_folder_is_not_taken_and_goes_when_its_readers_have_closed_it(tmp_path: Path) -> None:
     folders = TableFolders(tmp_path)
-    loaded(folders, 1).close()
+    loaded(folders, 1).release()
     mine, others = folders.take(1, "0", "c"), folders.take(1, "0", "c")
     assert mine is not None
     assert others is not None
@@ -85,7 +86,7 @@ def test_a_damaged_folder_is_not_taken_and_goes_when_its_readers_have_closed_it(
     assert folders.take(1, "0", "c") is None
     folders.drop(mine)
     assert len(names(tmp_path)) == 1  # others still read it
-    others.close()
+    others.release()
     again = loaded(folders, 1)
     folders.clean((1,), 1)
     assert names(tmp_path) == [again.path.name]
@@ -93,7 +94,7 @@ def test_a_damaged_folder_is_not_taken_and_goes_when_its_readers_have_closed_it(
 
 def test_a_folder_without_its_marker_is_not_taken(tmp_path: Path) -> None:
     folders = TableFolders(tmp_path)
-    loaded(folders, 1).close()
+    loaded(folders, 1).release()
     (tmp_path / "table-1-0" / "complete.json").write_bytes(b"{")
     assert folders.take(1, "0", "c") is None
     loaded(folders, 1)

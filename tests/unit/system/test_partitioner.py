@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.system.partitioner import murmur2, partition_of, partitions_of
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 # From Kafka's own UtilsTest.
 KAFKA = {

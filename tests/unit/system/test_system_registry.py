@@ -15,7 +15,7 @@ from penstock.system.kafka.system import KafkaSystem
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.system.registry import open_system, open_systems
-from tests.support.configs import ENV, load, refused
+from tests.support.tools.configs import ENV, load, refused
 
 MODULE = """
 from penstock.errors import NotFoundError
@@ -64,7 +64,7 @@ def test_the_systems_of_penstock(tmp_path: Path) -> None:
         load(
             f"systems.local.path={tmp_path}",
             "systems.a.samza.factory=memory",
-            "systems.b.type=local",
+            "systems.b.samza.factory=local",
             f"systems.b.path={tmp_path}/b",
             "systems.c.samza.factory=org.apache.samza.system.inmemory.InMemorySystemFactory",
         )
@@ -81,9 +81,8 @@ def test_a_system_of_ones_own_gets_its_options(module: str) -> None:
         "systems.far.bootstrap.servers=a:1, b:2",
         "systems.far.path=relative",
         "systems.far.password=cmd:echo hush",
-        "systems.far.samza.offset.default=upcoming",
         "systems.far.default.stream.samza.offset.default=oldest",
-        "systems.farther.type=memory",
+        "systems.farther.samza.factory=memory",
     )
     system = open_system(config.system("far"))
     assert isinstance(system, MemorySystem)
@@ -97,12 +96,14 @@ def test_a_system_of_ones_own_gets_its_options(module: str) -> None:
     assert load_config(overrides=config.flat(), environ=ENV) == config
 
 
-@pytest.mark.parametrize("option", ["samza.fctory", "samza.reset", "default.stream.samza.x", "samza", "default"])
+@pytest.mark.parametrize(
+    "option", ["samza.fctory", "samza.offset.default", "samza.reset", "default.stream.samza.x", "samza", "default"]
+)
 def test_a_key_for_all_systems_is_no_option(option: str) -> None:
     assert f"`systems.far.{option}`" in refused("systems.far.samza.factory=a:B", f"systems.far.{option}=x")
 
 
-@pytest.mark.parametrize("own", [(), ("systems.far.samza.factory=local",), ("systems.far.type=memory",)])
+@pytest.mark.parametrize("own", [(), ("systems.far.samza.factory=local",), ("systems.far.samza.factory=memory",)])
 def test_systems_of_penstock_take_no_other_options(own: tuple[str, ...]) -> None:
     text = refused(*own, "systems.far.pth=secret")
     assert "unknown key `systems.far.pth` (-c): did you mean `systems.far.path`?" in text

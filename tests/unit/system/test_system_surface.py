@@ -1,4 +1,4 @@
-"""What a system of one's own is written against does not change by accident: `penstock.system.base` and
+"""The interface for systems of one's own does not change by accident: `penstock.system.base` and
 `penstock.system.ranges`."""
 
 from __future__ import annotations

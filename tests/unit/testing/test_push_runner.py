@@ -13,7 +13,7 @@ from penstock.testing import TestRunner
 
 
 class Seats(ps.StreamTask):
-    """What the task finds of a plane, and of all planes."""
+    """The task's view of a plane, and of all planes."""
 
     def init(self, context: Any) -> None:
         self.planes, self.names = context.store("planes"), context.store("names")
@@ -26,7 +26,7 @@ class Seats(ps.StreamTask):
 
 
 class Own(ps.StreamTask):
-    """What the task finds of a plane."""
+    """The task's view of a plane."""
 
     def init(self, context: Any) -> None:
         self.planes = context.store("planes")

@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 RUN = """
 import os, sys, tempfile
-from tests.support import scratch
+from tests.support.tools import scratch
 folder = scratch.begin(in_memory=False)
 assert tempfile.mkdtemp().startswith(str(folder)) and os.environ["TMPDIR"] == str(folder)
 if sys.argv[1] == "end":
@@ -19,7 +19,7 @@ if sys.argv[1] == "end":
 
 
 def run(base: Path, how: str) -> list[str]:
-    """What is in the usual folder after a run that ends like this."""
+    """The content of the usual folder after a run that ends like this."""
     environment = os.environ | {"TMPDIR": str(base), "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", RUN, how], check=True, env=environment)
     return [found.name for found in base.iterdir()]

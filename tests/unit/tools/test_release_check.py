@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.support.places import ROOT
+from tests.support.tools.places import ROOT
 from tools.release_check import (
     LockedPackage,
     licence_problems,

@@ -1,4 +1,4 @@
-"""Which container each task goes to."""
+"""The assignment of tasks to containers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from penstock.wire.protocol import (
     WindDown,
     dump,
 )
-from tests.support.containers import DEADLINE_S, wait_until
+from tests.support.processes.containers import DEADLINE_S, wait_until
 
 SECRET = "a-secret"
 BATCH = Batch(7, 2, 1_700_000_000_000, "drain", {"w": NO_WATERMARK, "x": -5}, {"w": END_OF_TIME, "x": 7})
@@ -75,7 +75,7 @@ class Count(Request):
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """How far it is."""
+    """The progress of a call."""
 
     by: str
     number: int
@@ -94,7 +94,7 @@ COUNT = Call("count", Count, Counted)
 
 @pytest.fixture
 def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ContainerClient]:
-    """Of a container in this process, which knows one call more."""
+    """A client of a container in this process, which knows one call more."""
     monkeypatch.setitem(CALLS, COUNT.name, COUNT)
     monkeypatch.setitem(HANDLERS, COUNT.name, _count)
     uri = f"grpc+unix://{tmp_path}/s"

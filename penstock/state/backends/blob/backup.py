@@ -6,11 +6,11 @@ import threading
 from collections.abc import Mapping
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
 from penstock.state.backends.blob.marker import BlobMarker
 from penstock.state.backends.blob.store_backup import StoreBackup
-from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.records import Changes
 
 

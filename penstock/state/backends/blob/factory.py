@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import CorruptError, IncompatibleError
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.blob.admin import BlobAdmin
 from penstock.state.backends.blob.backup import BlobBackup
@@ -11,7 +12,6 @@ from penstock.state.backends.blob.names import FOLDER, index_epoch
 from penstock.state.backends.blob.restore import BlobRestore
 from penstock.state.backends.content.files import MAX_PART_BYTES
 from penstock.state.backends.content.names import content_of
-from penstock.state.backends.content.transfer import ByteBudget
 
 NAME = "blob"
 _IN_FLIGHT = ByteBudget(128 << 20)

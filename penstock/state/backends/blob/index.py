@@ -5,77 +5,37 @@ Keys are dashed as in Samza's index. Unknown keys are ignored, so that an older 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 
 from penstock.checkpoint.id import CheckpointId
-from penstock.documents import Count, Positive, decode_format, decoding
+from penstock.documents import Count, decode_format
 from penstock.state.backends.content.index import DirIndex
 
 FORMAT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotIndex:
+class SnapshotIndex(Struct, frozen=True, rename="kebab", tag_field="format", tag=FORMAT):
     """A store at one commit. `previous` is the name of the index it was compared with, if any."""
 
-    checkpoint_id: CheckpointId
-    creation_time_ms: int
+    checkpoint_id: str
+    creation_time_ms: Count = field(name="creation-time-millis")
     job_name: str
     job_id: str
-    task: int
-    store: str
-    epoch: int
-    previous: str | None
-    directory: DirIndex
+    task: Count
+    store: str = field(name="store-name")
+    epoch: Count
+    previous: str | None = field(name="prev-snapshot-index-blob-id")
+    directory: DirIndex = field(name="dir-index")
+
+    def __post_init__(self) -> None:
+        CheckpointId.parse(self.checkpoint_id)
 
     def serialize(self) -> bytes:
         """Equal values give equal bytes."""
-        written = _IndexFields(
-            FORMAT,
-            str(self.checkpoint_id),
-            self.creation_time_ms,
-            self.job_name,
-            self.job_id,
-            self.task,
-            self.store,
-            self.epoch,
-            self.previous,
-            self.directory,
-        )
-        return msgspec.json.encode(written)
+        return msgspec.json.encode(self)
 
     @classmethod
     def deserialize(cls, data: bytes, key: str) -> SnapshotIndex:
         """Raises CorruptError naming the key, IncompatibleError for a newer format."""
-        what = f"index `{key}` is damaged"
-        with decoding(what):
-            own = decode_format(_IndexFields, data, what, f"index `{key}`", FORMAT)
-            return cls(
-                CheckpointId.parse(own.checkpoint_id),
-                own.creation_time_millis,
-                own.job_name,
-                own.job_id,
-                own.task,
-                own.store_name,
-                own.epoch,
-                own.prev_snapshot_index_blob_id,
-                own.dir_index,
-            )
-
-
-class _IndexFields(Struct, rename="kebab"):
-    """The fields of an index, as they are written."""
-
-    format: Positive
-    checkpoint_id: str
-    creation_time_millis: Count
-    job_name: str
-    job_id: str
-    task: Count
-    store_name: str
-    epoch: Count
-    prev_snapshot_index_blob_id: str | None
-    dir_index: DirIndex
+        return decode_format(cls, data, f"index `{key}` is damaged", f"index `{key}`", FORMAT)

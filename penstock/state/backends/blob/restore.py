@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.blob.marker import BlobMarker, read_index
 from penstock.state.backends.blob.names import blob_names
 from penstock.state.backends.content.store import fetch_files, keep_files
-from penstock.state.backends.content.transfer import ByteBudget
 
 
 class BlobRestore(TaskRestoreManager):

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.blob.index import SnapshotIndex
 from penstock.state.backends.blob.marker import BlobMarker, read_index
 from penstock.state.backends.blob.names import blob_names, index_name
 from penstock.state.backends.content.index import DirIndex
 from penstock.state.backends.content.store import ContentStore
-from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.objects import put_once
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class StoreBackup:
         last = self.last()
         index = self.put_files(checkpoint_id, directory, self._context.leaving)
         snapshot = SnapshotIndex(
-            checkpoint_id,
+            str(checkpoint_id),
             checkpoint_id.millis,  # not the clock's: a second try writes the same bytes
             self._context.paths.name,
             self._context.paths.job_id,

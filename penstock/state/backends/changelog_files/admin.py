@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from penstock.errors import CorruptError
 from penstock.job.paths import versioned_name
-from penstock.state.backends.base import AdminContext, Retention, StoreMarker
+from penstock.state.backends.base import Retention, StoreMarker
 from penstock.state.backends.changelog_files.history import StoredVersions
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.runs import Runs
@@ -16,17 +15,10 @@ from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER, Snap
 from penstock.state.backends.content.names import epoch_of
 from penstock.state.backends.objects import ObjectBackendAdmin
 
-_CACHED = 10_000
-
 
 class ChangelogFilesAdmin(ObjectBackendAdmin):
     """Deletes deltas and snapshots that no retained marker needs. Deltas are counted in runs of versions, because
     lineages may be long, and are mostly alike."""
-
-    def __init__(self, context: AdminContext) -> None:
-        super().__init__(context)
-        self._reached: dict[str, frozenset[str]] = {}
-        """Key of a snapshot -> that key and the shared files it names. A snapshot never changes."""
 
     def plan(self, retention: Retention) -> set[str]:
         kept = Runs(retention.retained)
@@ -84,14 +76,12 @@ class ChangelogFilesAdmin(ObjectBackendAdmin):
 
     def _reach_one(self, own: StoreMarker, version: int, epoch: int) -> frozenset[str]:
         key = self.context.paths.snapshot(own.store, own.task, version, epoch)
-        if key not in self._reached:
-            names = shared_names(self.context.paths, own.store, own.task)
-            shared = Snapshot.decode(self.context.objects.get(key), key).shared
-            while len(self._reached) >= _CACHED:
-                del self._reached[next(iter(self._reached))]
-            blobs = {sys.intern(names.key(name)) for name in shared.objects()}
-            self._reached[key] = frozenset({key, *blobs})
-        return self._reached[key]
+        names = shared_names(self.context.paths, own.store, own.task)
+
+        def read() -> Iterator[str]:
+            return map(names.key, Snapshot.decode(self.context.objects.get(key), key).shared.objects())
+
+        return self.reach_of_index(key, read)
 
     def epoch_of(self, key: str) -> int | None:
         """None for a delta: `Runs` decides if that is dead."""

@@ -10,6 +10,7 @@ from functools import partial
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
+from penstock.parallel import ByteBudget
 from penstock.retry import Retry, retry
 from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
 from penstock.state.backends.base_backup import BaseBackup, Bases
@@ -18,7 +19,6 @@ from penstock.state.backends.changelog_files.history import StoredVersions, ways
 from penstock.state.backends.changelog_files.keeper import Limits, SnapshotKeeper
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
-from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.backends.objects import put_once
 from penstock.state.records import Changes
 

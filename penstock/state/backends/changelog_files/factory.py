@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.job.paths import versioned_name
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import EMPTY, AdminContext, BackendContext, KeptIn, StateBackendFactory
 from penstock.state.backends.changelog_files.admin import ChangelogFilesAdmin
 from penstock.state.backends.changelog_files.backup import ChangelogFilesBackup
@@ -14,7 +15,6 @@ from penstock.state.backends.changelog_files.restore import ChangelogFilesRestor
 from penstock.state.backends.changelog_files.snapshot import SHARED_FOLDER
 from penstock.state.backends.content.files import MAX_PART_BYTES
 from penstock.state.backends.content.names import content_of
-from penstock.state.backends.content.transfer import ByteBudget
 
 _KINDS = {"delta": "deltas", "zip": "snapshots"}
 _IN_FLIGHT = ByteBudget(64 << 20)

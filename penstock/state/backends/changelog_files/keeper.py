@@ -13,15 +13,14 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import Clock
-from penstock.config.model import StateSettings
+from penstock.config.settings import StateSettings
 from penstock.errors import PenstockError, RetryableError
+from penstock.parallel import ByteBudget, InTurn, settle
 from penstock.state.backends.base import BackendContext, StoreCopy, release_if_cancelled
 from penstock.state.backends.changelog_files.marker import KEPT, ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.index import DirIndex
 from penstock.state.backends.content.store import ContentStore
-from penstock.state.backends.content.transfer import ByteBudget
-from penstock.state.backends.pools import InTurn, settle
 
 logger = logging.getLogger(__name__)
 SMALL_FILE_BYTES = 32 << 10

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
+from penstock.parallel import ByteBudget
 from penstock.state.backends.base import BackendContext, RestoreProgress, RestoreTarget, TaskRestoreManager
 from penstock.state.backends.changelog_files.delta import decode_delta
 from penstock.state.backends.changelog_files.history import StoredVersions, Way, ways
 from penstock.state.backends.changelog_files.marker import ChangelogMarker, Version
 from penstock.state.backends.changelog_files.snapshot import Snapshot, shared_names
 from penstock.state.backends.content.store import fetch_files
-from penstock.state.backends.content.transfer import ByteBudget
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.open import engine_kind, open_whatever
-from penstock.state.folders import make_empty
+from penstock.state.engines.open import make_empty
 from penstock.state.records import Changes, changes_bytes
 
 _LOAD_BYTES = 64 << 20
@@ -48,7 +46,8 @@ class ChangelogFilesRestore(TaskRestoreManager):
                     progress.note(f"{error}; an older one and more deltas were used instead")
                 make_empty(target.directory)
                 continue
-            self._replay(store, wanted, way, engine, progress, broken)
+            refused = partial(self._beyond_repair, store, wanted, way, broken)
+            self._load(store, way.deltas(), engine, progress, refused)
             return
         lost = all(isinstance(error, NotFoundError) for error in broken)
         raise (NotFoundError if lost else CorruptError)(
@@ -92,40 +91,7 @@ class ChangelogFilesRestore(TaskRestoreManager):
             fetch_files(context, names, snapshot.shared, target.directory, self._budget, progress)
         except (CorruptError, NotFoundError) as error:
             raise type(error)(f"snapshot `{key}` is not complete: {error}") from error
-        return self._opened(store, target)
-
-    def _opened(self, store: str, target: RestoreTarget) -> Engine:
-        """The target's engine over the snapshot's files. If they are of another kind of engine, the entries are
-        copied."""
-        settings = self._context.config.store(store)
-        if engine_kind(target.directory) == settings.factory:
-            return target.engine()
-        other = target.directory.with_name(f"{target.directory.name}-other")
-        shutil.rmtree(other, ignore_errors=True)
-        target.directory.rename(other)
-        target.directory.mkdir()
-        try:
-            with closing(open_whatever(settings, other)) as found:
-                engine = target.engine()
-                for part in _parts(found.scan(None, None)):
-                    engine.load(part)
-        finally:
-            shutil.rmtree(other, ignore_errors=True)
-        return engine
-
-    def _replay(
-        self,
-        store: str,
-        wanted: ChangelogMarker,
-        way: Way,
-        engine: Engine,
-        progress: RestoreProgress,
-        broken: Sequence[PenstockError],
-    ) -> None:
-        def refused(delta: Version, error: PenstockError) -> PenstockError:
-            return self._beyond_repair(store, wanted, way, delta, [error, *broken])
-
-        self._load(store, way.deltas(), engine, progress, refused)
+        return target.engine()
 
     def _load(
         self,
@@ -166,23 +132,17 @@ class ChangelogFilesRestore(TaskRestoreManager):
         return len(data), changes
 
     def _beyond_repair(
-        self, store: str, wanted: ChangelogMarker, way: Way, delta: Version, errors: Sequence[PenstockError]
+        self,
+        store: str,
+        wanted: ChangelogMarker,
+        way: Way,
+        broken: Sequence[PenstockError],
+        delta: Version,
+        error: PenstockError,
     ) -> PenstockError:
         first = way.snapshot[0] if way.snapshot else 0
         intact = f"versions {first} to {delta[0] - 1}" if delta[0] - 1 > first else f"version {first}"
-        return type(errors[0])(
-            f"{'; '.join(map(str, errors))}: version {wanted.version} of store `{store}` of task {self._context.task} "
-            f"cannot be rebuilt. Before it {intact} can be"
+        return type(error)(
+            f"{'; '.join(map(str, (error, *broken)))}: version {wanted.version} of store `{store}` of task "
+            f"{self._context.task} cannot be rebuilt. Before it {intact} can be"
         )
-
-
-def _parts(entries: Iterable[tuple[bytes, bytes]]) -> Iterator[dict[bytes, bytes | None]]:
-    part: dict[bytes, bytes | None] = {}
-    size = 0
-    for key, value in entries:
-        part[key] = value
-        size += len(key) + len(value)
-        if size >= _LOAD_BYTES:
-            yield part
-            part, size = {}, 0
-    yield part

@@ -12,12 +12,12 @@ from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.errors import CorruptError, NotFoundError
+from penstock.parallel import ByteBudget, in_parallel
 from penstock.state.backends.base import BackendContext, RestoreProgress
 from penstock.state.backends.content.diff import diff
 from penstock.state.backends.content.files import FileHashes, LocalFile, part_ranges
 from penstock.state.backends.content.index import DirIndex, FileBlob, FileIndex
 from penstock.state.backends.content.names import ContentNames, file_name
-from penstock.state.backends.content.transfer import ByteBudget, in_parallel
 from penstock.state.backends.objects import put_once
 from penstock.state.known_files import known_files
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError
 from penstock.system.kafka.options.known import CONSUMER, INSTEAD, PRODUCER, REFUSED, SHARED
 from penstock.system.kafka.options.values import expected

@@ -28,12 +28,12 @@ from penstock.job.lease import LeaseHolder, acquire
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.tables.versions.manifest import TableFingerprint, TableManifest
 from penstock.tables.versions.registry import TableRegistry
-from tests.support.cli import call, call_json
-from tests.support.example_job import ExampleJob, flights
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.places import ROOT
-from tests.support.spark_state import GOLDEN
-from tests.support.stopped_job import PATHS
+from tests.support.jobs.example_job import ExampleJob, flights
+from tests.support.stores.spark_state import GOLDEN
+from tests.support.stores.stopped_job import PATHS
+from tests.support.tools.cli import call, call_json
+from tests.support.tools.leases import LONG_MS, EagerKeeper
+from tests.support.tools.places import ROOT
 
 TRIPS = "local.trips"
 KEY = "the key of this root, 32 characters or more"

@@ -10,7 +10,7 @@ import pytest
 from penstock.admin.job.drain import imported_notifications
 from penstock.api.drain import DrainNotification
 from penstock.errors import CorruptError
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 UUID = uuid.UUID("9c3f0b6e-2c1d-4d8e-9f3a-5b7c1e2d3f40")
 MESSAGE = (GOLDEN / "drain-coordinator-message.json").read_text()

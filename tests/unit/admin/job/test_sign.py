@@ -15,8 +15,8 @@ from penstock.job.lease import LeaseHeldError
 from penstock.objects.file import FileObjectStore
 from penstock.objects.signed import SignedStore, is_signed
 from penstock.objects.store import ObjectStore
-from tests.support.cli import call, call_json, own_home
-from tests.support.example_job import publish, run
+from tests.support.jobs.example_job import publish, run
+from tests.support.tools.cli import call, call_json, own_home
 
 FIRST, SECOND = "the first key of this root, long enough", "the second key of this root, long enough"
 JOB = "flights-1"

@@ -20,7 +20,7 @@ from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 PATHS = JobPaths("flights", "1")
 SSP = SystemStreamPartition

@@ -21,7 +21,7 @@ from penstock.checkpoint.versions.v1 import CheckpointV1
 from penstock.checkpoint.versions.v2 import CheckpointV2
 from penstock.cli.main import app
 from penstock.job.paths import JobPaths
-from tests.support.stopped_job import CHANGELOG, SSP, STREAM, StoppedJob, call, call_json, position, saved, ssp
+from tests.support.stores.stopped_job import CHANGELOG, SSP, STREAM, StoppedJob, call, call_json, position, saved, ssp
 
 BLOB = "org.apache.samza.storage.blobstore.BlobStoreStateBackendFactory"
 ID = CheckpointId(1614147487244, 33577)
@@ -90,7 +90,7 @@ def everything(record: CheckpointRecord) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_round_trip(job: StoppedJob, tmp_path: Path, number: int) -> None:
-    """Also of a partition that nothing was read of: its next offset is 0, and Samza's form has nothing of it."""
+    """Includes a partition that nothing was read of: its next offset is 0, and Samza's form omits it."""
     exported, last = job.log.checkpoints[number], job.last
     (tmp_path / "old.jsonl").write_text(call("export", "flights", str(exported.id))[0])
     out, said = call("import", "flights", "old.jsonl", "--yes")
@@ -169,7 +169,7 @@ def test_null_and_absent_offsets_begin_at_the_oldest_message(job: StoppedJob) ->
     assert job.last.next_offsets == {0: {ssp(0): 0}, 1: {ssp(1): 0}}
     assert f"no message of `local.{STREAM}` with the partitions 0, 1 was processed yet" in said
     before = job.files()
-    said = import_into(lines, "-c", "systems.local.type=memory", status=1)[1]
+    said = import_into(lines, "-c", "systems.local.samza.factory=memory", status=1)[1]
     assert "there is no offset to begin at" in said
     assert job.files() == before
 
@@ -311,7 +311,7 @@ def test_what_a_new_job_refuses(job: StoppedJob, name: str, lines: list[str], wh
 
 
 def test_the_state_of_a_new_job_is_restored_from_the_changelog(job: StoppedJob) -> None:
-    """What `state verify` restores it from is the stream of the job that made the checkpoint."""
+    """`state verify` restores it from the stream of the job that made the checkpoint."""
     job.system.admin().create_stream(CHANGELOG, 2)
     writer = job.system.writer(None)
     for task in range(2):

@@ -20,16 +20,17 @@ from penstock.admin.checkpoint import change as checkpoint_write
 from penstock.admin.job import ownership
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.choice import choose_version
+from penstock.checkpoint.choice import choose_newest
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
 from penstock.checkpoint.versions.markers import markers_of, read_task
+from penstock.checkpoint.versions.table import versions_of
 from penstock.cli.shared.input import Confirmation
 from penstock.config.load import load_config
 from penstock.job.lease import LeaseHeldError, LeaseHolder, acquire
 from penstock.system.base import OffsetRange, WriterIdentity
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.stopped_job import CHANGELOG, PATHS, SSP, STREAM, StoppedJob, call, call_json, saved, ssp
+from tests.support.stores.stopped_job import CHANGELOG, PATHS, SSP, STREAM, StoppedJob, call, call_json, saved, ssp
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 DEADLINE_S = 60.0
 SECOND = f"local.{STREAM}"
@@ -67,9 +68,7 @@ def test_other_offsets_same_state(job: StoppedJob) -> None:
     assert after.retained == {slot: record.id for slot, record in zip((1, 2, 3), job.log.checkpoints, strict=False)}
     assert job.log.owner is not None
     assert after.writer == job.log.owner.writer
-    chosen = choose_version(job.log.restorable, (2, 1), 600_000)
-    assert chosen is not None
-    assert chosen.record == after
+    assert choose_newest(job.log.restorable, (2, 1)) == after
     assert "4 back" in out
     assert "count twice" in said
     assert "aircraft" in said
@@ -171,7 +170,7 @@ def test_an_offset_before_the_oldest_message_is_refused(job: StoppedJob) -> None
 
 
 def test_a_stream_that_cannot_be_asked_is_a_warning(job: StoppedJob) -> None:
-    said = set_to(offsets(p0=99), "--yes", "-c", "systems.local.type=memory")[1]
+    said = set_to(offsets(p0=99), "--yes", "-c", "systems.local.samza.factory=memory")[1]
     assert f"the offsets of `{SECOND}` were not checked" in said
     assert job.last.next_offsets[0] == {ssp(0): 99}
 
@@ -254,7 +253,7 @@ def test_the_versions_of_the_checkpoint_and_those_configured_are_written(job: St
         assert found == replace(before, stream_identity="stream")
 
 
-def test_what_a_start_would_pass_over_is_not_written(job: StoppedJob) -> None:
+def test_no_edit_goes_back_to_an_older_checkpoint_that_is_not_named(job: StoppedJob) -> None:
     """With version 1 alone to be read, neither a start nor an edit goes back to the last checkpoint that has it unless
     that is named."""
     both = saved(4, (3, 3), versions=(1, 2))
@@ -267,11 +266,9 @@ def test_what_a_start_would_pass_over_is_not_written(job: StoppedJob) -> None:
     assert job.last.parent == both.id
     job.run(saved(8, id=replace(job.last.id, millis=job.last.id.millis + 1)))
     newest = job.last
-    chosen = ("--from", str(newest.id), "-c", "task.checkpoint.read.versions=1,2")
-    before = len(job.log.checkpoints)
-    said = set_to(offsets(p1=1), "--yes", *chosen, status=1)[1]
-    assert "a start would not begin with the new checkpoint" in said
-    assert len(job.log.checkpoints) == before
+    set_to(offsets(p1=1), "--yes", "--from", str(newest.id), "-c", "task.checkpoint.read.versions=1,2")
+    assert (job.last.parent, versions_of(job.last)) == (newest.id, frozenset({2}))
+    assert choose_newest(job.log.restorable, (1, 2)) == job.last
 
 
 def test_retention_is_that_of_a_commit(job: StoppedJob) -> None:

@@ -21,8 +21,8 @@ from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
 from penstock.state.backends.changelog_stream.owner import owner_text
 from penstock.system.local import LocalSystem
-from tests.support.cli import call, call_json, own_home, published
-from tests.support.leases import LONG_MS, EagerKeeper
+from tests.support.tools.cli import call, call_json, own_home, published
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 PATHS = JobPaths("totals", "1")
 

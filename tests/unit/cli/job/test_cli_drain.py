@@ -24,9 +24,9 @@ from penstock.objects.file import FileObjectStore
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.wording import utc_text
-from tests.support.cli import call, call_json, own_home
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.places import GOLDEN
+from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.leases import LONG_MS, EagerKeeper
+from tests.support.tools.places import GOLDEN
 
 PATHS = JobPaths("visits", "1")
 DEADLINE_S = 60.0
@@ -284,7 +284,7 @@ def test_a_run_that_is_still_to_come_is_named(killed: Running, objects: FileObje
 
 
 class TestStatus:
-    """What `penstock status` shows of a drain."""
+    """`penstock status` during and after a drain."""
 
     def test_several_requests_are_one_drain(self, killed: Running, objects: FileObjectStore) -> None:
         before = time.time_ns() // 1_000_000

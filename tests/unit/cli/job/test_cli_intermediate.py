@@ -15,8 +15,8 @@ from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.versions.table import build_versions
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from tests.support.checkpoints import checkpoint
-from tests.support.cli import call, call_json, own_home
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.tools.cli import call, call_json, own_home
 
 PATHS = JobPaths("flights", "1")
 STREAM = SystemStream("local", "trips-by-tail")

@@ -13,7 +13,7 @@ from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.registry import MetricsRegistry
 from penstock.metrics.snapshot import Snapshot
 from penstock.objects.file import FileObjectStore
-from tests.support.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json, own_home
 
 PATHS = JobPaths("flights", "1")
 

@@ -1,4 +1,4 @@
-"""What the commands show of exactly-once output, and what they delete of it, of a job on disk."""
+"""Commands on a stopped job's exactly-once output: they show it, and delete what no record needs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.outbox.unpublished import OutboxObject, Part, Unpublished
 from penstock.system.base import Progress, WriterIdentity
-from tests.support.cli import call, call_json
-from tests.support.stopped_job import PATHS, StoppedJob, saved
+from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
+from tests.support.tools.cli import call, call_json
 
 PUBLISHER = "flights-1-uid"
 OUT = [SystemStreamPartition("local", "done", n) for n in range(2)]
@@ -105,7 +105,7 @@ def test_rows_for_a_query_are_published_with_their_record(job: StoppedJob) -> No
 
 
 def test_garbage_is_what_the_last_record_does_not_leave(job: StoppedJob) -> None:
-    """Also where it is published already: the objects go behind the next record."""
+    """An output that is already published makes no difference: its objects go after the next record."""
     publish(job, p0=Progress(2, 1), p1=Progress(1, 0))
     collected: Any = call_json("state", "gc", "flights")
     assert sorted(collected["outbox"]) == sorted([KEYS["published"], KEYS["never named"]])

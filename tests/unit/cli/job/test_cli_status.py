@@ -31,9 +31,9 @@ from penstock.objects.file import FileObjectStore
 from penstock.system.base import OpenTransaction
 from penstock.system.local.admin import LocalAdmin
 from penstock.testing.system_contract import append
-from tests.support.cli import call, call_json, own_home, published
-from tests.support.jobs import wait_until
-from tests.support.leases import LONG_MS, EagerKeeper
+from tests.support.jobs.home import wait_until
+from tests.support.tools.cli import call, call_json, own_home, published
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 DEADLINE_S = 60.0
 PATHS = JobPaths("flights", "1")
@@ -135,7 +135,7 @@ def test_an_input_that_was_created_again(log: CheckpointLog, home: Path) -> None
 
 @pytest.mark.usefixtures("log")
 def test_what_waits_behind_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of those that are just being written nothing is shown."""
+    """Messages of the transaction that is still being written are not shown."""
     published(20, partitions=2)
     now_ms = time.time_ns() // 1_000_000
     found = {0: OpenTransaction(9, 30, 1_700_000_000_000), 1: OpenTransaction(9, 2, now_ms)}
@@ -316,7 +316,7 @@ def test_status_names_the_containers_of_this_host(log: CheckpointLog, home: Path
 
 
 def last_words(objects: FileObjectStore, error: Exception, epoch: int, lost: str | None = None) -> None:
-    """What a driver writes when the error ends its run."""
+    """The record that a driver writes when the error ends its run."""
     lease = acquire(objects, PATHS, LeaseHolder.of_this_process("run-a"), LONG_MS, time.monotonic() + DEADLINE_S)
     lease.lost = lost
     with suppress(type(error)), ExitStack() as undo:

@@ -20,8 +20,8 @@ from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests, StopRequestWatch
 from penstock.objects.file import FileObjectStore
-from tests.support.cli import call, call_json, own_home
-from tests.support.leases import LONG_MS, EagerKeeper
+from tests.support.tools.cli import call, call_json, own_home
+from tests.support.tools.leases import LONG_MS, EagerKeeper
 
 PATHS = JobPaths("flights", "1")
 DEADLINE_S = 60.0
@@ -45,7 +45,7 @@ def begin(objects: FileObjectStore, paths: JobPaths = PATHS, run_id: str = "run-
 
 
 class Driver:
-    """What a driver does about requests: it gives the lease back once it is asked to stop."""
+    """A driver that gives the lease back once it is asked to stop."""
 
     def __init__(self, objects: FileObjectStore) -> None:
         self.lease = begin(objects, lease_ms=LONG_MS)

@@ -12,15 +12,15 @@ from penstock.driver.show.metrics import JobMetrics
 from penstock.job.paths import JobPaths
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.objects.file import FileObjectStore
-from tests.support.checkpoints import checkpoint
-from tests.support.cli import call, call_json, own_home
+from tests.support.stores.checkpoints import checkpoint
+from tests.support.tools.cli import call, call_json, own_home
 
 PATHS = JobPaths("flights", "1")
 
 
 @pytest.fixture
 def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> JobMetrics:
-    """Those of a run that uses version 6 of one table, and cannot load version 7; the other has none yet."""
+    """The metrics of a run that uses version 6 of one table and cannot load version 7; the other table has none yet."""
     objects = FileObjectStore(own_home(tmp_path, monkeypatch) / "jobs")
     log = CheckpointLog(objects, PATHS)
     log.append(checkpoint(log.claim("run-a"), 4))

@@ -14,13 +14,13 @@ from penstock.cli.run.signals import StopSignals
 from penstock.cli.run.view import RunObserver
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import ApplicationLoadError
-from penstock.config.table import describe
+from penstock.config.settings import describe
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import JobProgress, ProgressBoard
 from penstock.errors import ConfigError, NotFoundError
 from penstock.spark.job.handle import Job
 from penstock.testing import SettableClock
-from tests.support.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json, own_home
 
 DEADLINE_S = 60.0
 APPLICATION = """
@@ -45,7 +45,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def imports() -> Iterator[None]:
-    """What loading an application puts into the interpreter is taken out again."""
+    """Undo what loading an application does to the interpreter."""
     path, modules = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -134,7 +134,7 @@ def test_config_check_with_an_application() -> None:
         "check",
         "flights.py:app",
         "-c",
-        "systems.far.type=memory",
+        "systems.far.samza.factory=memory",
         "-c",
         "stores.rocksdb.block.cache.bytes=1MB",
     )

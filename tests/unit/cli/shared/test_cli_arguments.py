@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from penstock.wording import argument, flag
 ROOT = Path(penstock.__file__).parent
 OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/machine.py", "system/kafka/access.py"}
 """These read or make the options of other programs."""
-DOCUMENTATION = {"config/reference.py", "config/table.py"}
+DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
     r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`|wait`)"
     r"|spark-submit --|kafka-acls\.sh --|^ --(?:add|operation)\b|^--cluster$|^--resource-pattern-type"
@@ -46,16 +47,22 @@ def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def library() -> list[Path]:
+@functools.cache
+def library() -> dict[str, ast.Module]:
+    """File -> its syntax tree."""
     parts = [path.relative_to(ROOT) for path in ROOT.rglob("*.py")]
-    return [ROOT / p for p in parts if p.parts[0] not in {"cli", "testing"} and p.as_posix() not in OWN | DOCUMENTATION]
+    return {
+        p.as_posix(): ast.parse((ROOT / p).read_text())
+        for p in parts
+        if p.parts[0] not in {"cli", "testing"} and p.as_posix() not in OWN | DOCUMENTATION
+    }
 
 
 def test_the_library_names_no_option_outside_a_whole_command() -> None:
     found = [
-        f"{path.relative_to(ROOT)}:{line}: {text}"
-        for path in library()
-        for line, text in texts(ast.parse(path.read_text()))
+        f"{path}:{line}: {text}"
+        for path, tree in library().items()
+        for line, text in texts(tree)
         if re.search(r"(?<![-\w])--[a-z]", text) and not re.search(OF_A_COMMAND, text)
     ]
     assert found == []
@@ -64,8 +71,8 @@ def test_the_library_names_no_option_outside_a_whole_command() -> None:
 def test_every_argument_that_a_message_names_has_an_option() -> None:
     calls = [
         node.args[0]
-        for path in library()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for tree in library().values()
+        for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"argument", "flag"}
     ]
     named = {node.value for node in calls if isinstance(node, ast.Constant)}

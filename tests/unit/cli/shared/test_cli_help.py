@@ -1,4 +1,4 @@
-"""What `--help` prints, in a terminal of 80 columns."""
+"""The output of `--help` in a terminal of 80 columns."""
 
 from __future__ import annotations
 

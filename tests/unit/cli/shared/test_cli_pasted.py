@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from penstock.cli.main import app
 from penstock.cli.shared.options import Call
-from tests.support.stopped_job import STREAM, StoppedJob, saved
+from tests.support.stores.stopped_job import STREAM, StoppedJob, saved
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What commands say of stores that side inputs fill: no checkpoint has them."""
+"""Commands about stores that side inputs fill: no checkpoint has them."""
 
 from __future__ import annotations
 

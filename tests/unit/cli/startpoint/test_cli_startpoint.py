@@ -17,7 +17,7 @@ from penstock.cli.main import app
 from penstock.errors import ConfigError
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
-from tests.support.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
+from tests.support.stores.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
 
 INPUT = f"local.{STREAM}"
 APPLICATION = f'''
@@ -54,7 +54,6 @@ def set_json(*arguments: str) -> Any:
 
 
 def requests(job: StoppedJob) -> tuple[StartpointRequest, ...]:
-    """Those that are stored."""
     return StartpointManager(job.objects, PATHS).requests()
 
 

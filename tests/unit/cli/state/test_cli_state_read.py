@@ -21,7 +21,7 @@ from penstock.cli.main import app
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 from penstock.system.partitioner import partition_of
-from tests.support.state_job import JOB, Changes, StateJob
+from tests.support.stores.state_job import JOB, Changes, StateJob
 
 TASKS = 3
 BACKENDS = ("changelog-files", "blob", "changelog-stream")

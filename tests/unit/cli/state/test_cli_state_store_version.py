@@ -15,7 +15,7 @@ from penstock.errors import CorruptError, NotFoundError
 from penstock.state.reading.diff import diff
 from penstock.state.reading.reader import StateReader
 from penstock.state.reading.store_version import StoreVersion
-from tests.support.state_job import StateJob
+from tests.support.stores.state_job import StateJob
 
 TASKS = 3
 CONTENT = {task: {b"k%d" % task: b"%d" % task} for task in range(TASKS)}

@@ -32,11 +32,11 @@ from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.faults import Fault, Faults
-from tests.support.jobs import wait_until
-from tests.support.leases import LONG_MS, EagerKeeper
-from tests.support.places import ROOT
-from tests.support.spark_state import GOLDEN
+from tests.support.faults.plan import Fault, Faults
+from tests.support.jobs.home import wait_until
+from tests.support.stores.spark_state import GOLDEN
+from tests.support.tools.leases import LONG_MS, EagerKeeper
+from tests.support.tools.places import ROOT
 
 TASKS = 3
 PATHS = JobPaths("moved", "1")
@@ -150,7 +150,7 @@ def config(*assignments: str) -> JobConfig:
 
 
 def content(store: str, *assignments: str) -> dict[bytes, bytes]:
-    """What the last checkpoint restores, each key in the task that owns it."""
+    """The content that the last checkpoint restores; each key must be in the task that owns it."""
     found = list(read_store(config(*assignments), store))
     assert all(task == partition_of(key, TASKS) for task, key, _ in found)
     assert len({key for _, key, _ in found}) == len(found)
@@ -158,7 +158,7 @@ def content(store: str, *assignments: str) -> dict[bytes, bytes]:
 
 
 def expected(variable: str, batch: int) -> dict[str | None, Any]:
-    """What Spark itself read: key column -> columns of the value."""
+    """Spark's own reading of the variable: key column -> columns of the value."""
     entries = json.loads((GOLDEN / "tws-lz4" / "expected.json").read_text())[variable][str(batch)]
     return {key[0]: value for _, key, value in map(json.loads, entries)}
 
@@ -425,7 +425,7 @@ def test_a_damaged_checkpoint_of_spark_changes_nothing(tmp_path: Path) -> None:
 
 # Deaths.
 
-FAULTY = "tests.support.fault_backend:FaultyFiles"
+FAULTY = "tests.support.faults.fault_backend:FaultyFiles"
 
 
 def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) -> str:

@@ -21,8 +21,8 @@ from penstock.system.base import OffsetRange
 from penstock.system.contract.writer import AppendedAtCommit
 from penstock.system.local import LocalSystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.cli import call, call_json, own_home
-from tests.support.timed_job import steps
+from tests.support.tools.cli import call, call_json, own_home
+from tests.support.world.timed_job import steps
 
 TASKS = 2
 BINARY = b"\xff\x00binary"

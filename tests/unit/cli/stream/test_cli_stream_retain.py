@@ -8,7 +8,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.local import LocalSystem
-from tests.support.cli import call, call_json, own_home
+from tests.support.tools.cli import call, call_json, own_home
 
 MB = 1 << 20
 

@@ -21,7 +21,7 @@ from penstock.state.backends.changelog_stream.owner import owner_of_intermediate
 from penstock.system.base import OffsetRange
 from penstock.system.local import LocalSystem
 from penstock.wording import printable
-from tests.support.cli import call, call_json, command, own_home, published
+from tests.support.tools.cli import call, call_json, command, own_home, published
 
 DEADLINE_S = 60.0
 

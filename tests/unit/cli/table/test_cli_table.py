@@ -11,8 +11,8 @@ from penstock.objects.file import FileObjectStore
 from penstock.tables.versions.manifest import TableFile, TableFingerprint, TableManifest
 from penstock.tables.versions.notes import Refusal, refusal_of
 from penstock.tables.versions.registry import TableRegistry
-from tests.support.cli import call, call_json, own_home
-from tests.support.stopped_job import PATHS, StoppedJob, saved
+from tests.support.stores.stopped_job import PATHS, StoppedJob, saved
+from tests.support.tools.cli import call, call_json, own_home
 
 PRINT = TableFingerprint("string", "json", ("tail",), None, single_value=False, tasks=2, broadcast=False)
 FILE = TableFile("0-0.sst", 0, "a" * 64, 3, 2, b"N1", b"N2")

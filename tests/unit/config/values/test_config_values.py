@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.configs import load, refused
+from tests.support.tools.configs import load, refused
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_sizes(text: str, expected: int) -> None:
         ("job.logged.store.base.dir=file:///x", "expected a path (a URL)"),
         ("stores...object.cache.size=1", "not beginning with a dot or dash"),
         ("stores.a/b.object.cache.size=1", "a store's name is made of"),
-        ("systems.a.b.type=local", "a system's name is made of"),
+        ("systems.a.b.samza.factory=local", "a system's name is made of"),
         ("streams.flights.samza.offset.default=oldest", "not of the form `system.stream`"),
     ],
 )

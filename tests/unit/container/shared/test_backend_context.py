@@ -1,4 +1,4 @@
-"""What backends are told of the task that they work for."""
+"""The context that backends get of their task."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.state.backends.base import BackendContext, TaskBackupManager, TaskRestoreManager
-from tests.support.plain_backend import PlainFactory
-from tests.support.sums_job import TASKS, World, drain
+from tests.support.stores.plain_backend import PlainFactory
+from tests.support.world.sums_job import TASKS, SumsWorld, drain
 
 SEEN: list[BackendContext] = []
 
@@ -28,13 +28,13 @@ class NotedFactory(PlainFactory):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path)
     yield world
     world.close()
 
 
-def test_a_backend_knows_its_container_its_partitions_its_job_and_its_clock(world: World) -> None:
+def test_a_backend_knows_its_container_its_partitions_its_job_and_its_clock(world: SumsWorld) -> None:
     for _ in range(2):  # backups, and then restores, too
         SEEN.clear()
         world.put(1, 2, 3)

@@ -1,4 +1,4 @@
-"""What all tasks of a container share."""
+"""Resources that all tasks of a container share."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ from penstock.job.lease import LeaseHolder, LeaseState
 from penstock.job.paths import JobPaths
 from penstock.system.memory import MemoryAdmin
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 
 
 class KilledError(BaseException):
-    """What ends a driver in the middle of a step."""
+    """Ends a driver in the middle of a step."""
 
 
 def requests(world: TimedWorld) -> DrainRequests:
@@ -409,7 +409,7 @@ class TestNamedRuns:
 
 
 class TestRequests:
-    """Which run a request is for."""
+    """The run that a request is for."""
 
     def test_the_run_that_is_there(self, timed_world: TimedWorld) -> None:
         driver = waits(timed_world)

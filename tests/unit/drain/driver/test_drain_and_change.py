@@ -10,7 +10,7 @@ import pytest
 
 from penstock.drain.utils import write_drain_notification
 from penstock.job.paths import JobPaths
-from tests.support.windowed_job import BACKENDS, Windowed, entries, seen
+from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen
 
 PATHS = JobPaths("windowed", "1")
 
@@ -23,12 +23,12 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
 
 
 def drain(job: Windowed) -> None:
-    assert job.last is not None
+    (driver,) = job.drivers
     write_drain_notification(job.objects, PATHS)
-    job.last.loop.ask_to_drain()
-    while not job.last.loop.step():
+    driver.loop.ask_to_drain()
+    while not driver.loop.step():
         pass
-    job.last.loop.finish()
+    driver.loop.finish()
     job.die()
 
 
@@ -47,7 +47,7 @@ def test_every_message_is_in_one_pane(job: Windowed, size: int | None) -> None:
     drain(job)
     assert counted(job.panes()) == Counter({(0, 10): 2, (10, 20): 1, (20, 30): 1})
     assert before != counted(job.panes())
-    assert set(job.records[-1].stores) == {"seen"}
+    assert set(job.checkpoints[-1].stores) == {"seen"}
     driver = job.start(size)
     assert seen(driver) == 4, "a user's store goes on"
     job.run(driver, 5, 6)
@@ -61,7 +61,7 @@ def test_every_message_is_in_one_pane(job: Windowed, size: int | None) -> None:
 
 
 def test_a_kill_after_the_start_of_the_changed_job(job: Windowed) -> None:
-    """What a backend still has of the drained window is not restored."""
+    """The drained window is still in a backend, and is not restored."""
     job.run(job.start(10), 1, 2, 13, 24)
     drain(job)
     driver = job.start(20)

@@ -1,4 +1,4 @@
-"""What a stop and a drain have in common at their end, and what only a drain does."""
+"""The common end of a stop and of a drain, and what only a drain does."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from penstock.errors import RetryableError
 from penstock.spark.job.handle import Job
 from penstock.state.copies import LocalCopies
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import steps
-from tests.support.waiting_job import PATHS, TASKS, Waiting, to_the_end
+from tests.support.world.timed_job import steps
+from tests.support.world.waiting_job import PATHS, TASKS, Waiting, to_the_end
 
 FIRED = ("panes-fired", "timers-fired", "without-partner")
 
@@ -41,10 +41,10 @@ def ask(driver: InProcessDriver) -> None:
 @pytest.mark.parametrize("ends", [stop, ask])
 def test_a_stop_fires_nothing_and_the_next_run_continues(job: Waiting, ends: Callable[[InProcessDriver], None]) -> None:
     driver = job.waits()
-    stores = set(job.records[-1].stores)
+    stores = set(job.checkpoints[-1].stores)
     ends(driver)
     to_the_end(driver)
-    assert (job.came(), job.records[-1].ended, set(job.records[-1].stores)) == ([], "stopped", stores)
+    assert (job.came(), job.checkpoints[-1].ended, set(job.checkpoints[-1].stores)) == ([], "stopped", stores)
     assert {"hours.window", "remind.timers", "pairs.join"} < stores
     assert [driver.board.metrics.snapshot().total(name) for name in FIRED] == [0, 0, 0]
     assert driver.board.drain is None
@@ -59,7 +59,7 @@ def test_a_stop_fires_nothing_and_the_next_run_continues(job: Waiting, ends: Cal
 
 @pytest.mark.parametrize("drains", [False, True])
 def test_copies_and_snapshots_are_finished(job: Waiting, *, drains: bool) -> None:
-    """Of the stores that the last checkpoint covers: those of windows, timers and joins are not restored any more."""
+    """The last checkpoint covers them. Stores of windows, timers and joins are not restored any more."""
     job.config |= {"job.host-affinity.enabled": True, "state.snapshot.interval.commits": 1}
     driver = job.waits()
     job.put(6)
@@ -69,7 +69,7 @@ def test_copies_and_snapshots_are_finished(job: Waiting, *, drains: bool) -> Non
     else:
         stop(driver)
     to_the_end(driver)
-    last = job.records[-1]
+    last = job.checkpoints[-1]
     assert last.ended == ("drained" if drains else "stopped")
     folder = stores_directory(driver.job.config, driver.job.uid)
     driver.close()
@@ -101,7 +101,7 @@ def test_requests_that_cannot_be_deleted_are_left_to_the_next_start(
     with monkeypatch.context() as away:
         away.setattr(DrainRequests, "delete", failing)
         to_the_end(driver)
-    last = job.records[-1]
+    last = job.checkpoints[-1]
     assert (last.ended, last.drains) == ("drained", (asked,))
     warned = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
     assert "the requests to drain were not deleted; the next start does it: the store is away" in warned

@@ -19,7 +19,7 @@ from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.runtime.operators.table import OPERATORS
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import Hold, HoldSpec, TimedWorld, steps
+from tests.support.world.timed_job import Hold, HoldSpec, TimedWorld, steps
 
 DEADLINE_S = 60.0
 
@@ -33,7 +33,7 @@ class OneOfMany(TimedWorld):
         self.clock = SYSTEM_CLOCK  # type: ignore[assignment]  # other threads wait
         self.paths = JobPaths("timed", job_id)
         if first is not None:
-            self.root, self.objects = first.root, first.objects
+            self.root, self.objects, self.store = first.root, first.objects, first.store
 
     def waiting(self) -> OneOfMany:
         self.put(10, 20, 30, 40)

@@ -1,4 +1,4 @@
-"""What a drain says of itself: counts of each stage, the log, the progress board and the job's folder."""
+"""The reports of a drain: counts of each stage, the log, the progress board and the job's folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from penstock.driver.feed.boundary import Boundary
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.runtime.reports import Report
-from tests.support.timed_job import TimedWorld
-from tests.support.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
+from tests.support.world.timed_job import TimedWorld
+from tests.support.world.waiting_job import PATHS, TASKS, Last, Waiting, application, to_the_end
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_batch_that_runs_when_the_request_comes_counts(job: Waiting) -> None:
     job.put(6)
 
     def at(step: str) -> None:
-        if step == "stage 1" and not driver.loop._parts.drain._asked.is_set():
+        if step == "stage 1" and not driver.loop.parts.drain._asked.is_set():
             job.ask(driver)
 
     driver.runner.at = at

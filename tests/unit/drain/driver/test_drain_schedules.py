@@ -25,13 +25,13 @@ from penstock.errors import NotFoundError, RetryableError
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 
 
 class KilledError(BaseException):
-    """What ends a driver in the middle of a step."""
+    """Ends a driver in the middle of a step."""
 
 
 def requests(world: TimedWorld) -> DrainRequests:
@@ -178,7 +178,7 @@ class TestStops:
 
 
 def drain_of(world: TimedWorld, run_id: str) -> Drain:
-    """What the run loop of this run would have, without a monitor."""
+    """The drain of this run as the run loop would have it, without a monitor."""
     board, tally = ProgressBoard(), DrainTally(plan_topology(world.app().graph()))
     report = DrainReport(run_id, tally, drain_board(world.objects, PATHS), board, world.clock)
     return Drain(requests(world), run_id, None, StopRequest(), board, report)
@@ -389,7 +389,7 @@ class TestEnds:
 
 
 class TestRuns:
-    """Which run a request is for, and which may delete it."""
+    """The run that a request is for, and the run that may delete it."""
 
     def test_a_driver_that_lost_its_job_deletes_no_request_of_the_new_run(self, timed_world: TimedWorld) -> None:
         former, _ = asked(timed_world)

@@ -23,14 +23,15 @@ from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.objects.file import FileObjectStore
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
-from tests.support import drained_app, fault_backend
-from tests.support.drained_job import PATHS
-from tests.support.drained_world import DrainWorld, Ending, ends
-from tests.support.fault_backend import Hook, HookedSystem
-from tests.support.fault_jobs import faulty
-from tests.support.faults import Fault
-from tests.support.jobs import wait_until
-from tests.support.timed_job import steps
+from tests.support.apps import drained_app
+from tests.support.faults import fault_backend
+from tests.support.faults.fault_backend import Hook, HookedSystem
+from tests.support.faults.plan import Fault
+from tests.support.jobs.drained_job import PATHS
+from tests.support.jobs.fault_jobs import faulty
+from tests.support.jobs.home import wait_until
+from tests.support.world.drained_world import DrainWorld, Ending, ends
+from tests.support.world.timed_job import steps
 
 A = [SystemStreamPartition("local", "a", partition) for partition in range(2)]
 
@@ -142,7 +143,7 @@ class TestRewinds:
 
 
 class KilledError(BaseException):
-    """What ends a driver in the middle of a step."""
+    """Ends a driver in the middle of a step."""
 
 
 @pytest.mark.parametrize("world", APPS, indirect=True)
@@ -271,9 +272,9 @@ class TestBeforeTheStart:
         first = world.started({"app.run.id": "v1"}, until_latest=True)
         with monkeypatch.context() as patch:
             patch.setattr(Drain, "finish", killed)
-            patch.setattr(first.loop._parts.drain, "look", lambda: False)  # the batches of the end came first
+            patch.setattr(first.loop.parts.drain, "look", lambda: False)  # the batches of the end came first
             steps(first)
-            patch.setattr(first.loop._parts.drain, "notifications", (notification,))
+            patch.setattr(first.loop.parts.drain, "notifications", (notification,))
             with pytest.raises(KilledError):
                 ends(first)
         first.close()
@@ -293,7 +294,7 @@ class TestBeforeTheStart:
         before.close()
         committed, read = world.read(), world.everything
         driver = world.claimed()
-        driver.loop.drain_at_start()
+        driver.loop.parts.drain.ask_at_start()
         with monkeypatch.context() as patch, suppress(KilledError):
             if step == "claimed":
                 patch.setattr(Epochs, "start", killed)
@@ -379,7 +380,7 @@ class TestBackends:
 
 
 class TestInputs:
-    """What the inputs have left does not matter."""
+    """A drain does not read the rest of the inputs."""
 
     @pytest.mark.parametrize("ended", [False, True])
     def test_one_source_is_at_its_end_and_another_one_is_not(self, world: DrainWorld, ended: bool) -> None:
@@ -533,7 +534,7 @@ class TestOutputs:
 
     @pytest.mark.parametrize("world", APPS, indirect=True)
     def test_on_drain_asks_for_a_commit_and_the_end(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-        """That changes nothing: the drain goes through all parts, and its last commit is the only one."""
+        """The callback changes nothing: the drain goes through all parts, and its last commit is the only one."""
         on_drain = drained_app.Keeper.on_drain
 
         def asking(task: Any, collector: Any, coordinator: Any) -> None:

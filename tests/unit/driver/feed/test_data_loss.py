@@ -17,7 +17,7 @@ from penstock.errors import ConfigError, NotFoundError
 from penstock.job.paths import JobPaths
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import TASKS, TimedWorld, ask, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
 
 IN = [SystemStreamPartition("m", "in", partition) for partition in range(TASKS)]
 SKIP = {"streams.m.in.on.data.loss": "skip"}

@@ -13,8 +13,8 @@ from penstock.job.paths import JobPaths
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.sums_job import once
-from tests.support.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.sums_job import once
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 
@@ -209,7 +209,7 @@ def test_a_restart_reads_what_its_checkpoint_left_unread(world: TimedWorld) -> N
 
 @pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports", "end", "commit"])
 def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: TimedWorld, step: str) -> None:
-    """What a run wrote that did not end is in the stream, and is never read."""
+    """Messages of the run that breaks off are in the stream, and are never read."""
     world.config["job.retry.max"] = 100
     world.put(10, 20, 30, 40)
     driver = world.started()
@@ -232,7 +232,7 @@ def test_a_drain_says_how_much_is_unread(world: TimedWorld) -> None:
     driver.loop.step()
     write_drain_notification(world.objects, PATHS)
     driver.loop.ask_to_drain()
-    driver.loop._parts.drain.look()
+    driver.loop.parts.drain.look()
     assert driver.board.drain is not None
     assert [stage.left for stage in driver.board.drain.stages if stage.left] == [4]
     assert "4 messages left" in str(driver.board.drain)

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK
 from penstock.system.local import LocalSystem
-from tests.support.timed_job import HoldNode, TimedWorld, reached, steps
+from tests.support.world.timed_job import HoldNode, TimedWorld, reached, steps
 
 
 def test_the_end_closes_everything_and_the_record_says_so(timed_world: TimedWorld) -> None:
@@ -51,7 +51,7 @@ def test_a_second_until_latest_after_the_first(timed_world: TimedWorld, caplog: 
 
 @pytest.mark.parametrize("step", ["start-run", "stage 1", "sink", "end"])
 def test_the_end_is_repeated_after_a_rewind(timed_world: TimedWorld, step: str) -> None:
-    """Whether the stream is closed is a matter of the boundary."""
+    """The boundary decides whether the stream has ended."""
     timed_world.put(10, 20, 1000)
     driver = timed_world.driver(until_latest=True)
     driver.loop.start()
@@ -125,9 +125,9 @@ def test_an_input_that_has_ended_holds_nothing_back(timed_world: TimedWorld) -> 
 def test_local_streams_that_have_ended_end_the_job(
     timed_world: TimedWorld, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What is published later is read in the next run."""
+    """The next run reads the messages that are published later."""
     system = LocalSystem("m", str(tmp_path / "streams"))
-    timed_world.system = system
+    timed_world.system = timed_world.systems["m"] = system
     admin = system.admin()
     for stream in ("in", "out"):
         admin.create_stream(stream, 2)

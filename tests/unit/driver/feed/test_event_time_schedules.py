@@ -10,9 +10,9 @@ import pytest
 
 import penstock as ps
 from penstock.wire.ports import RunBrokenError
-from tests.support.metrics_page import OF_EVENT_TIME, exported
-from tests.support.sums_job import once, raising
-from tests.support.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps
+from tests.support.oracles.metrics_page import OF_EVENT_TIME, exported
+from tests.support.world.sums_job import once, raising
+from tests.support.world.timed_job import NOW, TASKS, HoldNode, TimedWorld, ask, reached, steps
 
 
 def test_what_the_watermark_has_passed_comes_out_without_another_message(timed_world: TimedWorld) -> None:
@@ -328,7 +328,7 @@ def test_many_are_due_and_another_driver_continues(timed_world: TimedWorld) -> N
 
 
 def one_batch_each(world: TimedWorld, between: str) -> list[dict[int, list[str]]]:
-    """What has come out after each of ten batches, between which something happens."""
+    """The output after each of ten batches. `between` happens between two batches."""
     world.config["job.batch.max.messages"] = 1000
     driver, found = world.started(), []
     for first in range(0, 100, 10):

@@ -1,4 +1,4 @@
-"""What the feed of offset ranges answers, and how a boundary moves."""
+"""The feed of offset ranges: its answers, and how a boundary moves."""
 
 from __future__ import annotations
 

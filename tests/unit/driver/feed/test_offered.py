@@ -237,7 +237,7 @@ def test_nothing_is_due_because_of_an_idle_input_if_nothing_waits() -> None:
 
 
 def test_operators_wait_behind_what_is_due_and_only_there() -> None:
-    """What others emit must not be late."""
+    """Messages that other operators emit must not be late."""
     app = ps.StreamApplication("a")
     window = ps.Windows.tumbling(size_ms=1_000, aggregates={"n": ps.Count()})
     rows = app.input("spark.rows", watermark=ps.BoundedOutOfOrderness(max_delay_ms=1_000))
@@ -258,7 +258,7 @@ def test_operators_wait_behind_what_is_due_and_only_there() -> None:
 
 
 class Named(Debts):
-    """What records name, without a log."""
+    """The streams that records name, without a log."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -14,8 +14,8 @@ import penstock as ps
 from penstock.runtime.operators.tasks import task_timers
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
-from tests.support.sums_job import once, raising
-from tests.support.timed_job import NOW, TimedWorld, steps
+from tests.support.world.sums_job import once, raising
+from tests.support.world.timed_job import NOW, TimedWorld, steps
 
 WAIT_MS = 10
 
@@ -63,7 +63,7 @@ def world(tmp_path: Path) -> Iterator[TimerWorld]:
 
 
 def fired_in_state(driver: InProcessDriver) -> dict[tuple[str, int], int]:
-    """How often each timer has fired, in the state."""
+    """Timer -> how often it has fired, from the state."""
     found = {}
     for task in range(2):
         engine = driver.fleet.container_of(task).tasks[task].engine("fired")
@@ -162,7 +162,7 @@ def test_the_clock_goes_back_between_two_batches_or_between_two_drivers(world: T
 
 
 def test_timers_fire_although_no_message_comes_and_the_job_waits_for_them(world: TimerWorld) -> None:
-    """Also where only the store knows of them, after a restart."""
+    """This holds after a restart, when only the store knows of the timers."""
     first = world.started()
     world.put(0)
     steps(first)

@@ -25,7 +25,7 @@ from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_systems
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.state_job import JOB, StateJob
+from tests.support.stores.state_job import JOB, StateJob
 
 NOW = 1_700_000_000_000
 HOUR = 3_600_000

@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import OffsetRange
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import TimedWorld, ask, steps
+from tests.support.world.timed_job import TimedWorld, ask, steps
 
 SHORT, LONG = 10, 50
 
@@ -71,7 +71,7 @@ class WindowedWorld(TimedWorld):
         return sorted(value["n"] for _, value in self.read("late"))
 
     def expected(self, *, late: tuple[int, ...] = (), before: int = 1 << 60) -> tuple[dict[Any, Any], dict[Any, Any]]:
-        """What the short and the long windows that end before a time come to, without these messages."""
+        """The totals of the short and the long windows that end before `before`, without the late messages."""
         short: defaultdict[tuple[str, int], list[int]] = defaultdict(list)
         long: Counter[tuple[str, int]] = Counter()
         for n, t in self.given.items():

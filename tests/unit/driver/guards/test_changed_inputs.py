@@ -15,7 +15,7 @@ from penstock.start.startpoints.manager import StartpointManager
 from penstock.system.base import OpenTransaction
 from penstock.system.memory import MemoryAdmin, MemorySystem
 from penstock.testing.in_process import InProcessDriver
-from tests.support.timed_job import TASKS, TimedWorld, ask, steps
+from tests.support.world.timed_job import TASKS, TimedWorld, ask, steps
 
 IN = SystemStream("m", "in")
 
@@ -117,8 +117,8 @@ class TestCreatedAgain:
         self, timed_world: TimedWorld
     ) -> None:
         driver = timed_world.driver()
-        driver.loop._parts.commits._coordinator._recorder = replace(
-            driver.loop._parts.commits._coordinator._recorder, identities={}
+        driver.loop.parts.commits._coordinator._recorder = replace(
+            driver.loop.parts.commits._coordinator._recorder, identities={}
         )
         driver.loop.start()
         driver.loop.finish()
@@ -139,7 +139,7 @@ class TestCreatedAgain:
             steps(driver)
 
     def test_no_record_has_anything_of_the_new_stream(self, timed_world: TimedWorld) -> None:
-        """What is read before the next look is not committed."""
+        """Messages read before the next look at the stream are not committed."""
         driver = running(timed_world)
         create_again(timed_world)
         timed_world.put(*range(50, 250, 10))

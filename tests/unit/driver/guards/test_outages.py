@@ -12,7 +12,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.driver.guards.outages import LONGEST_PAUSE_SECONDS
 from penstock.errors import PenstockError, SystemAwayError
 from penstock.system.memory import MemorySystem, _Partition
-from tests.support.sums_job import World, drain, once
+from tests.support.world.sums_job import SumsWorld, drain, once
 
 TEXT = "the stream could not be looked at: nobody answers at 127.0.0.1:9"
 
@@ -48,15 +48,15 @@ def system() -> AwaySystem:
 
 
 @pytest.fixture
-def world(tmp_path: Path, system: AwaySystem) -> Iterator[World]:
-    world = World(tmp_path, system)
+def world(tmp_path: Path, system: AwaySystem) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path, system)
     yield world
     system.left = 0
     world.close()
 
 
 @pytest.mark.parametrize("step", ["start-run", "source", "sink", "reports", "end"])
-def test_the_run_continues_and_nothing_counts(world: World, system: AwaySystem, step: str) -> None:
+def test_the_run_continues_and_nothing_counts(world: SumsWorld, system: AwaySystem, step: str) -> None:
     driver = world.driver(job_retry_max=0)
     driver.loop.start()
     world.put(*range(20))
@@ -72,7 +72,7 @@ def test_the_run_continues_and_nothing_counts(world: World, system: AwaySystem, 
     assert driver.board.outage is None
 
 
-def test_what_it_says(world: World, system: AwaySystem, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_it_says(world: SumsWorld, system: AwaySystem, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "penstock.driver.guards.outages")
     driver = world.driver(job_retry_max=0)
     driver.loop.start()
@@ -96,7 +96,7 @@ def test_what_it_says(world: World, system: AwaySystem, caplog: pytest.LogCaptur
 
 
 @pytest.mark.parametrize("step", ["source", "open"])
-def test_a_graceful_stop_ends_the_run_while_it_waits(world: World, system: AwaySystem, step: str) -> None:
+def test_a_graceful_stop_ends_the_run_while_it_waits(world: SumsWorld, system: AwaySystem, step: str) -> None:
     world.put(*range(8))
     driver = world.driver(job_retry_max=1)  # the container that is lost counts
     asked: list[int] = []
@@ -126,7 +126,7 @@ def test_a_graceful_stop_ends_the_run_while_it_waits(world: World, system: AwayS
     world.check(second)
 
 
-def test_a_new_epoch_waits_as_well(world: World, system: AwaySystem) -> None:
+def test_a_new_epoch_waits_as_well(world: SumsWorld, system: AwaySystem) -> None:
     world.put(*range(8))
     driver = world.driver(job_retry_max=1)  # the container that is lost counts
     driver.loop.start()
@@ -141,7 +141,7 @@ def test_a_new_epoch_waits_as_well(world: World, system: AwaySystem) -> None:
     world.check(driver)
 
 
-def test_a_start_does_not_wait_for_ever(world: World, system: AwaySystem) -> None:
+def test_a_start_does_not_wait_for_ever(world: SumsWorld, system: AwaySystem) -> None:
     system.leave(1)
     with pytest.raises(SystemAwayError, match="nobody answers"):
         world.driver()

@@ -11,18 +11,18 @@ import pytest
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, PenstockError, PenstockTimeoutError, RetryableError, UserCodeError
 from penstock.wire.ports import RunBrokenError
-from tests.support.gappy_system import GappySystem
-from tests.support.sums_job import TASKS, World, at_end, drain, once, raising, state
+from tests.support.streams.gappy_system import GappySystem
+from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain, once, raising, state
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path)
     yield world
     world.close()
 
 
-def test_batches_a_commit_and_a_restart(world: World) -> None:
+def test_batches_a_commit_and_a_restart(world: SumsWorld) -> None:
     world.put(*range(10))
     first = world.driver()
     first.loop.start()
@@ -39,7 +39,7 @@ def test_batches_a_commit_and_a_restart(world: World) -> None:
     assert world.checkpoints[-1].batch == world.checkpoints[1].batch
 
 
-def test_the_application_asks_for_a_commit(world: World) -> None:
+def test_the_application_asks_for_a_commit(world: SumsWorld) -> None:
     world.put(1, 2, 100)
     driver = world.driver()
     driver.loop.start()
@@ -50,7 +50,7 @@ def test_the_application_asks_for_a_commit(world: World) -> None:
 
 
 @pytest.mark.parametrize("step", ["start-run", "source", "stage 1", "reports", "end"])
-def test_a_lost_container_leads_back_to_the_last_checkpoint(world: World, step: str) -> None:
+def test_a_lost_container_leads_back_to_the_last_checkpoint(world: SumsWorld, step: str) -> None:
     world.put(*range(6))
     driver = world.driver()
     driver.loop.start()
@@ -66,7 +66,7 @@ def test_a_lost_container_leads_back_to_the_last_checkpoint(world: World, step: 
 
 
 @pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports"])
-def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: World, step: str) -> None:
+def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: SumsWorld, step: str) -> None:
     world.put(*range(12))
     driver = world.driver()
     driver.loop.start()
@@ -80,7 +80,7 @@ def test_a_run_that_broke_off_is_repeated_as_the_same_batch(world: World, step: 
 def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: Path) -> None:
     """Parts with many gaps and parts without: batches have as many messages as their bound."""
     system = GappySystem("m")
-    world = World(tmp_path, system)
+    world = SumsWorld(tmp_path, system)
     for number in range(120):
         if number // 30 % 2:
             system.skip(SystemStreamPartition("m", "events", number % TASKS), 50)
@@ -98,7 +98,7 @@ def test_a_batch_has_as_many_messages_as_it_may_whatever_the_gaps_are(tmp_path: 
     world.close()
 
 
-def test_too_many_failures_end_the_run(world: World) -> None:
+def test_too_many_failures_end_the_run(world: SumsWorld) -> None:
     world.put(1)
     driver = world.driver(job_retry_max=2)
     driver.loop.start()
@@ -107,7 +107,7 @@ def test_too_many_failures_end_the_run(world: World) -> None:
         drain(driver)
 
 
-def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: World) -> None:
+def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: SumsWorld) -> None:
     world.put(1, 2, 3)
     driver = world.driver()
     driver.loop.start()
@@ -119,7 +119,7 @@ def test_a_failing_application_ends_the_run_and_its_batch_is_not_applied(world: 
     assert state(driver) == before
 
 
-def test_of_two_drivers_the_older_one_is_fenced(world: World) -> None:
+def test_of_two_drivers_the_older_one_is_fenced(world: SumsWorld) -> None:
     world.put(*range(8))
     old = world.driver()
     old.loop.start()
@@ -138,7 +138,7 @@ def test_of_two_drivers_the_older_one_is_fenced(world: World) -> None:
     assert world.checkpoints[-1].epoch == new.loop.epoch
 
 
-def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: World) -> None:
+def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: SumsWorld) -> None:
     world.put(*range(8))
     old = world.driver()
     old.loop.start()
@@ -153,7 +153,7 @@ def test_a_driver_that_is_fenced_while_it_uploads_writes_no_record(world: World)
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-def test_a_crash_around_the_record(world: World, recorded: bool) -> None:
+def test_a_crash_around_the_record(world: SumsWorld, recorded: bool) -> None:
     world.put(*range(8))
     first = world.driver()
     first.loop.start()
@@ -175,7 +175,7 @@ def test_a_crash_around_the_record(world: World, recorded: bool) -> None:
     world.check(second, exactly_once=recorded)
 
 
-def test_an_epoch_that_does_not_open_is_tried_again_and_its_start_checkpoint_is_one(world: World) -> None:
+def test_an_epoch_that_does_not_open_is_tried_again_and_its_start_checkpoint_is_one(world: SumsWorld) -> None:
     world.put(*range(8))
     driver = world.driver()
     driver.fleet.at = once("open", raising(RetryableError("the store does not answer")))
@@ -187,7 +187,7 @@ def test_an_epoch_that_does_not_open_is_tried_again_and_its_start_checkpoint_is_
     assert [record.kind_detail for record in world.checkpoints] == ["start"]
 
 
-def test_a_graceful_stop_ends_with_a_commit(world: World) -> None:
+def test_a_graceful_stop_ends_with_a_commit(world: SumsWorld) -> None:
     world.put(*range(8))
     driver = world.driver()
     driver.runner.at = once("reports", driver.stop.request)
@@ -201,7 +201,7 @@ def test_a_graceful_stop_ends_with_a_commit(world: World) -> None:
     world.check(successor)
 
 
-def test_an_immediate_stop_commits_nothing(world: World) -> None:
+def test_an_immediate_stop_commits_nothing(world: SumsWorld) -> None:
     world.put(*range(8))
     driver = world.driver()
 
@@ -219,14 +219,14 @@ def test_an_immediate_stop_commits_nothing(world: World) -> None:
     world.check(successor)
 
 
-def test_the_application_shuts_the_job_down(world: World) -> None:
+def test_the_application_shuts_the_job_down(world: SumsWorld) -> None:
     world.put(200, *range(20))
     driver = world.driver()
     driver.loop.run()
     assert world.checkpoints[-1].batch == 1
 
 
-def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: World) -> None:
+def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: SumsWorld) -> None:
     world.put(*range(4))
     driver = world.driver()
     driver.runner.at = once("reports", driver.stop.request)
@@ -239,7 +239,7 @@ def test_a_container_lost_in_the_last_commit_is_answered_before_the_end(world: W
     world.check(successor, exactly_once=False)
 
 
-def test_a_container_lost_in_an_awaited_commit_leads_back(world: World) -> None:
+def test_a_container_lost_in_an_awaited_commit_leads_back(world: SumsWorld) -> None:
     world.put(*range(6))
     driver = world.driver()
     driver.loop.start()
@@ -254,7 +254,7 @@ def test_a_container_lost_in_an_awaited_commit_leads_back(world: World) -> None:
     world.check(driver, exactly_once=False)
 
 
-def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: World) -> None:
+def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: SumsWorld) -> None:
     driver = world.driver(task_commit_ms=60_000, state_snapshot_interval_seconds=0)
     driver.loop.start()
     world.put(1)
@@ -274,7 +274,7 @@ def test_a_commit_is_due_by_time_and_only_where_batches_have_ended(world: World)
     assert len(world.checkpoints) == 2, "no batch has ended since"
 
 
-def test_batch_time_is_the_wall_clock_and_never_falls(world: World) -> None:
+def test_batch_time_is_the_wall_clock_and_never_falls(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     world.put(1)
@@ -290,7 +290,7 @@ def test_batch_time_is_the_wall_clock_and_never_falls(world: World) -> None:
     assert world.checkpoints[-1].id > world.checkpoints[-2].id
 
 
-def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: World) -> None:
+def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: SumsWorld) -> None:
     driver = world.driver(task_commit_max_delay_ms=10_000)
     driver.loop.start()
     uploading, may_end = threading.Event(), threading.Event()
@@ -316,7 +316,7 @@ def test_processing_waits_for_a_commit_that_is_in_flight_for_too_long(world: Wor
     world.check(driver)
 
 
-def test_a_commit_that_takes_too_long_ends_the_run(world: World) -> None:
+def test_a_commit_that_takes_too_long_ends_the_run(world: SumsWorld) -> None:
     driver = world.driver(task_commit_timeout_ms=30_000)
     driver.loop.start()
     may_end = threading.Event()
@@ -332,7 +332,7 @@ def test_a_commit_that_takes_too_long_ends_the_run(world: World) -> None:
         with pytest.raises(PenstockTimeoutError, match=r"still not complete \d+ s after it began"):
             driver.loop.commit()
     finally:
-        driver.loop._parts.commits.abandon()  # as the end of a run does, and before the upload can end
+        driver.loop.parts.commits.abandon()  # as the end of a run does, and before the upload can end
         may_end.set()
         driver.loop.close()
     assert [record.kind_detail for record in world.checkpoints] == ["start"]

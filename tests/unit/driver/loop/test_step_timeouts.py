@@ -15,8 +15,8 @@ import penstock.runtime.steps as steps_module
 from penstock.errors import PenstockTimeoutError
 from penstock.testing.in_process import InProcessDriver, InProcessFleet
 from penstock.wire.ports import RunBrokenError
-from tests.support.timed_job import HoldNode, TimedWorld, steps
-from tests.support.waiting_job import Last, Waiting, to_the_end
+from tests.support.world.timed_job import HoldNode, TimedWorld, steps
+from tests.support.world.waiting_job import Last, Waiting, to_the_end
 
 LIMIT_MS = 60_000
 PASSED_S = 100.0
@@ -56,13 +56,13 @@ def fails_and_then_drains(job: Waiting, driver: InProcessDriver, said: str) -> N
     with pytest.raises(PenstockTimeoutError, match=said) as caught:
         to_the_end(driver)
     assert "task.callback.drain.timeout.ms is 60000. The run has not drained: its request stays" in str(caught.value)
-    assert job.records[-1].ended is None
+    assert job.checkpoints[-1].ended is None
     assert [str(each.uuid) for each in job.requests.find().notifications] == [asked]
     driver.close()
     Last.on_draining = staticmethod(lambda: None)
     job.config = {}
     to_the_end(job.started())
-    last = job.records[-1]
+    last = job.checkpoints[-1]
     assert (last.ended, last.drains) == ("drained", (asked,))
     assert {str(each) for each in job.came() if each[0] != "drained"} == job.results()
     assert job.requests.find().notifications == ()
@@ -112,13 +112,13 @@ def test_no_limit_is_none(job: Waiting, clock: Clock, limit: int) -> None:
     job.config["task.callback.drain.timeout.ms"] = limit
     seen = beats_in_on_drain(job, clock)
     assert seen == [(0.0, "", "")] * len(seen)
-    assert job.records[-1].ended == "drained"
+    assert job.checkpoints[-1].ended == "drained"
 
 
 def test_without_the_key_the_rule_for_messages_holds(job: Waiting, clock: Clock) -> None:
     seen = beats_in_on_drain(job, clock)
     assert all(stalled > 900 and not overdue for stalled, overdue, _ in seen)
-    assert job.records[-1].ended == "drained"
+    assert job.checkpoints[-1].ended == "drained"
 
 
 def test_a_beat_says_what_takes_too_long_while_it_runs(job: Waiting, clock: Clock) -> None:
@@ -129,7 +129,7 @@ def test_a_beat_says_what_takes_too_long_while_it_runs(job: Waiting, clock: Cloc
 
 
 def beats_in_on_drain(job: Waiting, clock: Clock) -> list[tuple[float, str, str]]:
-    """How long the attempt has stood still a thousand seconds after a first look, and what is overdue."""
+    """The time for which the attempt has stood still 1,000 s after a first look, and the steps that are overdue."""
     driver = job.waits()
     seen = []
 
@@ -171,12 +171,12 @@ def test_a_run_fails_with_what_a_container_reports(job: Waiting, monkeypatch: py
     driver.runner.at = cancelled
     with pytest.raises(PenstockTimeoutError, match="operator `last` does not return"):
         to_the_end(driver)
-    assert job.records[-1].ended is None
+    assert job.checkpoints[-1].ended is None
     assert len(job.requests.find().notifications) == 1
 
 
 class TestWatermarks:
-    """What fires because time has passed."""
+    """Operators that fire because time has passed."""
 
     def fires_slowly(self, world: TimedWorld, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> InProcessDriver:
         let_go = HoldNode._let_go

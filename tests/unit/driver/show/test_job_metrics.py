@@ -11,13 +11,13 @@ import pytest
 import penstock as ps
 from penstock.metrics.snapshot import MetricId, Snapshot, TimerValue
 from penstock.wire.ports import RunBrokenError
-from tests.support.jobs import wait_until
-from tests.support.sums_job import TASKS, World
+from tests.support.jobs.home import wait_until
+from tests.support.world.sums_job import TASKS, SumsWorld
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    made = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    made = SumsWorld(tmp_path)
     yield made
     for driver in made.drivers:
         driver.close()
@@ -28,7 +28,7 @@ def steps(driver: object, count: int) -> None:
         driver.loop.step()  # type: ignore[attr-defined]
 
 
-def test_messages_count_per_stage_task_and_stream(world: World) -> None:
+def test_messages_count_per_stage_task_and_stream(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     world.put(*range(1, 10))
@@ -48,7 +48,7 @@ def test_messages_count_per_stage_task_and_stream(world: World) -> None:
     assert found.total("messages-behind-high-watermark") == 0
 
 
-def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: World) -> None:
+def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     broken: list[str] = []
@@ -68,7 +68,7 @@ def test_a_run_that_broke_off_counts_nothing_but_the_retry(world: World) -> None
     assert found.total("seen", "user.sums") == 3
 
 
-def test_the_metrics_of_an_application(world: World) -> None:
+def test_the_metrics_of_an_application(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     world.put(*range(1, 10))
@@ -78,7 +78,7 @@ def test_the_metrics_of_an_application(world: World) -> None:
     assert max(value.value for key, value in found.items() if key.name == "largest") == 9  # type: ignore[union-attr]
 
 
-def test_what_stores_and_backends_count(world: World) -> None:
+def test_what_stores_and_backends_count(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     world.put(*range(1, 11))
@@ -116,7 +116,7 @@ class Visits(ps.StreamTask):
         list(self.store.range("a", "z"))
 
 
-def test_deletes_and_scans_of_stores_and_what_rocksdb_counts(world: World) -> None:
+def test_deletes_and_scans_of_stores_and_what_rocksdb_counts(world: SumsWorld) -> None:
     world.app = ps.StreamApplication("sums")
     world.app.store("sums", key=ps.String(), value=ps.Integer())
     world.app.input("m.events", key=ps.String(), value=ps.Integer()).process(Visits, stores=["sums"], id="sum")
@@ -138,7 +138,7 @@ def test_deletes_and_scans_of_stores_and_what_rocksdb_counts(world: World) -> No
     assert after.total("seek-ns", "store.sums") >= found.total("seek-ns", "store.sums"), "it stays over epochs"
 
 
-def test_a_changelog_stream_counts_what_it_appends(world: World) -> None:
+def test_a_changelog_stream_counts_what_it_appends(world: SumsWorld) -> None:
     driver = world.driver(stores_sums_backup_factories="changelog-stream")
     driver.loop.start()
     world.put(1, 2, 3)
@@ -149,7 +149,7 @@ def test_a_changelog_stream_counts_what_it_appends(world: World) -> None:
     assert found.total("bytes-uploaded", "backend.changelog-stream") == written > 0
 
 
-def test_snapshots_of_whole_stores(world: World) -> None:
+def test_snapshots_of_whole_stores(world: SumsWorld) -> None:
     driver = world.driver(state_snapshot_interval_commits=1)
     driver.loop.start()
     world.put(1, 2, 3)
@@ -160,7 +160,7 @@ def test_snapshots_of_whole_stores(world: World) -> None:
     assert 1 <= found.total("changelog-snapshot-version") <= found.total("changelog-version")
 
 
-def test_commits_and_rewinds(world: World) -> None:
+def test_commits_and_rewinds(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     world.put(1, 2, 3)
@@ -174,7 +174,7 @@ def test_commits_and_rewinds(world: World) -> None:
     assert found.total("restore-ns", "job") == 2
 
 
-def test_snapshots_survive_their_form_between_processes(world: World) -> None:
+def test_snapshots_survive_their_form_between_processes(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     found = driver.board.metrics.snapshot()

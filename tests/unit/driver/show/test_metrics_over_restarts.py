@@ -20,15 +20,15 @@ from penstock.driver.show.metrics_exports import MetricsExports
 from penstock.errors import ConfigError
 from penstock.metrics.snapshot import GaugeValue
 from penstock.testing.in_process import InProcessDriver
-from tests.support.sums_job import TASKS, Sum, World, drain
+from tests.support.world.sums_job import TASKS, Sum, SumsWorld, drain
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path)) as made:
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    with closing(SumsWorld(tmp_path)) as made:
         yield made
 
 
@@ -60,7 +60,7 @@ def listening() -> set[tuple[str, int]]:
     }
 
 
-def test_all_that_is_scraped_is_valid_and_counters_never_fall(world: World) -> None:
+def test_all_that_is_scraped_is_valid_and_counters_never_fall(world: SumsWorld) -> None:
     driver = world.driver(metrics_prometheus_port=0, stores_sums_factory="rocksdb")
     exports, port = exporting(driver)
     driver.loop.start()
@@ -89,7 +89,9 @@ def test_all_that_is_scraped_is_valid_and_counters_never_fall(world: World) -> N
     exports.close()
 
 
-def test_counters_do_not_fall_while_a_container_leaves_an_epoch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counters_do_not_fall_while_a_container_leaves_an_epoch(
+    world: SumsWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     driver = world.driver()
     seen: list[float] = []
 
@@ -107,7 +109,7 @@ def test_counters_do_not_fall_while_a_container_leaves_an_epoch(world: World, mo
     assert set(seen) == {9}
 
 
-def test_nothing_grows_over_many_restarts(world: World) -> None:
+def test_nothing_grows_over_many_restarts(world: SumsWorld) -> None:
     driver = world.driver(state_snapshot_interval_commits=1)
     driver.loop.start()
     sizes = []
@@ -123,7 +125,7 @@ def test_nothing_grows_over_many_restarts(world: World) -> None:
     assert {key.source for key in kept} == {f"Partition {task}" for task in range(TASKS)}
 
 
-def test_many_stores_have_so_many_metrics_each(world: World) -> None:
+def test_many_stores_have_so_many_metrics_each(world: SumsWorld) -> None:
     counted: dict[int, int] = {}
     for stores in (1, 3, 5):
         app = ps.StreamApplication("sums")
@@ -142,7 +144,7 @@ def test_many_stores_have_so_many_metrics_each(world: World) -> None:
     assert counted[5] - counted[3] == counted[3] - counted[1] > 0
 
 
-def test_two_jobs_of_a_process_have_endpoints_of_their_own_and_leave_nothing(world: World) -> None:
+def test_two_jobs_of_a_process_have_endpoints_of_their_own_and_leave_nothing(world: SumsWorld) -> None:
     threads, sockets = set(threading.enumerate()), listening()
     first, second = world.driver(metrics_prometheus_port=0), world.driver(job_id=2, metrics_prometheus_port=0)
     (a, port_a), (b, port_b) = exporting(first), exporting(second)
@@ -161,7 +163,7 @@ def test_two_jobs_of_a_process_have_endpoints_of_their_own_and_leave_nothing(wor
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.invalid"])
-def test_an_address_that_nothing_can_listen_on(world: World, host: str) -> None:
+def test_an_address_that_nothing_can_listen_on(world: SumsWorld, host: str) -> None:
     threads = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

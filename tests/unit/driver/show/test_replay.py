@@ -16,14 +16,14 @@ from penstock.driver.show.replay import Replay, read_again
 from penstock.job.shown_metrics import MetricsBoard
 from penstock.metrics.snapshot import MetricId, TimerValue
 from penstock.testing.in_process import InProcessDriver
-from tests.support.sums_job import TASKS, World, at_end, drain
+from tests.support.world.sums_job import TASKS, SumsWorld, at_end, drain
 
 SSPS = [SystemStreamPartition("m", "events", partition) for partition in range(3)]
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path)) as made:
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    with closing(SumsWorld(tmp_path)) as made:
         yield made
 
 
@@ -39,7 +39,7 @@ def replays(driver: InProcessDriver) -> TimerValue:
     return found
 
 
-def test_what_a_rewind_reads_again(world: World) -> None:
+def test_what_a_rewind_reads_again(world: SumsWorld) -> None:
     driver = world.driver()
     driver.loop.start()
     world.put(*range(1, 10))
@@ -73,7 +73,7 @@ def test_what_a_rewind_reads_again(world: World) -> None:
     world.check(driver, exactly_once=False)
 
 
-def test_a_rewind_in_the_middle_of_a_replay(world: World) -> None:
+def test_a_rewind_in_the_middle_of_a_replay(world: SumsWorld) -> None:
     driver = world.driver(job_batch_max_messages=3)
     driver.loop.start()
     world.put(*range(1, 13))
@@ -88,7 +88,7 @@ def test_a_rewind_in_the_middle_of_a_replay(world: World) -> None:
     assert sum(replayed(driver)) == 6 + 12
 
 
-def test_what_a_new_driver_reads_again(world: World) -> None:
+def test_what_a_new_driver_reads_again(world: SumsWorld) -> None:
     first = world.driver()
     exports = MetricsExports(first.job, "first", first.board, lambda: True)
     first.loop.start()

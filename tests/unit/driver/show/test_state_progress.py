@@ -22,7 +22,7 @@ from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.reports import Report
 from penstock.system.partitioner import partition_of
 from penstock.testing import SettableClock
-from tests.support.sums_job import TASKS, World, drain
+from tests.support.world.sums_job import TASKS, SumsWorld, drain
 
 HOUR = 3_600_000
 
@@ -43,8 +43,8 @@ class Keep(ps.StreamTask):
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path)) as made:
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    with closing(SumsWorld(tmp_path)) as made:
         made.app = app = ps.StreamApplication("sums")
         for store in ("sums", "count"):
             app.store(store, key=ps.String(), value=ps.Integer())
@@ -57,11 +57,11 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 def fields(of: type) -> set[str]:
-    """What Spark calls them."""
+    """Field names in Spark's spelling."""
     return set(inspect.signature(of).parameters) - {"jprogress", "jdict"}
 
 
-def test_progress_has_the_fields_of_spark(world: World) -> None:
+def test_progress_has_the_fields_of_spark(world: SumsWorld) -> None:
     driver = world.driver(job_batch_max_messages=100)
     driver.loop.start()
     world.put(*range(1, 10))
@@ -75,7 +75,7 @@ def test_progress_has_the_fields_of_spark(world: World) -> None:
     assert found["batchDuration"] == found["durationMs"]["triggerExecution"]
 
 
-def test_a_batch_says_what_it_did_to_the_state(world: World) -> None:
+def test_a_batch_says_what_it_did_to_the_state(world: SumsWorld) -> None:
     driver = world.driver(job_batch_max_messages=100)
     driver.loop.start()
     day = 24 * HOUR
@@ -107,7 +107,7 @@ def test_a_batch_says_what_it_did_to_the_state(world: World) -> None:
     assert progress["eventTime"]["max"] == "1970-01-02T00:00:00.010Z"
 
 
-def test_rows_and_memory_are_those_of_the_last_beats(world: World) -> None:
+def test_rows_and_memory_are_those_of_the_last_beats(world: SumsWorld) -> None:
     clock, gauges = SettableClock(), dict[MetricId, GaugeValue]()
     state = StateProgress(world.app.graph(), TASKS, lambda: Snapshot(gauges), clock)
     report = Report(1, 0, "token", {})

@@ -37,8 +37,8 @@ from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import Publish
-from tests.support.hooked_system import STEPS, HookedSystem
-from tests.support.outboxes import bring, once_topology, payload, read_all, record
+from tests.support.streams.hooked_system import STEPS, HookedSystem
+from tests.support.streams.outboxes import bring, once_topology, payload, read_all, record
 
 WAIT_S = 20.0
 PARTITIONS = 3
@@ -79,7 +79,7 @@ class World:
     def make(
         self, messages: int, task: int = 0, size: int = 10
     ) -> tuple[OutboxSnapshot, list[ObjectContents], list[OutboxObject]]:
-        """What a commit has made of so many messages, a packet each."""
+        """The result of a commit of `messages` messages, a packet each."""
         outbox = Outbox(task)
         for batch in range(1, messages + 1):
             self._made += 1
@@ -97,7 +97,7 @@ class World:
         return taken, contents, named
 
     def threads(self) -> int:
-        """How many threads publish in this epoch."""
+        """The number of threads that publish in this epoch."""
         return sum(thread.name == f"publish-{self.epoch}_0" for thread in threading.enumerate())
 
     def check(self) -> None:

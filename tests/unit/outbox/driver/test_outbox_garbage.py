@@ -1,4 +1,4 @@
-"""Which objects of an outbox no record will ever name."""
+"""Objects of an outbox that no record will ever name."""
 
 from __future__ import annotations
 

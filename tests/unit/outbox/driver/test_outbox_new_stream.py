@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.once_world import OnceWorld
-from tests.support.sums_job import TASKS, drain
+from tests.support.world.once_world import OnceWorld
+from tests.support.world.sums_job import TASKS, drain
 
 
 @pytest.fixture

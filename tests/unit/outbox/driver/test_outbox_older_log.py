@@ -16,8 +16,8 @@ from penstock.system.base import OffsetRange, System, SystemAdmin
 from penstock.system.memory import MemoryAdmin
 from penstock.system.registry import open_system
 from penstock.testing.in_process import InProcessDriver
-from tests.support.once_world import PATHS, OnceWorld
-from tests.support.sums_job import drain
+from tests.support.world.once_world import PATHS, OnceWorld
+from tests.support.world.sums_job import drain
 
 
 @pytest.fixture

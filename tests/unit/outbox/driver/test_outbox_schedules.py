@@ -30,9 +30,9 @@ from penstock.errors import (
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import Publish
-from tests.support.jobs import wait_until
-from tests.support.once_world import PATHS, STEPS, OnceWorld, die
-from tests.support.sums_job import TASKS, Sum, drain, raising
+from tests.support.jobs.home import wait_until
+from tests.support.world.once_world import PATHS, STEPS, OnceWorld, die
+from tests.support.world.sums_job import TASKS, Sum, drain, raising
 
 
 @pytest.fixture
@@ -394,7 +394,7 @@ class TestASystemThatIsDown:
                 raise RetryableError("it is down")
 
         world.hooked.at = at
-        driver.loop._parts.commits.request()
+        driver.loop.parts.commits.request()
         driver.loop.step()
         wait_until(lambda: "it is down" in str(driver.board.publishing), "the publication to wait")
         return driver, up

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.runtime.messages import streams
 from penstock.runtime.messages.streams import CAPACITY, run_together
-from tests.support.jobs import wait_until
+from tests.support.jobs.home import wait_until
 
 DEADLINE_S = 60.0
 

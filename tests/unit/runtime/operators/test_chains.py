@@ -207,7 +207,7 @@ def test_messages_alone_become_what_they_become_in_columns(kinds: list[str], val
 
 
 def test_streams_that_part_and_meet_keep_the_order_of_messages() -> None:
-    """What became of one message comes before what became of the next, whichever way it took."""
+    """All results of one message come before those of the next, whichever branch they took."""
     app = ps.StreamApplication("a")
     stream = app.input("m.in")
     odd = stream.filter(lambda v: v % 2).map(lambda v: ["odd", v])

@@ -123,7 +123,7 @@ def app_of(where: str, kind: type[BaseException]) -> ps.StreamApplication:
 
 
 def said_of(where: str, kind: type[BaseException]) -> str:
-    """How the reason begins. What a serde raised is a part of what is said of the store or output."""
+    """The beginning of the reason. An error of a serde is part of the text about its store or output."""
     if issubclass(kind, Exception) and where in {"put", "output"}:
         place = "store `s`: the value 1 of key 'seen'" if where == "put" else "output `m.out`: the value 1"
         return f"SerdeError: {place} cannot be written by Raising: {kind.__name__}"

@@ -15,8 +15,8 @@ from penstock.runtime.joins import every, waiting
 from penstock.runtime.operators import join
 from penstock.start.layout import check_layout, store_layout
 from penstock.testing import ChangedMessageError, TestRunner
-from tests.support.checkpoints import checkpoint
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.stores.checkpoints import checkpoint
 
 Stream = ps.MessageStream[Any]
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import penstock as ps
 from penstock.testing import TestRunner
-from tests.support.profiles import examples
+from tests.support.tools.profiles import examples
 
 
 class States(ps.StreamTask):

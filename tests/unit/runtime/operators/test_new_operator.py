@@ -1,4 +1,4 @@
-"""What a new kind of operator needs: its spec, one class, and one line in the table. This one also acts at the end of
+"""The parts of a new kind of operator: its spec, one class, and one line in the table. This one acts at the end of
 input, as windows and timers do."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _one_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def totals(stream: ps.MessageStream[Any], store: str) -> ps.MessageStream[Any]:
-    """What a method of MessageStream would be."""
+    """Stands for a method of MessageStream."""
     stream._declared.store(store, None, None)
     return stream._next("totals", None, lambda i: TotalsSpec(id=i, stores=(store,), **stream._same()))
 

@@ -139,7 +139,7 @@ def test_what_a_timer_schedules_for_a_time_that_has_come_fires_in_order(script: 
 
 
 def test_what_a_timer_in_processing_time_schedules_and_cancels(script: Any) -> None:
-    """What is due at once waits for the next batch; what is cancelled does not fire."""
+    """A timer due at once waits for the next batch; a cancelled timer does not fire."""
 
     def first(context: ps.TaskContext, timer: ps.ExpiredTimer) -> None:
         context.schedule("again", 1, "", "processing")
@@ -371,7 +371,7 @@ class Why(Scripted):
 
 @pytest.mark.parametrize("control", ["end-of-stream", "drain"])
 def test_a_timer_says_why_it_fires(script: Any, control: str) -> None:
-    """What a due timer schedules meanwhile for a time that has come is due as well."""
+    """A timer that a due timer schedules for a time that has come is due too."""
 
     def more(context: ps.TaskContext, timer: ps.ExpiredTimer) -> None:
         context.schedule("past", 60)
@@ -455,7 +455,7 @@ def test_on_end_schedules_no_timers(script: Any) -> None:
 
 
 def test_an_on_end_that_fails_is_no_dead_letter(script: Any) -> None:
-    """What the task keeps is in no message: the stream has not ended."""
+    """The stream has not ended, so no message has what the task keeps."""
 
     def fails(context: Any, timer: Any) -> None:
         raise ValueError("poisoned")

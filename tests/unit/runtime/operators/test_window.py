@@ -14,8 +14,8 @@ from penstock.runtime.windows import open_windows
 from penstock.runtime.windows.contents import MessageContent
 from penstock.runtime.windows.node import WindowNode
 from penstock.testing import TestRunner
-from tests.support.metrics_page import OF_OPERATORS, exported
-from tests.support.stage_batches import LATE, OUT, Message, StageBatches
+from tests.support.oracles.metrics_page import OF_OPERATORS, exported
+from tests.support.oracles.stage_batches import LATE, OUT, Message, StageBatches
 
 windows, triggers = cast("Any", ps.Windows), cast("Any", ps.Triggers)
 tumbling = windows.tumbling

@@ -1,4 +1,4 @@
-"""What a stage, an attempt and a sink hold at once is bounded in bytes, however large messages are."""
+"""A stage, an attempt and a sink hold a bounded number of bytes at once, however large messages are."""
 
 from __future__ import annotations
 

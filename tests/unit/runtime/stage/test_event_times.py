@@ -33,7 +33,7 @@ def time_of(value: Any) -> int:
 def read_of(
     app: ps.StreamApplication, values: list[Any], *, max_ahead_ms: int | None = 100, own: int = 5
 ) -> PortionRead:
-    """What stage 0 reports to have read of these messages, whose own timestamp is `own`."""
+    """Stage 0's report of what it read of these messages, whose own timestamp is `own`."""
     report = report_of(app, values, max_ahead_ms=max_ahead_ms, own=own)
     assert (report.failed, report.error) == (None, None)
     (read,) = report.inputs.values()
@@ -41,7 +41,7 @@ def read_of(
 
 
 def report_of(app: ps.StreamApplication, values: list[Any], *, max_ahead_ms: int | None = 100, own: int = 5) -> Report:
-    """What stage 0 reports."""
+    """Stage 0's report of these messages."""
     system = MemorySystem("m")
     system.admin().create_stream("in", 1)
     system.writer(None).append(SSP, [(own, None, orjson.dumps(value)) for value in values])
@@ -191,7 +191,7 @@ def test_a_delay_is_milliseconds(delay: Any) -> None:
 def test_a_reader_that_gives_no_timestamp_is_reported(
     monkeypatch: pytest.MonkeyPatch, time: Any, *, timed: bool
 ) -> None:
-    """Whether the application uses event time or not; not where a function of it gives the event time."""
+    """It is reported with and without event time in the application, unless a function gives the event time."""
     read = MemoryReader.read
 
     def without_time(*args: Any) -> Any:

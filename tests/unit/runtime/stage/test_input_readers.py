@@ -23,7 +23,7 @@ from penstock.spark.workers.worker import Lane, PackedPackage, SourceStage, Work
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.wire.address import ContainerAddress
-from tests.support.descriptors import open_under
+from tests.support.processes.descriptors import open_under
 
 
 class CountedReader(SystemReader):

@@ -1,4 +1,4 @@
-"""Which attempts count, decided from reports alone."""
+"""The attempts that count, decided from reports alone."""
 
 from __future__ import annotations
 

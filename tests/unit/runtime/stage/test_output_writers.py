@@ -11,7 +11,7 @@ from penstock.errors import FencedError
 from penstock.runtime.stage.sink import OutputWriters
 from penstock.system.base import RawRecord, WriterIdentity
 from penstock.system.local import LocalSystem
-from tests.support.descriptors import open_under
+from tests.support.processes.descriptors import open_under
 
 RECORD: RawRecord = (1, b"key", b"value")
 

@@ -12,7 +12,7 @@ import penstock as ps
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.testing.in_process import InProcessDriver
-from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, settle
+from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, settle
 
 PLANES = SystemStreamPartition("m", "planes", 0)
 

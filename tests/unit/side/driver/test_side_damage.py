@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.side_jobs import SideWorld, begun, leave, planes, settle
+from tests.support.world.side_jobs import SideWorld, begun, leave, planes, settle
 
 
 @pytest.fixture

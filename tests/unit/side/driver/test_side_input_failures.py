@@ -1,4 +1,4 @@
-"""What may go wrong with side inputs, on drivers of this process."""
+"""Failures around side inputs, on drivers of this process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from penstock.side.fill.sources import SideSources
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.memory import MemoryAdmin
-from tests.support.jobs import wait_until
-from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
+from tests.support.jobs.home import wait_until
+from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
 
 
 @pytest.fixture
@@ -224,18 +224,18 @@ def test_what_was_compacted_behind_a_reader_is_not_missed(world: SideWorld) -> N
 
 def test_compaction_while_it_is_caught_up(world: SideWorld) -> None:
     world.create("planes")
-    world.put("planes", 0, [(f"N{n % 7}", n) for n in range(20_000)] + [("N3", None)])
+    world.put("planes", 0, [(f"N{n % 7}", n) for n in range(4000)] + [("N3", None)])
     at_first = threading.Event()
 
     def slow(message: Any, store: Any) -> list[tuple[Any, Any]]:
         if not at_first.is_set():
             at_first.set()
             world.put("planes", 0, [("N4", None)])
-            compact(world, 20_002)
+            compact(world, 4002)
         return [(message.key, message.value)]
 
     driver = begun(world, planes(processor=slow))
-    assert asked(world, driver, "N2", "N3", "N4") == [[19994], [None], [None]]
+    assert asked(world, driver, "N2", "N3", "N4") == [[3999], [None], [None]]
 
 
 def test_damage_is_noticed_and_the_store_is_filled_again(world: SideWorld) -> None:
@@ -308,7 +308,7 @@ def test_attempts_read_the_old_content_while_a_new_one_is_made(world: SideWorld)
     settle(driver)
     assert asked(world, driver, "N1", "N2") == [["new"], [None]]
     assert service(driver).open_views == 0
-    folders = {path.parent.name for path in Path(str(world.config["job.logged.store.base.dir"])).rglob("CURRENT")}
+    folders = {path.parent.name for path in world.folder.rglob("CURRENT")}
     assert len(folders) == 1, "the old content is removed"
 
 

@@ -18,8 +18,8 @@ from penstock.admin.job.metrics import side_inputs_in
 from penstock.batch.batch import NO_BATCH, Batch
 from penstock.errors import ContainerLostError
 from penstock.system.partitioner import partition_of
-from tests.support.jobs import wait_until
-from tests.support.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
+from tests.support.jobs.home import wait_until
+from tests.support.world.side_jobs import SideWorld, asked, begun, content, leave, planes, reading, service, settle
 
 
 @pytest.fixture
@@ -335,18 +335,18 @@ def test_metrics_and_lag(tmp_path: Path) -> None:
         world.close()
 
 
-def test_thousands_of_updates_and_batches_keep_nothing(world: SideWorld) -> None:
+def test_hundreds_of_updates_and_batches_keep_nothing(world: SideWorld) -> None:
     """Threads, open views, files and the memory of the engine are those of the beginning."""
     world.config["task.commit.ms"] = 20
     world.create("planes")
     driver = begun(world, planes())
     process = psutil.Process()
     before: tuple[int, int] | None = None
-    for number in range(800):
+    for number in range(300):
         world.put("planes", 0, [("N1", number)] * 3)
         world.put("in", 0, [("N1", number)])
         driver.loop.step()
-        if number == 200:
+        if number == 100:
             before = process.num_threads(), process.num_fds()
     after = process.num_threads(), process.num_fds()
     assert before is not None
@@ -354,7 +354,7 @@ def test_thousands_of_updates_and_batches_keep_nothing(world: SideWorld) -> None
     assert after[1] <= before[1] + 10
     assert service(driver).open_views == 0, "views are released with the end of their batch"
     settle(driver)
-    assert asked(world, driver, "N1") == [[799]]
+    assert asked(world, driver, "N1") == [[299]]
 
 
 def test_progress_is_of_all_stores_from_the_beginning(tmp_path: Path) -> None:

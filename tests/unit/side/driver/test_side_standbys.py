@@ -16,8 +16,8 @@ from penstock.side.fill.group import Group
 from penstock.side.fill.parts import Part
 from penstock.side.store.folders import SideFolders
 from penstock.testing.in_process import InProcessDriver
-from tests.support.jobs import wait_until
-from tests.support.side_jobs import SideWorld, asked, content, planes, service, settle
+from tests.support.jobs.home import wait_until
+from tests.support.world.side_jobs import SideWorld, asked, content, planes, service, settle
 
 TASKS = 2
 
@@ -58,7 +58,7 @@ def standbys(driver: InProcessDriver, task: int) -> SideInputService:
 
 
 def read(driver: InProcessDriver, task: int) -> int:
-    """How many messages were read for a task's store since its container opened the epoch."""
+    """The number of messages read for a task's store since its container opened the epoch."""
     return sum(
         group.counts[part].messages
         for group in service(driver, task).filler.groups

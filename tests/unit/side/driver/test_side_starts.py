@@ -1,4 +1,4 @@
-"""What a start refuses of side inputs, and what it takes of a checkpoint whose store something else fills now."""
+"""Starts with side inputs: the refusals, and checkpoints of a store that something else fills now."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_backend_beside_a_side_store(world: World, factory: str) -> None:
         "stores.backup.factories": backends,
         "stores.own.changelog": "m.own",
         "stores.planes.factory": factory,
-        "systems.m.type": "memory",
+        "systems.m.samza.factory": "memory",
     }
 
     def put(stream: str, value: bytes) -> None:
@@ -137,7 +137,7 @@ def test_a_system_that_is_not_configured(world: World) -> None:
 def test_a_side_input_has_no_position_to_configure(world: World, key: str) -> None:
     world.system.admin().create_stream("planes", 3)
     value = {"default": "upcoming", "offset": "true", "ms": "5"}[key.rpartition(".")[2]]
-    keys: dict[str, object] = {"systems.m.type": "memory", key: value}
+    keys: dict[str, object] = {"systems.m.samza.factory": "memory", key: value}
     said = f"`{key}` (dict): `m.planes` is a side input of store `planes`, which has no position in a checkpoint"
     world.refused(world.app(**SIDE), ConfigError, said, **keys)
     app = world.app(**SIDE)
@@ -157,7 +157,7 @@ def test_a_side_input_takes_no_startpoint(world: World) -> None:
 def test_what_takes_no_startpoint(world: World) -> None:
     world.system.admin().create_stream("planes", 3)
     app = world.app(**SIDE)
-    config = load_config(overrides={"job.name": "side", "systems.m.type": "memory"})
+    config = load_config(overrides={"job.name": "side", "systems.m.samza.factory": "memory"})
     graph = with_side_inputs(app.graph(), config)
     streams = JobStreams.open(graph, config, {"m": world.system})
     assert SystemStream("m", "planes") in streams.without_startpoints(graph, config)

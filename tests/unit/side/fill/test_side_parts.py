@@ -1,4 +1,4 @@
-"""Which stores are filled from which partitions, and which of them together."""
+"""The partitions that fill each store, and the stores filled together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a side store holds: entries with their positions, seen through views."""
+"""The content of a side store: entries with their positions, seen through views."""
 
 from __future__ import annotations
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.model import StoreSettings
+from penstock.api.ssp import SystemStreamPartition
+from penstock.config import load_config
+from penstock.config.settings import StoreSettings
 from penstock.errors import PenstockError
-from penstock.host.locked_folder import LockedFolder
-from penstock.side.store.folders import OpenedSide, SideFolders, emptied, open_side_engine, remove_others
+from penstock.side.store.folders import OpenedSide, SideFolder, SideFolders, emptied, open_side_engine, remove_others
 from penstock.side.store.positions import Positions
 from penstock.side.store.reuse import Rebuild, Reuse, ReuseTarget
 from penstock.state.engines.engine import EngineFailedError
@@ -36,8 +36,8 @@ def folders(tmp_path: Path) -> SideFolders:
 
 @pytest.fixture
 def settings() -> StoreSettings:
-    changelog = SystemStream("local", "planes-changelog")
-    return StoreSettings("planes", "rocksdb", 0, 1 << 20, 1 << 20, (), (), changelog)
+    small = {"stores.rocksdb.block.cache.bytes": "1MB", "stores.rocksdb.write.buffer.bytes": "1MB"}
+    return load_config(overrides={"job.name": "j", **small}, environ={}).store("planes")
 
 
 def at(offset: int) -> Positions:
@@ -116,7 +116,7 @@ def test_each_container_has_a_folder_of_what_all_tasks_have(open_side: Opener) -
 
 
 def _hold(path: Path, ready: multiprocessing.synchronize.Event) -> None:
-    folder = LockedFolder.lock(path)
+    folder = SideFolder.lock_beside(path)
     if folder is not None:
         ready.set()
     multiprocessing.Event().wait()
@@ -128,7 +128,7 @@ def test_a_process_that_died_holds_nothing(open_side: Opener, folders: SideFolde
     process = context.Process(target=_hold, args=(folders.of_task("planes", 3), ready), daemon=True)
     process.start()
     assert ready.wait(60)
-    assert LockedFolder.lock(folders.of_task("planes", 3)) is None
+    assert SideFolder.lock_beside(folders.of_task("planes", 3)) is None
     process.kill()
     process.join(60)
     opened = open_side()
@@ -137,7 +137,7 @@ def test_a_process_that_died_holds_nothing(open_side: Opener, folders: SideFolde
 
 
 def test_memory_has_no_folder(settings: StoreSettings, folders: SideFolders) -> None:
-    opener = Opener(replace(settings, factory="memory"), folders)
+    opener = Opener(settings.put(StoreSettings.factory, "memory"), folders)
     opened = opener()
     opened.engine.write({b"a": b"1"}, at(7))
     opened.close()
@@ -220,7 +220,7 @@ def test_a_folder_that_was_being_removed(open_side: Opener) -> None:
 
 def test_folders_of_stores_that_are_gone_are_removed(open_side: Opener, folders: SideFolders) -> None:
     def make(path: Path) -> None:
-        folder = LockedFolder.lock(path)
+        folder = SideFolder.lock_beside(path)
         assert folder is not None
         path.mkdir()
         (path / "file").write_bytes(b"")

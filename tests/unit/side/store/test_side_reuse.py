@@ -1,4 +1,4 @@
-"""Whether the content of a side store is continued: decided from its positions and how the streams are."""
+"""A side store's content is continued or not: decided from its positions and the streams."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from penstock.spark.workers import worker
 from penstock.spark.workers.worker import PackedPackage, SinkStage, WorkerPackage
 from penstock.testing import in_process
 from penstock.testing.in_process import InProcessDriver
-from tests.support.waiting_job import Waiting, to_the_end
+from tests.support.world.waiting_job import Waiting, to_the_end
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_it_is_named_and_the_run_fails(job: Waiting, monkeypatch: pytest.MonkeyP
     finally:
         released.set()
     assert kept == {}, "a writer that is stuck could not be closed"
-    assert job.records[-1].ended is None
+    assert job.checkpoints[-1].ended is None
 
 
 def test_one_that_is_in_time_is_reported_once(job: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +74,4 @@ def test_one_that_is_in_time_is_reported_once(job: Waiting, monkeypatch: pytest.
     job.ask(driver)
     to_the_end(driver)
     assert {str(each) for each in job.came() if each[0] != "drained"} == job.results()
-    assert job.records[-1].ended == "drained"
+    assert job.checkpoints[-1].ended == "drained"

@@ -1,4 +1,4 @@
-"""What is said of an executor whose Python cannot run Penstock."""
+"""The message about an executor whose Python cannot run Penstock."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_text_names_executor_python_and_what_to_do() -> None:
 
 
 def answers_of(python: str, folder: Path, path: str) -> list[Any]:
-    """What a worker in another Python answers."""
+    """The answers of a worker in another Python."""
     spec = ContainerSpec(run_id="r", secret="s", host=None, log_directory=str(folder), copies_directory=None)
     data = folder / "function"
     data.write_bytes(cloudpickle.dumps(starting(Launch(spec, 0, 1.0, frozenset(), {}))))

@@ -1,4 +1,4 @@
-"""What counts as the loss of a container: silence, and code of the application that does not return."""
+"""The two losses of a container: silence, and code of the application that does not return."""
 
 from __future__ import annotations
 

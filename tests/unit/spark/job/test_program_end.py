@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.jobs import DEADLINE_S, wait_until
-from tests.support.places import ROOT
-from tests.support.processes import hear_ctrl_c
+from tests.support.jobs.home import DEADLINE_S, wait_until
+from tests.support.processes.inspection import hear_ctrl_c
+from tests.support.tools.places import ROOT
 
 JOBS = r"""
 import multiprocessing
@@ -51,7 +51,7 @@ def started(name, ends_when=("graceful",), error=None):
 
 @dataclass(frozen=True)
 class Ended:
-    """What came of a program."""
+    """The outcome of a program."""
 
     status: int
     out: str

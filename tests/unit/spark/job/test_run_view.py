@@ -1,4 +1,4 @@
-"""What is shown of a running job, and logged of it at INFO."""
+"""The view of a running job, and its INFO log."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from pyspark.sql.types import DecimalType, LongType, StringType, StructField, St
 
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.start.layout import store_layout
-from tests.support.processors import OneTask, application, spec_of
+from tests.support.oracles.processors import OneTask, application, spec_of
 
 ROWS = StructType().add("user", StringType())
 OUT = StructType().add("user", StringType()).add("found", StringType())

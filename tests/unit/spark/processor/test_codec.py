@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
@@ -40,6 +40,7 @@ from pyspark.sql.types import (
 from penstock.errors import ConfigError
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
+from tests.support.tools.profiles import examples
 
 TIMES = st.datetimes(datetime.datetime(1970, 1, 3), datetime.datetime(2100, 1, 1))  # noqa: DTZ001
 WHOLE = {ByteType: 7, ShortType: 15, IntegerType: 31, LongType: 63}
@@ -81,7 +82,7 @@ def rows(draw: st.DrawFn, kinds: st.SearchStrategy[Any] = TYPES) -> tuple[Struct
     return schema, draw(st.lists(st.tuples(*(st.none() | t[1] for t in fields)), min_size=1, max_size=5))
 
 
-@settings(max_examples=30)
+@examples(0.5)
 @given(rows())
 def test_a_row_is_what_it_was(given: tuple[StructType, list[tuple[Any, ...]]]) -> None:
     schema, values = given
@@ -92,7 +93,7 @@ def test_a_row_is_what_it_was(given: tuple[StructType, list[tuple[Any, ...]]]) -
         assert [type(each) for each in found] == [type(each) for each in row]
 
 
-@settings(max_examples=30)
+@examples(0.5)
 @given(rows(), st.data())
 def test_added_fields_are_none(given: tuple[StructType, list[tuple[Any, ...]]], data: st.DataObject) -> None:
     schema, values = given
@@ -102,7 +103,7 @@ def test_added_fields_are_none(given: tuple[StructType, list[tuple[Any, ...]]], 
         assert now.decode(before.encode(row[:first])) == row[:first] + (None,) * (len(schema) - first)
 
 
-@settings(max_examples=30)
+@examples(0.5)
 @given(rows())
 def test_a_key_is_what_it_was_and_begins_no_other(given: tuple[StructType, list[tuple[Any, ...]]]) -> None:
     schema, values = given
@@ -115,7 +116,7 @@ def test_a_key_is_what_it_was_and_begins_no_other(given: tuple[StructType, list[
         assert codec.decode_from(b"before" + data + b"after", 6) == (row, 6 + len(data))
 
 
-@settings(max_examples=30)
+@examples(0.5)
 @given(rows(st.sampled_from([t for t in SCALARS if not isinstance(t[0], ByteType)])))
 def test_keys_in_columns_are_the_same_bytes(given: tuple[StructType, list[tuple[Any, ...]]]) -> None:
     schema, values = given
@@ -182,7 +183,7 @@ def test_what_does_not_fit_is_refused(row: Any, said: str) -> None:
 
 
 def test_decimals_keep_all_their_digits() -> None:
-    """Also those beyond the precision of Python's default context."""
+    """Includes decimals beyond the precision of Python's default context."""
     codec = RowCodec(StructType([StructField("d", DecimalType(38, 18))]))
     for text in ("12345678901234567890.123456789012345678", "-0.000000000000000001", "99999999999999999999.9"):
         assert codec.decode(codec.encode((Decimal(text),))) == (Decimal(text),)

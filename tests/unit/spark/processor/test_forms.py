@@ -1,4 +1,4 @@
-"""What a processor gets and returns, in the row form and in the pandas form; late rows, event time, initial state."""
+"""A processor's input and output, in the row form and in the pandas form; late rows, event time, initial state."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from penstock.api.time.watermarks import END_OF_TIME
 from penstock.errors import ConfigError, UserCodeError
 from penstock.spark.processor.values.frames import FrameOutput
 from penstock.testing import TestRunner
-from tests.support.places import ROOT
-from tests.support.processors import OneTask, application, read_rows, spec_of
+from tests.support.oracles.processors import OneTask, application, read_rows, spec_of
+from tests.support.tools.places import ROOT
 
 ROWS = StructType().add("key", StringType()).add("n", LongType()).add("at", TimestampType())
 OUT = StructType().add("key", StringType()).add("what", StringType())
@@ -101,7 +101,7 @@ def test_a_null_is_a_key() -> None:
 
 
 def test_late_rows_are_dropped_before_the_processor() -> None:
-    """Those up to the watermark, which is 0 at first; a row without a time is never late."""
+    """Rows up to the watermark are late; it is 0 at first. A row without a time is never late."""
     task = OneTask(spec_of(Says(), ["key"], ROWS, OUT, "EventTime", event_time="at"))
     times = [at(9), at(10), at(11), None, at(0), at(-1)]
     rows = [{"key": str(n), "n": n, "at": time} for n, time in enumerate(times)]

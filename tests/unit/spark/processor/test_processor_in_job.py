@@ -14,7 +14,7 @@ from pyspark.sql.types import LongType, StringType, StructType
 import penstock as ps
 from penstock.spark.processor.groups import chunk
 from penstock.testing import TestRunner
-from tests.support.processors import application, read_rows, spec_of
+from tests.support.oracles.processors import application, read_rows, spec_of
 
 ROWS = StructType().add("user", StringType()).add("amount", LongType())
 SEEN = StructType().add("n", LongType()).add("total", LongType())
@@ -94,7 +94,7 @@ class Without(CountAndSum):
 
 
 def test_a_later_version_may_delete_a_variable() -> None:
-    """What was kept is gone, also if an even later version declares the variable again. Otherwise nothing is lost."""
+    """The values are gone for good, even if a later version declares the variable again. All else stays."""
     first, later = (application(spec_of(each, ["user"], ROWS, OUT)) for each in (CountAndSum(), Without()))
     runner = TestRunner(first, partitions=1)
     runner.input("m.rows", rows(("ann", 1))).run().commit().crash()

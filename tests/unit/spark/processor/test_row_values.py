@@ -14,7 +14,7 @@ _MICROS = st.integers(-(2**62), 2**62) | st.integers(-10_000_000_000_000, 4_000_
 
 
 def as_py(column: pa.Array) -> object:
-    """What PySpark's worker makes of a column; the name of the error for one that it cannot read."""
+    """A column as PySpark's worker reads it; the name of the error if it cannot."""
     try:
         return [(each.as_py(), getattr(each.as_py(), "tzinfo", None)) for each in column]
     except (ValueError, OverflowError) as error:
@@ -51,7 +51,7 @@ def test_others(values: list[object]) -> None:
     "zone", ["UTC", "Etc/UTC", "GMT", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "+05:30"]
 )
 def test_times_in_a_zone_are_those_of_as_py(zone: str) -> None:
-    """Also in the hour of autumn that comes twice."""
+    """Includes the hour of autumn that comes twice."""
     autumn = range(1_698_530_400_000_000, 1_698_562_800_000_000, 599_999_999)
     column = pa.array([-62_000_000_000_000_000, 0, *autumn, 250_000_000_000_000_000]).cast(pa.timestamp("us", zone))
     found, wanted = values_of(column), [each.as_py() for each in column]

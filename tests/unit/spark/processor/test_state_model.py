@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from pyspark.errors import PySparkRuntimeError
@@ -15,7 +14,8 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, Statef
 from pyspark.sql.types import LongType, StringType, StructType
 
 from penstock.spark.processor.values import lists
-from tests.support.processors import OneTask, spec_of
+from tests.support.oracles.processors import OneTask, spec_of
+from tests.support.tools.profiles import examples
 
 ROWS = StructType().add("key", StringType()).add("ask", StringType()).add("value", LongType())
 OUT = StructType().add("key", StringType()).add("what", StringType())
@@ -88,7 +88,7 @@ class Asked(StatefulProcessor):
 
 
 class Model:
-    """What a key has: each with the time at which it expires."""
+    """The values of a key, each with the time at which it expires."""
 
     def __init__(self) -> None:
         self.value: tuple[Any, float] | None = None
@@ -206,9 +206,9 @@ def _short_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 TestState = StateAgainstDicts.TestCase
-TestState.settings = settings(max_examples=20, stateful_step_count=15)
+TestState.settings = examples(0.4)
 TestExpiringState = ExpiringStateAgainstDicts.TestCase
-TestExpiringState.settings = settings(max_examples=20, stateful_step_count=15)
+TestExpiringState.settings = examples(0.4)
 
 
 class Wrong(StatefulProcessor):

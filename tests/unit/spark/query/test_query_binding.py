@@ -1,4 +1,4 @@
-"""Which query, and which of its batches, a state in the root belongs to."""
+"""The query, and its batch, that a state in the root belongs to."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.errors import IncompatibleError
 from penstock.spark.query.binding import FromCheckpoint, QueryBatchRequest, bind
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.checkpoints import checkpoint
 
 TASKS = 2
 

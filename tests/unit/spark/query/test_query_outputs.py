@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import NotFoundError
 from penstock.outbox.unpublished import OutboxObject, Part
 from penstock.spark.query.outputs import OutputRows

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.conversion import LocalDataToArrowConversion
 from pyspark.sql.types import (
@@ -32,6 +32,7 @@ from penstock.spark.processor.outputs import arrow_schema
 from penstock.spark.rows.columns import RowsReader, RowsWriter
 from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schemas
 from penstock.testing import TestRunner
+from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import TYPES, rows
 
 MOMENTS = st.datetimes(datetime.datetime(1960, 1, 3), datetime.datetime(2100, 1, 1), timezones=st.just(datetime.UTC))  # noqa: DTZ001
@@ -49,7 +50,7 @@ def as_spark_sends(schema: StructType, values: list[tuple[Any, ...]]) -> pa.Reco
     return table.cast(arrow_schema(schema)).combine_chunks().to_batches()[0]
 
 
-@settings(max_examples=40)
+@examples(0.7)
 @given(rows(TIMED))
 def test_rows_are_what_they_were(given: tuple[StructType, list[tuple[Any, ...]]]) -> None:
     schema, values = given

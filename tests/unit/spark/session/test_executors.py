@@ -1,4 +1,4 @@
-"""How executors are named."""
+"""The names of executors."""
 
 from __future__ import annotations
 

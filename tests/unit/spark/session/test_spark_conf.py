@@ -1,4 +1,4 @@
-"""Which `spark.*` keys a session gets: those of the job, then those given to Spark itself, then built-in ones."""
+"""The `spark.*` keys of a session: those of the job, then those given to Spark itself, then built-in ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.spark.session.spark_conf import conf_of_launch
 
 
 def launched(folder: Path, arguments: str = "", defaults: str = "", **environ: str) -> dict[str, str]:
-    """What a JVM would read that is started with these arguments and this spark-defaults.conf."""
+    """The configuration that a JVM would read with these arguments and this spark-defaults.conf."""
     (folder / "conf").mkdir(exist_ok=True)
     (folder / "conf" / "spark-defaults.conf").write_text(defaults, encoding="utf-8")
     return conf_of_launch({"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell", **environ}, folder)

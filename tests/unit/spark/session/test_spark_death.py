@@ -1,4 +1,4 @@
-"""What is said when Spark's JVM has died: found in the chain of an error, whatever that chain looks like."""
+"""The message when Spark's JVM has died: found in the chain of an error, whatever that chain looks like."""
 
 from __future__ import annotations
 

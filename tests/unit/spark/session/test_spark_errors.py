@@ -1,4 +1,4 @@
-"""What is said of a failed Spark job: its cause, as found in texts that Spark made."""
+"""The cause of a failed Spark job, found in texts that Spark made."""
 
 from __future__ import annotations
 

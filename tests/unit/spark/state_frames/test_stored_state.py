@@ -1,4 +1,4 @@
-"""What Python workers read of a job's state, called here without Spark."""
+"""Python workers read a job's state, called here without Spark."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.config.load import load_config
 from penstock.errors import NotFoundError, SerdeError
 from penstock.spark.state_frames.columns import StateColumn, StateColumns
 from penstock.spark.state_frames.stored_state import ReadChanges, ReadEntries, StoreSource
-from tests.support.state_job import JOB, StateJob
+from tests.support.stores.state_job import JOB, StateJob
 
 KEYS = (("key", StateColumn("key", pa.binary())),)
 RAW = StateColumns("first", KEYS, StateColumn("value", pa.binary()))
@@ -50,7 +50,7 @@ def tasks(*numbers: int) -> list[pa.RecordBatch]:
 
 
 def rows(function: Any, *numbers: int) -> list[dict[str, Any]]:
-    """What a worker makes of these tasks. It gets the function as bytes."""
+    """The rows that a worker makes of these tasks. It gets the function as bytes."""
     sent = pickle.loads(pickle.dumps(function))
     return [row for batch in sent(iter(tasks(*numbers))) for row in batch.to_pylist()]
 
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_left_the_list(job: StateJob, scratch: Path) -> None:
 
 
 def test_a_checkpoint_that_leaves_the_list_while_it_is_read(job: StateJob, scratch: Path) -> None:
-    """What was restored is local: its rows are those of the checkpoint. A task that is restored later raises."""
+    """A restored task is local: its rows are those of the checkpoint. A task that is restored later raises."""
     record = job.commit({task: {b"%05d" % n: b"v" for n in range(10_000)} for task in range(TASKS)})
     batches = ReadEntries(source(job), record, RAW)(tasks(0, 1))
     first = next(batches)

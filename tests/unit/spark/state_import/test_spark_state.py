@@ -24,7 +24,7 @@ from penstock.spark.state_import.files.lineage import PartitionFiles, Rebuild, V
 from penstock.spark.state_import.reader import SparkState, open_state
 from penstock.spark.state_import.schema import read_schema
 from penstock.spark.state_import.types import parse_type, type_text
-from tests.support.spark_state import GOLDEN, read_plain
+from tests.support.stores.spark_state import GOLDEN, read_plain
 
 PUT, DELETE, MERGE, RANGE, END = b"\x01", b"\x10", b"\x11", b"\x20", b"\x00"
 

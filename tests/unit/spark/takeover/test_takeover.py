@@ -44,8 +44,8 @@ from penstock.spark.takeover import takeover as takeover_module
 from penstock.spark.takeover.takeover import Takeover
 from penstock.spark.transform import _graph
 from penstock.system.partitioner import partition_of
-from tests.support.processors import spec_of
-from tests.support.spark_state import GOLDEN
+from tests.support.oracles.processors import spec_of
+from tests.support.stores.spark_state import GOLDEN
 
 K = StructType().add("k", StringType())
 TOTAL = StructType().add("c", LongType()).add("last", StringType())

@@ -1,4 +1,4 @@
-"""What a Python worker keeps out of the garbage collector's sight."""
+"""The objects that a Python worker keeps out of the garbage collector's sight."""
 
 from __future__ import annotations
 

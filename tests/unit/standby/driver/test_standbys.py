@@ -19,24 +19,23 @@ from penstock.errors import RetryableError
 from penstock.metrics.snapshot import MetricId
 from penstock.objects.open import forget_memory_store, open_store
 from penstock.standby.copy import StandbyCopy
-from penstock.standby.driver.followers import follow
 from penstock.standby.shown import RunStandbys, standby_board
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import StandbyState
-from tests.support import timed_job
-from tests.support.metrics_page import OF_STANDBYS, exported
-from tests.support.sums_job import TASKS, World, drain, once, state
-from tests.support.timed_job import TimedWorld, steps
+from tests.support.oracles.metrics_page import OF_STANDBYS, exported
+from tests.support.world import timed_job
+from tests.support.world.sums_job import TASKS, SumsWorld, drain, once, state
+from tests.support.world.timed_job import TimedWorld, steps
 
-BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.plain_backend:PlainFactory")
+BACKENDS = ("changelog-files", "blob", "changelog-stream", "tests.support.stores.plain_backend:PlainFactory")
 _TIMEOUT_S = 30.0
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    world = World(tmp_path)
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    world = SumsWorld(tmp_path)
     yield world
     world.close()
 
@@ -48,7 +47,7 @@ def other_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StandbyCopy, "made", classmethod(lambda cls, *args: made(*args[:-1])))
 
 
-def started(world: World, containers: int = 3, **config: object) -> InProcessDriver:
+def started(world: SumsWorld, containers: int = 3, **config: object) -> InProcessDriver:
     """A driver with standbys, after its start checkpoint."""
     given = {"job_standbytasks_replication_factor": 2, "stores_sums_factory": "rocksdb", **config}
     driver = world.driver(containers, **given)
@@ -104,7 +103,7 @@ def rejoin(driver: InProcessDriver) -> None:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.usefixtures("other_host")
-def test_the_active_container_is_killed_again_and_again(world: World, backend: str) -> None:
+def test_the_active_container_is_killed_again_and_again(world: SumsWorld, backend: str) -> None:
     driver = started(world, stores_backup_factories=backend)
     for turn in range(4):
         world.put(*range(30))
@@ -145,14 +144,14 @@ def test_what_is_due_is_known_from_a_standby_that_takes_over(timed_world: TimedW
 
 
 def counted_restored(driver: InProcessDriver, backend: str) -> int:
-    """What restores of active tasks have read, whole or in part."""
+    """The entries that restores of active tasks have read, whole or in part."""
     return counted(driver, "bytes-restored", f"backend.{backend}") + counted(driver, "bytes-restored")
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 @pytest.mark.usefixtures("other_host")
 def test_a_standby_that_is_behind_reads_the_tail_only(
-    world: World, backend: str, monkeypatch: pytest.MonkeyPatch
+    world: SumsWorld, backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver = started(world, stores_backup_factories=backend)
     world.put(*range(200))
@@ -173,7 +172,7 @@ def test_a_standby_that_is_behind_reads_the_tail_only(
         assert counted(driver, "bytes-restored") < whole
 
 
-def test_the_standby_is_killed(world: World) -> None:
+def test_the_standby_is_killed(world: SumsWorld) -> None:
     driver = started(world)
     world.put(*range(30))
     commit(driver)
@@ -185,7 +184,7 @@ def test_the_standby_is_killed(world: World) -> None:
     assert all(driver.fleet.assignment.standbys[task] for task in range(TASKS))
 
 
-def test_both_are_killed(world: World) -> None:
+def test_both_are_killed(world: SumsWorld) -> None:
     driver = started(world)
     world.put(*range(30))
     commit(driver)
@@ -198,7 +197,7 @@ def test_both_are_killed(world: World) -> None:
     world.check(driver)
 
 
-def test_it_is_killed_while_it_takes_over(world: World) -> None:
+def test_it_is_killed_while_it_takes_over(world: SumsWorld) -> None:
     driver = started(world)
     world.put(*range(30))
     commit(driver)
@@ -213,7 +212,7 @@ def test_it_is_killed_while_it_takes_over(world: World) -> None:
 
 
 @pytest.mark.parametrize("step", ["snapshot", "upload", "clean-up", "follow"])
-def test_a_commit_is_in_flight_at_the_loss(world: World, step: str) -> None:
+def test_a_commit_is_in_flight_at_the_loss(world: SumsWorld, step: str) -> None:
     driver = started(world)
     world.put(*range(30))
     commit(driver)
@@ -231,17 +230,19 @@ def test_a_commit_is_in_flight_at_the_loss(world: World, step: str) -> None:
     assert state(driver) == world.sums
 
 
-def test_standbys_follow_only_what_is_in_the_log(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint whose record cannot be written is none."""
     driver = started(world)
     followed: list[tuple[str, str]] = []
+    coordinator = driver.loop.parts.commits._coordinator
+    follow = coordinator._follow
 
-    def noted(fleet: Any, epoch: int, checkpoint_id: str, markers: Any) -> None:
+    def noted(epoch: int, checkpoint_id: str, markers: Any) -> None:
         latest = driver.log.read().latest
         followed.append((checkpoint_id, str(latest and latest.id)))
-        follow(fleet, epoch, checkpoint_id, markers)
+        follow(epoch, checkpoint_id, markers)
 
-    monkeypatch.setattr("penstock.driver.commit.commit.follow", noted)
+    monkeypatch.setattr(coordinator, "_follow", noted)
     for _ in range(3):
         world.put(*range(5))
         commit(driver)
@@ -251,7 +252,9 @@ def test_standbys_follow_only_what_is_in_the_log(world: World, monkeypatch: pyte
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 @pytest.mark.usefixtures("other_host")
-def test_what_a_slow_standby_needs_may_be_deleted(world: World, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_slow_standby_needs_may_be_deleted(
+    world: SumsWorld, backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It follows again when all that its own checkpoint named is gone, and begins again where it must."""
     driver = started(
         world,
@@ -277,7 +280,7 @@ def test_what_a_slow_standby_needs_may_be_deleted(world: World, backend: str, mo
 
 
 def test_failures_of_a_standby_are_said_and_never_end_the_run(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    world: SumsWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse(*_: object) -> None:
         raise RetryableError("the store is away")
@@ -299,7 +302,7 @@ def test_failures_of_a_standby_are_said_and_never_end_the_run(
     world.check(driver)
 
 
-def test_nothing_grows(world: World, tmp_path: Path) -> None:
+def test_nothing_grows(world: SumsWorld, tmp_path: Path) -> None:
     driver = started(world)
     counts = []
     for turn in range(12):
@@ -317,7 +320,7 @@ def test_nothing_grows(world: World, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".standbys/*/*"))
 
 
-def test_a_container_that_is_no_standby_any_more_removes_its_copies(world: World, tmp_path: Path) -> None:
+def test_a_container_that_is_no_standby_any_more_removes_its_copies(world: SumsWorld, tmp_path: Path) -> None:
     """A standby on another host is better, whenever there is one."""
     driver = started(world, containers=2 * TASKS)
     world.put(*range(30))
@@ -351,7 +354,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
         threading.Event().wait(0.005)
 
 
-def test_what_a_process_left_that_is_gone_is_removed(world: World, tmp_path: Path) -> None:
+def test_what_a_process_left_that_is_gone_is_removed(world: SumsWorld, tmp_path: Path) -> None:
     driver = started(world)
     commit(driver)
     (folder,) = tmp_path.rglob(".standbys")
@@ -365,7 +368,7 @@ def test_what_a_process_left_that_is_gone_is_removed(world: World, tmp_path: Pat
     assert not (folder / "gone.lock").exists()
 
 
-def test_what_they_left_is_removed_by_a_job_that_has_none_any_more(world: World, tmp_path: Path) -> None:
+def test_what_they_left_is_removed_by_a_job_that_has_none_any_more(world: SumsWorld, tmp_path: Path) -> None:
     driver = started(world)
     commit(driver)
     (folder,) = tmp_path.rglob(".standbys")
@@ -379,7 +382,7 @@ def test_what_they_left_is_removed_by_a_job_that_has_none_any_more(world: World,
     world.check(second)
 
 
-def test_a_store_in_memory_is_taken_over_as_well(world: World) -> None:
+def test_a_store_in_memory_is_taken_over_as_well(world: SumsWorld) -> None:
     driver = started(world, stores_sums_factory="memory")
     world.put(*range(30))
     commit(driver)
@@ -390,7 +393,7 @@ def test_a_store_in_memory_is_taken_over_as_well(world: World) -> None:
     assert counted(driver, "takeovers") == 1
 
 
-def test_standbys_are_shown_and_counted(world: World) -> None:
+def test_standbys_are_shown_and_counted(world: SumsWorld) -> None:
     driver = started(world)
     world.put(*range(30))
     commit(driver)
@@ -409,7 +412,7 @@ def test_standbys_are_shown_and_counted(world: World) -> None:
     assert found >= OF_STANDBYS
 
 
-def test_without_standbys_nothing_follows(world: World) -> None:
+def test_without_standbys_nothing_follows(world: SumsWorld) -> None:
     driver = started(world, job_standbytasks_replication_factor=1)
     steps: list[str] = []
     driver.fleet.at = steps.append
@@ -422,7 +425,7 @@ def test_without_standbys_nothing_follows(world: World) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS[:3])
-def test_a_new_standby_begins_with_the_copy_on_its_host(world: World, backend: str) -> None:
+def test_a_new_standby_begins_with_the_copy_on_its_host(world: SumsWorld, backend: str) -> None:
     """The second time from a backend it would read everything again."""
     driver = started(world, stores_backup_factories=backend)
     world.put(*range(90))
@@ -452,7 +455,7 @@ class Named(ps.StreamTask):
 
 
 class NamedWorld:
-    """What outlives the drivers of a job with one task, a store, and a store that a side input fills."""
+    """The world outside the drivers of a job with one task, a store, and a store that a side input fills."""
 
     def __init__(self, folder: Path, *, broadcast: bool = False) -> None:
         app = ps.StreamApplication("named")
@@ -517,7 +520,7 @@ def test_a_container_with_standbys_alone_takes_over_beside_side_inputs(named: Na
 def test_a_container_with_standbys_alone_leaves_the_side_stores_of_others(
     named: NamedWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if it is there before the container that continues them."""
+    """It leaves them even if it is there before the container that continues them."""
     first = named.driver(containers=1)
     first.loop.start()
     first.close()

@@ -28,7 +28,7 @@ from penstock.start.startpoints.decide import (
 from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_name
 from penstock.start.streams.grouping import group_inputs
 from penstock.system.base import PartitionOffsets
-from tests.support.stopped_job import STREAM, saved, ssp
+from tests.support.stores.stopped_job import STREAM, saved, ssp
 
 ENDS = {ssp(0): PartitionOffsets(0, 10), ssp(1): PartitionOffsets(0, 10)}
 OTHERS = {
@@ -52,7 +52,7 @@ def offset(number: int, created: int = NOW) -> Startpoint:
 
 
 def resolve(each: StartpointRequest) -> int:
-    """What the systems would say."""
+    """Resolve a startpoint as the systems would."""
     end = ENDS[each.key.ssp]
     match each.startpoint:
         case StartpointSpecific(specific_offset=text):

@@ -30,7 +30,7 @@ from penstock.start.startpoints.serde import (
 from penstock.system.base import System, SystemAdmin
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemoryAdmin, MemorySystem
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 SSP = SystemStreamPartition
 AT = 1614147487244

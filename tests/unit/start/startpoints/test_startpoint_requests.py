@@ -8,7 +8,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest, StartpointUpcoming
 from penstock.job.paths import JobPaths
 from penstock.start.startpoints.manager import StartpointManager
-from tests.support.timed_job import TimedWorld, steps
+from tests.support.world.timed_job import TimedWorld, steps
 
 PATHS = JobPaths("timed", "1")
 YEAR_MS = 365 * 86_400_000

@@ -1,4 +1,4 @@
-"""What RocksDB counts and times of itself, against what a test has it do."""
+"""RocksDB's own counts and times, against what a test has it do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the backends of a checkpoint hold the same, told for each store and backend."""
+"""The verdict on the backends of a checkpoint, for each store and backend: they hold the same, or not."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.reading.reader import StateReader
 from penstock.state.reading.verify import BackendVerdict, digest, verify
-from tests.support.fault_backend import FaultyFactory
+from tests.support.faults.fault_backend import FaultyFactory
 
 FIRST = "changelog-files"
-SECOND = "tests.support.fault_backend:SecondFiles"
+SECOND = "tests.support.faults.fault_backend:SecondFiles"
 ID = CheckpointId(1000, 0)
 PATHS = JobPaths("job", "1")
 TASKS = 2
@@ -83,12 +83,11 @@ class Written:
         )
 
     def verdicts(self, *stores: str) -> dict[str, dict[str, BackendVerdict]]:
-        """What `verify` says, by store and backend; whether they agree is checked with `agrees`."""
+        """The texts of `verify` by store and backend; checks that `agrees` fits them."""
         found = self._verify(stores)
         return {each.store: {verdict.backend: verdict for verdict in each.backends} for each in found}
 
     def agrees(self, *stores: str) -> bool:
-        """Whether every store agrees."""
         return all(each.agrees for each in self._verify(stores))
 
     def _verify(self, stores: tuple[str, ...]) -> list[Any]:

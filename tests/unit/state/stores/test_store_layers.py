@@ -136,7 +136,7 @@ def test_an_engine_that_fails_is_known_at_the_top() -> None:
 
 
 def test_a_call_that_no_layer_replaces_is_the_innermost_stores_own() -> None:
-    """What a layer does not replace costs no call."""
+    """A call that no layer replaces costs nothing."""
     store = build_store(SPEC, MemoryEngine(), 10, undoable=True, layers=(Nothing, Nothing))
     assert store.get.__self__.__class__.__name__ == "SerdeStore"  # type: ignore[attr-defined]
     assert store.put.__self__.__class__.__name__ == "UndoableStore"  # type: ignore[attr-defined]

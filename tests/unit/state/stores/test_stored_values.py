@@ -26,7 +26,7 @@ from penstock.testing.in_process import InProcessDriver
 
 
 def committed(app: ps.StreamApplication, values: list[Any], *, restarts: bool) -> dict[str, dict[bytes, bytes]]:
-    """What every store holds after each value was a batch; with a commit and another driver before each."""
+    """The content of every store, each value in a batch of its own; with `restarts`, a new driver for each."""
     root, folder, system = f"memory://{uuid.uuid4().hex}", tempfile.mkdtemp(), MemorySystem("m")
     system.admin().create_stream("in", 1)
     ssp = ps.SystemStreamPartition("m", "in", 0)

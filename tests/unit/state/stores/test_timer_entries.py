@@ -1,4 +1,4 @@
-"""Whether both orders of a store of timers name the same timers."""
+"""Both orders of a store of timers must name the same timers."""
 
 from __future__ import annotations
 

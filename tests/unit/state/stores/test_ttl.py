@@ -1,4 +1,4 @@
-"""What a store with a time to live reads and writes to do its work, and the form of its entries."""
+"""A store with a time to live: what it reads and writes for its work, and the form of its entries."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ class Life:
         self.cache = cache
         self.now = NOW
         self.written: list[int] = []
-        """How many keys each batch changed."""
+        """The number of keys that each batch changed."""
         self.reads: list[tuple[int, int]] = []
-        """What each batch read of the engine at its end: gets, and entries of scans."""
+        """The gets and the entries of scans with which each batch read the engine at its end."""
 
     def open(self) -> TaskStore:
         self.store = build_store(self.spec, self.engine, self.cache, time_ms=self.now)
@@ -80,7 +80,7 @@ class Life:
 
 
 def test_deleting_touches_what_expires_and_no_more() -> None:
-    """Of 3,000 entries 100 expire: their places in the index are read, and nothing else."""
+    """100 of 3,000 entries expire: their places in the index are read, and nothing else."""
     life = Life()
     store = life.open()
     store.put_all({f"early {n}": n for n in range(100)})

@@ -29,7 +29,7 @@ from penstock.system.files.manifests import PartitionLog
 from penstock.system.files.system import FilesAdmin
 from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
-from tests.support.cli import call
+from tests.support.tools.cli import call
 
 STEPS = ("publish", "append", "show", "shown", "source", "stage 1", "end", "snapshot", "upload", "clean-up", "open")
 Sums = dict[str, tuple[int, int]]
@@ -55,7 +55,7 @@ class Dies:
 
 
 class Counts(ps.StreamTask):
-    """How many rows each place has, and the sum of their numbers."""
+    """The number of rows of each place, and the sum of their numbers."""
 
     def init(self, context: ps.TaskContext) -> None:
         self.counts = context.store("counts")
@@ -192,7 +192,7 @@ def test_rows_count_once_and_commits_are_whole_whatever_dies(
 
 
 def test_a_folder_is_behind_by_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many rows they have is known when they are read."""
+    """The number of their rows is unknown until they are read."""
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     overrides = {
         "job.root": str(tmp_path / "jobs"),

@@ -27,7 +27,7 @@ from penstock.system.files import listing
 from penstock.system.files.listing import Listing
 from penstock.system.files.system import FilesSystem
 from penstock.system.registry import open_system
-from tests.support.configs import load
+from tests.support.tools.configs import load
 
 STREAM = "rides"
 

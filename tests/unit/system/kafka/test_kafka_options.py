@@ -156,7 +156,7 @@ def test_secrets_are_in_no_text(option: str) -> None:
 
 
 def test_a_wrong_value_is_a_mistake_in_the_configuration() -> None:
-    """What depends on other properties, the client finds out."""
+    """The client finds mistakes that depend on other properties."""
     given = parsed(consumer__receive__message__max__bytes="1000")
     with pytest.raises(ConfigError, match=r"`systems\.k\.consumer\.\*`.*receive\.message\.max\.bytes"):
         open_consumer(given, ClientErrors())

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.load import load_config
-from penstock.config.model import RootKeys
+from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError, FencedError, IncompatibleError
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.kafka.options.options import parse_options

@@ -19,7 +19,7 @@ from penstock.errors import PenstockTimeoutError
 from penstock.tables.container.folders import TableFolders
 from penstock.testing.in_process import InProcessDriver
 from penstock.wire.protocol import EndBatch
-from tests.support.pushed_job import PushedWorld, in_use, keep_busy, lag, until
+from tests.support.world.pushed_job import PushedWorld, in_use, keep_busy, lag, until
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ class Watched:
 
     def __init__(self, world: PushedWorld, driver: InProcessDriver) -> None:
         self.tables: list[Mapping[str, int]] = []
-        """Of each batch that has ended."""
+        """One for each batch that has ended."""
         self._world = world
         self._seen = Counter(map(tuple, world.output()))
         self._ask, driver.fleet.ask = driver.fleet.ask, self._watch  # type: ignore[method-assign]
@@ -130,7 +130,7 @@ def test_a_version_that_failed_gives_way_to_a_newer_one_at_once(world: PushedWor
     world.objects.delete(world.file_of("planes", 2, task=0))
     until(driver, lambda: driver.board.tables[0].failure)
     world.push_planes(3)
-    driver.loop.await_tables()
+    driver.loop.parts.tables.settle()
     assert in_use(driver)["planes"] == 3
 
 

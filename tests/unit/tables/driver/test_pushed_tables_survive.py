@@ -16,8 +16,8 @@ from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.tables.container.load import TableLoad
 from penstock.tables.container.store import MemoryTable, TableView
 from penstock.testing.in_process import InProcessDriver
-from tests.support.jobs import wait_until
-from tests.support.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until
+from tests.support.jobs.home import wait_until
+from tests.support.world.pushed_job import KEYS, PushedWorld, in_use, keep_busy, lag, until
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def test_a_driver_ends_while_containers_load(world: PushedWorld, monkeypatch: py
 
 
 def is_loaded(driver: InProcessDriver) -> bool:
-    """Whether every container has the second version of both tables."""
+    """True if every container has the second version of both tables."""
     for task in range(3):
         epoch = driver.fleet.container_of(task).current
         assert epoch is not None
@@ -140,11 +140,11 @@ def test_a_batch_that_is_repeated_reads_the_versions_that_it_had(
 ) -> None:
     """Other versions are loaded when its first run fails at the end."""
     driver, gate = started(world), Gate(monkeypatch)
-    assert driver.loop.needed_versions("planes") == {1}
+    assert driver.loop.parts.tables.needed("planes") == {1}
     gate.closed.set()
     world.push(2)
     until(driver, gate.waiting.is_set)
-    assert driver.loop.needed_versions("planes") == {1, 2}, "retention keeps both"
+    assert driver.loop.parts.tables.needed("planes") == {1, 2}, "retention keeps both"
     failed = threading.Event()
 
     def fail_once(name: str) -> None:
@@ -161,7 +161,7 @@ def test_a_batch_that_is_repeated_reads_the_versions_that_it_had(
     assert failed.is_set()
     assert [*map(tuple, world.output())][before:] == [(1,) * 6] * 2 * len(KEYS)
     finish(world, driver)
-    assert driver.loop.needed_versions("planes") == {2}
+    assert driver.loop.parts.tables.needed("planes") == {2}
 
 
 class KilledError(PenstockError):
@@ -212,7 +212,7 @@ def test_nothing_grows_with_the_number_of_swaps(world: PushedWorld, factory: str
     counts = []
     for version in range(2, swaps + 2):
         world.push(version)
-        driver.loop.await_tables()
+        driver.loop.parts.tables.settle()
         world.put()
         until(driver, lambda: not lag(driver))
         if version in {swaps // 2, swaps + 1}:
@@ -224,7 +224,7 @@ def test_nothing_grows_with_the_number_of_swaps(world: PushedWorld, factory: str
 
 
 def resources(world: PushedWorld) -> dict[str, int]:
-    """What a process may run out of."""
+    """The resources that a process may run out of."""
     views = sum(isinstance(each, TableView | TableLoad | RocksDbEngine | MemoryTable) for each in gc.get_objects())
     return {
         "threads": threading.active_count(),

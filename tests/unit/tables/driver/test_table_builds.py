@@ -38,7 +38,7 @@ from penstock.testing.forwarding_store import ForwardingStore
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.table_builder import ArrowTableBuilder
 from penstock.wire.ports import PublishedVersion
-from tests.support.containers import wait_until
+from tests.support.processes.containers import wait_until
 
 PATHS = JobPaths("flights", "1")
 TASKS = 2
@@ -106,7 +106,7 @@ class Driver:
         return self.published[-1]
 
     def content(self) -> dict[str, int]:
-        """That of the version to use, by its first and last keys: each file has one or two rows."""
+        """The content of the version to use, by its first and last keys: each file has one or two rows."""
         manifest = self.published[-1].manifest
         assert manifest is not None
         keys = {key.decode() for file in manifest.files for key in (file.first, file.last)}
@@ -480,7 +480,7 @@ def job_of(objects: ObjectStore, folder: Path, root: Path) -> InProcessDriver:
 
 def test_the_thread_of_a_run(objects: ObjectStore, folder: Path, tmp_path: Path) -> None:
     driver = job_of(objects, folder, tmp_path / "root")
-    builds = TableBuilds(driver.job, driver.log, ArrowTableBuilder(objects, PATHS))
+    builds = TableBuilds(driver.job, ArrowTableBuilder(objects, PATHS))
     assert builds.published("planes") == NOT_LOOKED
     builds.start()
     wait_until(lambda: "has no complete version" in builds.published("planes").note, "nothing is complete")
@@ -500,7 +500,7 @@ def test_a_source_that_cannot_be_listed_is_said_once(
             raise ConfigError("`planes` cannot be listed: permission denied")
 
     driver = job_of(objects, folder, tmp_path / "root")
-    builds = TableBuilds(driver.job, driver.log, Forbidden(objects, PATHS))
+    builds = TableBuilds(driver.job, Forbidden(objects, PATHS))
     with caplog.at_level(logging.WARNING):
         builds.look()
         builds.look()
@@ -516,7 +516,7 @@ def test_a_job_without_tables_has_no_thread(objects: ObjectStore, tmp_path: Path
     systems["local"].admin().create_stream("trips", 1)
     config = load_config(overrides={"job.name": "flights", "job.root": str(tmp_path / "root")})
     driver = InProcessDriver(app.graph(), config, objects, systems)
-    builds = TableBuilds(driver.job, driver.log, ArrowTableBuilder(objects, PATHS))
+    builds = TableBuilds(driver.job, ArrowTableBuilder(objects, PATHS))
     builds.start()
     builds.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "penstock-tables"]

@@ -20,7 +20,7 @@ from penstock.tables.versions.notes import Pin, Refusal, pin_of, refusal_of
 from penstock.tables.versions.registry import TableRegistry, build_epoch, build_name
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
-from tests.support.places import GOLDEN
+from tests.support.tools.places import GOLDEN
 
 PATHS = JobPaths("flights", "1")
 PRINT = TableFingerprint("string", "json", ("tail",), None, single_value=False, tasks=2, broadcast=False)

@@ -1,4 +1,4 @@
-"""Which version of a source is built: manifests, `_SUCCESS`, subfolders, what is missing, and a Delta log."""
+"""The version of a source that is built: manifests, `_SUCCESS`, subfolders, what is missing, and a Delta log."""
 
 from __future__ import annotations
 

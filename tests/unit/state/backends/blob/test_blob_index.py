@@ -51,7 +51,7 @@ GOLDEN = f"""{{
 }}"""
 
 INDEX = SnapshotIndex(
-    CheckpointId(1614147487244, 33577),
+    "1614147487244-33577",
     1614147487244,
     "flights",
     "1",

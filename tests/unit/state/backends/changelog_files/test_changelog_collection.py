@@ -1,4 +1,4 @@
-"""What a collection of the changelog files backend leaves: every retained marker restores, in each way it names."""
+"""After a collection of the changelog files backend, every retained marker restores, in each way it names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from penstock.errors import CorruptError, NotFoundError, RetryableError
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, much, open_job, some, zip_key
+from tests.support.stores.changelog_job import Job, Version, delta_key, much, open_job, some, zip_key
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def check(job: Job, retained: Sequence[Version]) -> None:
             job.objects.replace(read[0], before)
 
 
-@pytest.mark.parametrize("retained", range(1, 6))
+@pytest.mark.parametrize("retained", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5))])
 def test_forty_commits_and_a_collection_after_each(tmp_path: Path, retained: int) -> None:
     rng = random.Random(retained)
     with open_job(tmp_path, every=3) as job:
@@ -111,8 +111,14 @@ def test_a_broken_snapshot_does_not_cost_the_older_one(
         assert job.restores(following)
 
 
-@pytest.mark.parametrize("sweep", [False, True])
-@pytest.mark.parametrize("done", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("sweep", "done"),
+    [
+        (False, False),
+        (True, True),
+        *(pytest.param(*both, marks=pytest.mark.slow) for both in ((False, True), (True, False))),
+    ],
+)
 def test_a_collection_that_ends_at_any_step(tmp_path: Path, sweep: bool, done: bool) -> None:
     """The k-th deletion is the last thing that happens, or that does not, for every k; the next one ends as it would
     have ended."""

@@ -1,4 +1,4 @@
-"""What a restore does where a snapshot or a delta of the changelog files backend is damaged or missing."""
+"""Restores where a snapshot or a delta of the changelog files backend is damaged or missing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from penstock.errors import CorruptError, NotFoundError, PenstockError
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, kind_of, much, open_job, some, zip_key
-from tests.support.hooked_store import HookedStore
+from tests.support.stores.changelog_job import Job, Version, delta_key, kind_of, much, open_job, some, zip_key
+from tests.support.stores.hooked_store import HookedStore
 
 Breakage = Callable[[HookedStore, str], None]
 

@@ -1,4 +1,4 @@
-"""What snapshots of the changelog files backend cost, and histories that are long, large, or change their ways."""
+"""The cost of snapshots of the changelog files backend, and histories that are long, large, or change their ways."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ import pytest
 
 from penstock.objects.open import open_store
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, kind_of, much, of_a_snapshot, open_job, some, zip_key
-from tests.support.hooked_store import HookedStore
+from tests.support.stores.changelog_job import (
+    Job,
+    Version,
+    delta_key,
+    kind_of,
+    much,
+    of_a_snapshot,
+    open_job,
+    some,
+    zip_key,
+)
+from tests.support.stores.hooked_store import HookedStore
 
 MB = 1 << 20
 
@@ -22,7 +32,7 @@ def put_for_snapshots(job: Job) -> int:
 
 
 def test_the_second_snapshot_puts_only_what_is_new(tmp_path: Path) -> None:
-    """Also of a store that was restored: its files are those of the snapshot."""
+    """This holds for a restored store too: its files are those of the snapshot."""
     rng = random.Random(1)
     with open_job(tmp_path, "rocksdb") as job:
         task = job.task(1)
@@ -89,10 +99,11 @@ def test_the_changelog_is_turned_off_and_on(tmp_path: Path) -> None:
         assert not job.harness.copies
 
 
-def test_ten_thousand_commits_without_a_snapshot(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commits", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_thousands_of_commits_without_a_snapshot(tmp_path: Path, commits: int) -> None:
     with open_job(tmp_path) as job:
         task = job.task(1)
-        for number in range(10_000):
+        for number in range(commits):
             last = task.commit({b"%d" % (number % 700): b"%d" % number})
         assert not job.stored("zip")
         assert len(last.markers["first"]) < 100
@@ -104,21 +115,21 @@ def test_ten_thousand_commits_without_a_snapshot(tmp_path: Path) -> None:
         last = task.commit_and_wait({b"more": b"2"}, snapshot=True)
         job.objects.heal()
         assert job.restores(last)
-        assert job.objects.read == [zip_key(10_002, 2)]
+        assert job.objects.read == [zip_key(commits + 2, 2)]
 
 
 @pytest.mark.parametrize("engine", ["memory", "rocksdb"])
 def test_large_values_and_odd_keys(tmp_path: Path, engine: EngineName) -> None:
     objects = HookedStore(open_store(str(tmp_path / "objects")))
-    job = Job(tmp_path / "job", engine, objects=objects, max_part_bytes=20 * MB)
+    job = Job(tmp_path / "job", engine, objects=objects, max_part_bytes=4 * MB)
     task = job.task(1)
-    large = random.Random(4).randbytes(64 * MB)
+    large = random.Random(4).randbytes(13 * MB)
     task.commit({b"": b"empty", b"k" * (64 << 10): b"", b"never there": None, b"gone": b"1"})
     task.commit({b"large": large, b"gone": None, b"nor this": None})
     snapshot = task.commit_and_wait({b"\x00": b"\xff", b"neither": None}, snapshot=True)
     after = task.commit({b"": None, b"large": b"small", b"absent": None})
     assert set(task.content) == {b"k" * (64 << 10), b"\x00", b"large"}
-    assert max(objects.put_sizes[key] for key in job.stored("files")) <= 20 * MB
+    assert max(objects.put_sizes[key] for key in job.stored("files")) <= 4 * MB
     assert job.restores(snapshot)
     assert job.restores(after)
     job.harness.close()

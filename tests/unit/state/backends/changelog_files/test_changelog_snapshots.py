@@ -1,4 +1,4 @@
-"""What snapshots of the changelog files backend hold, what a restore reads of them, and what a clean stop leaves."""
+"""Snapshots of the changelog files backend: their content, restores from them, and what a clean stop leaves."""
 
 from __future__ import annotations
 
@@ -13,8 +13,18 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.state.backends.changelog_files.marker import ChangelogMarker
 from penstock.state.backends.changelog_files.snapshot import Snapshot
 from penstock.testing.state_backend_harness import EngineName
-from tests.support.changelog_job import Job, Version, delta_key, kind_of, much, of_a_snapshot, open_job, some, zip_key
-from tests.support.hooked_store import Call
+from tests.support.stores.changelog_job import (
+    Job,
+    Version,
+    delta_key,
+    kind_of,
+    much,
+    of_a_snapshot,
+    open_job,
+    some,
+    zip_key,
+)
+from tests.support.stores.hooked_store import Call
 
 
 @pytest.fixture
@@ -30,7 +40,7 @@ def rocksdb(tmp_path: Path) -> Iterator[Job]:
 
 
 def read_by(job: Job, version: Version) -> dict[str, list[str]]:
-    """What a restore reads, by kind; it must be exact and have nothing to note."""
+    """The objects that a restore reads, by kind; it must be exact and have nothing to note."""
     job.objects.heal()
     assert job.restores(version)
     read: dict[str, list[str]] = {"delta": [], "zip": [], "files": []}

@@ -10,9 +10,9 @@ import pytest
 
 from penstock.testing import SettableClock
 from penstock.testing.in_process import InProcessDriver
-from tests.support.changelog_job import Job, open_job, zip_key
-from tests.support.jobs import wait_until
-from tests.support.sums_job import World, drain
+from tests.support.jobs.home import wait_until
+from tests.support.stores.changelog_job import Job, open_job, zip_key
+from tests.support.world.sums_job import SumsWorld, drain
 
 INTERVAL_S = 60
 LATEST_S = INTERVAL_S * 1.25
@@ -95,18 +95,18 @@ def test_an_interval_of_nothing_is_never(tmp_path: Path, clock: SettableClock) -
         assert job.stored("zip") == set()
 
 
-def tasks_with(world: World, kind: str) -> set[str]:
+def tasks_with(world: SumsWorld, kind: str) -> set[str]:
     """The tasks of a whole job that have objects of this kind."""
     return {key.split("/")[3] for key in world.objects.list("sums-1/state/sums") if key.endswith(f".{kind}")}
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    with closing(World(tmp_path)) as world:
+def world(tmp_path: Path) -> Iterator[SumsWorld]:
+    with closing(SumsWorld(tmp_path)) as world:
         yield world
 
 
-def whole_job(world: World, commit_ms: int = 1000) -> InProcessDriver:
+def whole_job(world: SumsWorld, commit_ms: int = 1000) -> InProcessDriver:
     """A driver that has committed three messages."""
     driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S, task_commit_ms=commit_ms)
     driver.loop.start()
@@ -116,7 +116,7 @@ def whole_job(world: World, commit_ms: int = 1000) -> InProcessDriver:
     return driver
 
 
-def idle(world: World, driver: InProcessDriver, seconds: float) -> None:
+def idle(world: SumsWorld, driver: InProcessDriver, seconds: float) -> None:
     """Let so much time pass, in which there is nothing to process."""
     for _ in range(100):
         driver.loop.step()
@@ -124,7 +124,7 @@ def idle(world: World, driver: InProcessDriver, seconds: float) -> None:
         world.clock.advance(seconds / 100)
 
 
-def test_containers_of_this_process_have_the_drivers_clock(world: World) -> None:
+def test_containers_of_this_process_have_the_drivers_clock(world: SumsWorld) -> None:
     driver = whole_job(world)
     assert tasks_with(world, "delta")
     assert not tasks_with(world, "zip")
@@ -133,7 +133,7 @@ def test_containers_of_this_process_have_the_drivers_clock(world: World) -> None
     wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
 
 
-def test_an_idle_job_makes_one_commit_for_its_snapshots(world: World) -> None:
+def test_an_idle_job_makes_one_commit_for_its_snapshots(world: SumsWorld) -> None:
     driver = whole_job(world)
     before = world.checkpoints
     idle(world, driver, INTERVAL_S * 0.74)
@@ -149,7 +149,7 @@ def test_an_idle_job_makes_one_commit_for_its_snapshots(world: World) -> None:
     world.check(started(world))
 
 
-def started(world: World) -> InProcessDriver:
+def started(world: SumsWorld) -> InProcessDriver:
     driver = world.driver()
     driver.loop.start()
     replayed = driver.board.metrics.snapshot().total("changelog-deltas-replayed")
@@ -157,7 +157,7 @@ def started(world: World) -> InProcessDriver:
     return driver
 
 
-def test_so_does_a_job_that_is_idle_since_a_crash(world: World) -> None:
+def test_so_does_a_job_that_is_idle_since_a_crash(world: SumsWorld) -> None:
     """The deltas are of an older epoch."""
     whole_job(world).close()
     driver = world.driver(state_snapshot_interval_seconds=INTERVAL_S)
@@ -166,7 +166,7 @@ def test_so_does_a_job_that_is_idle_since_a_crash(world: World) -> None:
     wait_until(lambda: tasks_with(world, "zip") == tasks_with(world, "delta"), "a snapshot of each store")
 
 
-def test_a_job_that_only_commits_when_asked_to_commits_nothing_for_it(world: World) -> None:
+def test_a_job_that_only_commits_when_asked_to_commits_nothing_for_it(world: SumsWorld) -> None:
     driver = whole_job(world, commit_ms=0)
     world.put(4, 5)
     drain(driver)

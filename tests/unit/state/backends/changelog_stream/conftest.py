@@ -14,7 +14,7 @@ from penstock.system.base import System
 from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.testing.state_backend_contract import BackendHarness
-from tests.support.changelog_stream import make_harness
+from tests.support.stores.changelog_stream import make_harness
 
 
 @pytest.fixture

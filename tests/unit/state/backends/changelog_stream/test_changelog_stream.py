@@ -19,7 +19,16 @@ from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.system.base import OffsetRange, RawRecord, System, WriterIdentity
 from penstock.system.memory import MemorySystem, MemoryWriter
 from penstock.testing.state_backend_contract import BackendHarness
-from tests.support.changelog_stream import SSP, STREAM, config, log, make_harness, marker_of, pairs, random_changes
+from tests.support.stores.changelog_stream import (
+    SSP,
+    STREAM,
+    config,
+    log,
+    make_harness,
+    marker_of,
+    pairs,
+    random_changes,
+)
 
 # -- commits --
 
@@ -148,7 +157,7 @@ def test_without_a_checkpoint_a_generation_starts(harness: BackendHarness, syste
 
 
 def test_an_empty_store_continues_in_a_generation_of_its_own(harness: BackendHarness, system: System) -> None:
-    """What a dead epoch wrote lies before it, so there is nothing to revert."""
+    """The writes of a dead epoch lie before it, so there is nothing to revert."""
     task = harness.backup(1)
     empty = task.commit()
     task.commit_changes({"first": {b"dead": b"1"}}, clean_up=False)

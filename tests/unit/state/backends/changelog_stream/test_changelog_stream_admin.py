@@ -28,7 +28,7 @@ from penstock.state.backends.changelog_stream.partition import ChangelogMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.system.base import OffsetRange, System, WriterIdentity
 from penstock.system.memory import MemorySystem
-from tests.support.changelog_stream import SSP, STREAM, config, make_harness
+from tests.support.stores.changelog_stream import SSP, STREAM, config, make_harness
 
 # -- markers --
 
@@ -84,7 +84,9 @@ def test_a_marker_of_a_newer_version() -> None:
 
 def test_the_stream_of_a_store() -> None:
     assert config().store("a.b").changelog == SystemStream("local", "contract-1-a.b-changelog")
-    given = config(**{"systems.disk.type": "local", "stores.a.changelog": "disk.my.log", "stores.b.changelog": "plain"})
+    given = config(
+        **{"systems.disk.samza.factory": "local", "stores.a.changelog": "disk.my.log", "stores.b.changelog": "plain"}
+    )
     assert given.store("a").changelog == SystemStream("disk", "my.log")
     assert given.store("b").changelog == SystemStream("local", "plain")
     assert given.flat()["stores.b.changelog"] == "local.plain"

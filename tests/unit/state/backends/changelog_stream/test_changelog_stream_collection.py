@@ -27,8 +27,8 @@ from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.testing.state_backend_contract import BackendHarness
 from penstock.testing.system_contract import read_compacted
-from tests.support.changelog_stream import SSP, STREAM, config, log, make_harness, pairs, random_changes
-from tests.support.checkpoints import checkpoint
+from tests.support.stores.changelog_stream import SSP, STREAM, config, log, make_harness, pairs, random_changes
+from tests.support.stores.checkpoints import checkpoint
 
 # -- collecting --
 

@@ -1,4 +1,4 @@
-"""What of a copy is uploaded: hashes of files, and their comparison with an index."""
+"""The files of a copy that are uploaded: their hashes, and their comparison with an index."""
 
 from __future__ import annotations
 

@@ -1,0 +1,143 @@
+"""Declarations of keys: each is an attribute of the settings that have it, and everything else follows from it.
+
+Loading, checks, the reference and the corrections of unknown keys read the declarations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar, overload
+
+from penstock.config.values.kinds import Kind
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+Source: TypeAlias = Literal["Samza", "Penstock", "Spark"]
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """In place of a default: without a value, the setting is None, which means `meaning`."""
+
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Derived(Generic[T_co]):
+    """In place of a default: without a value, `value` makes the setting from the other settings, as `meaning` says."""
+
+    meaning: str
+    value: Callable[[Any], T_co]
+
+
+@dataclass(frozen=True, eq=False)
+class Key(Generic[T]):
+    """One declared key. `name` holds at most one placeholder in angle brackets, which may stand for dots too; only
+    `systems.<name>.<option>` has two, which are one subject.
+
+    The attribute is the key in the class of the settings, and the key's value in an instance.
+    """
+
+    name: str
+    kind: Kind[Any]
+    otherwise: str | Key[Any] | Absent | Derived[Any]
+    description: str
+    source: Source
+
+    @overload
+    def __get__(self, settings: Key[Any] | None, owner: type[Any]) -> Self: ...  # a key as an attribute of another
+    @overload
+    def __get__(self, settings: Settings, owner: type[Any]) -> T: ...
+    def __get__(self, settings: object, owner: type[Any]) -> Any:
+        return settings.value(self) if isinstance(settings, Settings) else self
+
+    def __set__(self, settings: Settings, value: NoReturn) -> NoReturn:
+        raise AttributeError(f"`{self.name}` cannot be changed")
+
+    @property
+    def default(self) -> str | None:
+        """The default as a user would write it, in which `<home>` stands for Penstock's home."""
+        return self.otherwise if isinstance(self.otherwise, str) else None
+
+    @property
+    def fallback(self) -> AnyKey | None:
+        """The key that counts if this one is not set."""
+        return self.otherwise if isinstance(self.otherwise, Key) else None
+
+    @property
+    def unset(self) -> str:
+        """The meaning of no value; empty if there is a default or a fallback."""
+        return self.otherwise.meaning if isinstance(self.otherwise, (Absent, Derived)) else ""
+
+    @property
+    def prefix(self) -> str:
+        """The part before the placeholder; the whole name if there is none."""
+        return self.name.partition("<")[0]
+
+    @property
+    def suffix(self) -> str:
+        """The part after the placeholder, with its leading dot."""
+        rest = self.name.partition(">")[2]
+        return "" if "<" in rest else rest
+
+    @property
+    def is_pattern(self) -> bool:
+        return "<" in self.name
+
+    def full(self, subject: str = "") -> str:
+        return f"{self.prefix}{subject}{self.suffix}" if self.is_pattern else self.name
+
+
+AnyKey: TypeAlias = Key[Any]
+
+
+@overload
+def key(
+    name: str, kind: Kind[T], otherwise: str | Key[T] | Derived[T], description: str, source: Source = "Penstock"
+) -> Key[T]: ...
+@overload
+def key(
+    name: str, kind: Kind[T], otherwise: Absent | Key[T | None], description: str, source: Source = "Penstock"
+) -> Key[T | None]: ...
+def key(name: str, kind: Any, otherwise: Any, description: str, source: Source = "Penstock") -> AnyKey:
+    """Declare a key. `otherwise` counts if it is not given: a default, another key, `Absent` or `Derived`."""
+    return Key(name, kind, otherwise, description, source)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedValues:
+    """The given values by flat key, and the home that defaults refer to."""
+
+    home: Path
+    values: Mapping[str, object] = field(repr=False)
+
+    def find(self, key: AnyKey, subject: str = "") -> Any:
+        """The value that holds for a key: given, of its fallback, or its default; None if there is none."""
+        given = self.values.get(key.full(subject))
+        if given is not None:
+            return given
+        if key.fallback is not None:
+            return self.find(key.fallback, subject)
+        return None if key.default is None else key.kind.read(key.default.replace("<home>", str(self.home)))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A group of keys with their values. `subject` stands for the placeholder in their names."""
+
+    resolved: ResolvedValues
+    subject: str = ""
+
+    def value(self, key: AnyKey) -> Any:
+        found = self.resolved.find(key, self.subject)
+        while found is None and key.fallback is not None:
+            key = key.fallback
+        return key.otherwise.value(self) if found is None and isinstance(key.otherwise, Derived) else found
+
+    def put(self, key: Key[T], value: T) -> Self:
+        """The same settings with another value of a key."""
+        values = {**self.resolved.values, key.full(self.subject): value}
+        return replace(self, resolved=replace(self.resolved, values=values))

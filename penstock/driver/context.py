@@ -1,0 +1,28 @@
+"""The values that all parts of one run share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.clock import Clock
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.show.progress import ProgressBoard
+from penstock.job.lease import LeaseKeeper
+from penstock.start.prepare import PreparedJob
+from penstock.wire.ports import BatchRunner, Fleet
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """A prepared job, its lease, the two ports of its run, its progress, and the request to end it."""
+
+    job: PreparedJob
+    keeper: LeaseKeeper
+    fleet: Fleet
+    runner: BatchRunner
+    stop: StopRequest
+    board: ProgressBoard
+
+    @property
+    def clock(self) -> Clock:
+        return self.job.clock

@@ -1,0 +1,108 @@
+"""One run of a job, from its lease to its loop, and back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from penstock.checkpoint.log import CheckpointLog
+from penstock.config.model import JobConfig
+from penstock.driver.context import RunContext
+from penstock.driver.feed.feed import Feed
+from penstock.driver.feed.stop import StopRequest
+from penstock.driver.guards.tenure import Tenure
+from penstock.driver.loop.parts import RunParts
+from penstock.driver.loop.run_loop import RunLoop
+from penstock.driver.show.metrics_exports import MetricsExports
+from penstock.driver.show.progress import ProgressBoard
+from penstock.errors import PenstockError
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.identity import check_root
+from penstock.job.paths import JobPaths
+from penstock.job.shown_failure import LastWords, failure_board
+from penstock.job.stop_request import StopRequests, StopRequestWatch
+from penstock.objects.open import open_job_root
+from penstock.start.facts import StartRequest
+from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.streams.job_streams import JobStreams
+from penstock.start.streams.owed import Debts
+from penstock.tables.driver.builds import TableBuilds
+from penstock.tables.versions.build import TableBuilder
+from penstock.wire.ports import BatchRunner, Fleet
+
+logger = logging.getLogger(__name__)
+
+
+class Run:
+    """A job that this process holds and runs: made, then `prepare`d, then `open`ed.
+
+    Each step puts what it takes on a stack, which gives it back in the reverse order, also if a later step fails. An
+    error that ends the stack is shown as the failure of the run, before the lease is given back.
+    """
+
+    def __init__(self, config: JobConfig, stop: StopRequest, undo: ExitStack) -> None:
+        """Open the job root, and take the lease. Raises as `Tenure.begin`."""
+        self.config = config
+        self.stop = stop
+        self.board = ProgressBoard()
+        self.paths = JobPaths(config.job.name, config.job.id)
+        self._undo = undo
+        self.objects = open_job_root(config.job)
+        undo.callback(self.objects.close)
+        self.log = CheckpointLog(self.objects, self.paths)
+        check_root(self.objects, self.paths, config.job.root)
+        tenure = Tenure.begin(self.objects, self.paths, self.log, config.job.lease_ms, named=config.run_id)
+        undo.callback(_leave, tenure)
+        self.run_id = tenure.run_id
+        self._keeper = tenure.keeper
+
+    def prepare(
+        self,
+        graph: ApplicationGraph,
+        streams: JobStreams,
+        request: StartRequest,
+        stops: type[Exception] | tuple[()] = (),
+    ) -> PreparedJob:
+        """See `prepare`. `stops`: the error of a run that somebody stopped: it is no failure."""
+        job = prepare(graph, self.config, self.objects, streams, self.log, request)
+        board = failure_board(self.objects, self.paths)
+        self.words = LastWords(board, self._keeper.lease, job.claim.epoch, stops=stops)
+        self._undo.push(self.words)
+        self._undo.callback(job.admins.close)
+        self.job = job
+        return job
+
+    def open(
+        self,
+        fleet: Fleet,
+        runner: BatchRunner,
+        builder: TableBuilder,
+        feed: Feed | None = None,
+        debts: Debts | None = None,
+    ) -> RunLoop:
+        """Make the run's loop. Containers and batches are the run's from here on: they end with it."""
+        context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board)
+        tables = TableBuilds(self.job, builder)
+        loop = RunLoop(RunParts(context, tables, feed, debts))
+        tables.needed = loop.parts.tables.needed
+        self.words.epoch = lambda: loop.epoch
+        exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch)
+        self.prometheus_port = exports.prometheus_port
+        self._undo.callback(exports.close)  # after the last metrics have come
+        for close in (fleet.close, tables.close, loop.close, runner.cancel):
+            self._undo.callback(close)
+        return loop
+
+    def obey(self, stop: Callable[[], None]) -> None:
+        """From now on, call `stop` once somebody asks for the end of the run."""
+        requests = StopRequests(self.objects, self.paths)
+        self._undo.callback(StopRequestWatch(requests, self._keeper.lease.state.token, stop).close)
+
+
+def _leave(tenure: Tenure) -> None:
+    """Give the lease back. A failure is logged."""
+    try:
+        tenure.leave()
+    except PenstockError as error:
+        logger.warning("the lease was not released; it expires by itself: %s", error)

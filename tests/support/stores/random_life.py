@@ -1,0 +1,323 @@
+"""The random life of a job's storage, from a seed: epochs with all kinds of configurations, commits, faults and deaths,
+with plain dicts beside it. Whatever happened, each retained checkpoint is restored from every marker that it holds."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeVar
+
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.driver.commit.commit import CommitCoordinator
+from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.objects.remote import RemoteObjectStore
+from penstock.objects.store import ObjectStore
+from penstock.state.reading.reader import StateReader
+from penstock.system.memory import MemorySystem
+from penstock.testing.faulty_store import FaultyStore
+from penstock.testing.forwarding_store import ForwardingStore
+from tests.support.stores.storage_job import DEADLINE_S, PATHS, StorageJob
+
+T = TypeVar("T")
+Content = dict[tuple[str, int], dict[bytes, bytes]]
+
+BACKENDS = ("changelog-files", "blob", "changelog-stream")
+_KEYS = 12
+_TRIES = 50
+
+
+class DeadError(PenstockError):
+    """The process that makes this call has died."""
+
+
+class Lifeline(ForwardingStore):
+    """The object store as one process sees it. It dies at a call, before or after that has happened, and with it
+    all its threads: nothing that they do afterwards happens."""
+
+    def __init__(self, inner: ObjectStore, dies_after: int | None, *, done: bool) -> None:
+        """`dies_after`: so many calls; None: it does not. `done`: whether the last call still happens."""
+        super().__init__(inner)
+        self._left = dies_after
+        self._done = done
+        self._lock = threading.Lock()
+        self.dead = False
+
+    def die(self) -> None:
+        """From here on nothing happens any more."""
+        with self._lock:
+            self.dead = True
+
+    def _call(self, call: Callable[[], T]) -> T:
+        with self._lock:
+            if self.dead:
+                raise DeadError("the process is dead")
+            if self._left is not None:
+                self._left -= 1
+                self.dead = self._left <= 0
+            dies = self.dead
+        if dies and not self._done:
+            raise DeadError("the process died before a call")
+        result = call()
+        if dies:
+            raise DeadError("the process died behind a call")
+        return result
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        return self._call(lambda: self._inner.put_if_absent(key, data))
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        return self._call(lambda: self._inner.put_if_match(key, data, tag))
+
+    def get(self, key: str) -> bytes:
+        return self._call(lambda: self._inner.get(key))
+
+    def pieces(self, key: str) -> Iterator[bytes | memoryview]:
+        for piece in self._call(lambda: self._inner.pieces(key)):
+            yield piece
+            self._call(lambda: None)
+
+    def get_with_tag(self, key: str) -> tuple[bytes, str]:
+        return self._call(lambda: self._inner.get_with_tag(key))
+
+    def folders(self) -> list[str]:
+        return self._call(self._inner.folders)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        return self._call(lambda: self._inner.sizes(prefix))
+
+    def delete_durably(self, key: str) -> None:
+        self._call(lambda: self._inner.delete_durably(key))
+
+    def remove_empty_folders(self, prefix: str) -> None:
+        self._call(lambda: self._inner.remove_empty_folders(prefix))
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        return self._call(lambda: self._inner.list(prefix, after))
+
+    def delete(self, key: str) -> None:
+        self._call(lambda: self._inner.delete(key))
+
+    def close(self) -> None:
+        """Other threads of the process may still use it."""
+
+
+class Life:
+    """One job, from its first start. `story` says what happened."""
+
+    def __init__(self, seed: int, folder: Path) -> None:
+        self.random = random.Random(seed)
+        self.story: list[str] = []
+        self._folder = folder
+        self._faulty = FaultyStore(_memory(), seed, 0.0)
+        stores = ("first", "second")[: self.random.choice((1, 1, 2))]
+        tasks = self.random.choice((1, 2))
+        self.job = StorageJob(
+            folder, self._faulty, {"local": MemorySystem("local")}, tasks=tasks, stores=stores, config={}
+        )
+        self._now: Content = {}
+        self._known: dict[CheckpointId, Content] = {}
+        """The content of every checkpoint that was ever begun."""
+        self._line = Lifeline(self._faulty, None, done=False)
+        self._dies_at: str | None = None
+        """Before which step of a commit the process dies, which one counting."""
+        self._steps = 0
+        self._loses = False
+        """True if a container is lost before the next record is written."""
+
+    def live(self, starts: int) -> None:
+        """So many drivers, one after the other; after each one everything is looked at."""
+        for number in range(starts):
+            try:
+                self._run()
+            except PenstockError as error:
+                if not self._line.dead:
+                    raise
+                self._tell(f"died: {error}")
+            finally:
+                self._line.die()
+                self.job.leave()
+            if number == starts - 1 or self.random.random() < 0.25:
+                self.check()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def check(self) -> None:
+        """Restore each retained checkpoint from every marker that it holds, with the code that reads state."""
+        self._faulty.rate = 0.0
+        view = CheckpointLog(self._faulty, PATHS).read()
+        config = self.job.settings()
+        with StateReader(config, PATHS, self._faulty, self.job.systems) as reader:
+            for record in view.restorable:
+                for task in range(self.job.tasks):
+                    own = markers_of(record, task, config.changelog_partitions(record.stores, task))
+                    for store in self.job.stores:
+                        backends = [name for name in own if store in own[name]]
+                        assert backends, f"checkpoint {record.id} has no marker of `{store}`"
+                        for backend in backends:
+                            what = f"checkpoint {record.id}, store `{store}` of task {task}, from {backend}"
+                            self._tell(f"restored: {what}")
+                            with reader.open(record, store, task, backend) as engine:
+                                found = dict(engine.scan(None, None))
+                            expected = self._known[record.id].get((store, task), {})
+                            assert found == expected, f"{what}: {found}, expected {expected}"
+
+    # One driver.
+
+    def _run(self) -> None:
+        """From its start to its end: a clean stop, or whatever stops it."""
+        dies = self.random.choice((None, None, self.random.randint(1, 80)))
+        self._dies_at = self.random.choice((None, None, ("upload", "record", "clean-up")[self.random.randrange(3)]))
+        self._steps = self.random.randint(1, 6)
+        self._loses = False
+        self._line = Lifeline(self._faulty, dies, done=self.random.random() < 0.5)
+        self._faulty.rate = self.random.choice((0.0, 0.0, 0.03, 0.1))
+        self.job.objects = self._line
+        if not self.job.overrides or self.random.random() < 0.6:
+            self.job.overrides = self._configuration()
+        log = self.job.start()
+        claim, commits = self._enter(log, lambda _: self._origin(log))
+        for _ in range(self.random.randint(0, 5)):
+            lost = self.random.random() < 0.2
+            try:
+                self._loses = lost and self.random.random() < 0.6
+                self._step(commits, claim)
+            except ContainerLostError:
+                assert self._loses
+            self._loses = False
+            if lost:  # a container: a new epoch of the same driver
+                self._tell("rewinds")
+                commits.abandon()
+                self.job.leave()
+                commits.close()
+                claim, commits = self._enter(log, lambda claim: (log.latest_before(claim), False))
+        if self.random.random() < 0.6:
+            self._commit(commits, claim, last=True)
+            for home in self.job.fleet.homes.values():
+                home.services.wind_down(DEADLINE_S)
+            self._tell("stopped")
+        commits.close()
+
+    def _enter(
+        self, log: CheckpointLog, origin: Callable[[Claim], tuple[CheckpointRecord | None, bool]]
+    ) -> tuple[Claim, CommitCoordinator]:
+        """A claim, its epoch, and the start checkpoint. As the driver does, again if something failed for now."""
+        for attempt in range(_TRIES):
+            if attempt == 5:
+                self._faulty.rate = 0.0
+            try:
+                claim = log.claim("run")
+                record, empty = origin(claim)
+                self._tell(f"epoch {claim.epoch} from {record.id if record else None}{', emptied' if empty else ''}")
+                commits = self.job.open(log, claim, record, self._homes(), empty=empty)
+                self.job.fleet.at = self._at
+                before = {} if record is None or empty else self._known[record.id]
+                self._now = {place: dict(before.get(place, {})) for place in self._places()}
+                found = self.job.content()
+                assert found == self._now, f"epoch {claim.epoch} began with {found}, expected {self._now}"
+                self._commit(commits, claim)
+            except RetryableError as error:
+                self._tell(f"again: {error}")
+                self.job.leave()
+            else:
+                return claim, commits
+        raise AssertionError("no start succeeded")
+
+    def _at(self, step: str) -> None:
+        """A step of a commit is next."""
+        if step == self._dies_at:
+            self._steps -= 1
+            if self._steps == 0:
+                self._line.die()
+        if step == "record" and self._loses:
+            raise ContainerLostError("a container was lost before the record was written")
+        if self._line.dead:
+            raise DeadError(f"the process died before the {step}")
+
+    def _origin(self, log: CheckpointLog) -> tuple[CheckpointRecord | None, bool]:
+        """The last checkpoint, an older one (`--from`), or the last one with its state emptied."""
+        view = log.known()
+        if view.latest is None:
+            return None, False
+        choice = self.random.random()
+        if choice < 0.2:
+            return self.random.choice(view.restorable), False
+        return view.latest, choice > 0.93
+
+    def _step(self, commits: CommitCoordinator, claim: Claim) -> None:
+        """Some batches, then a commit, the next batch beside it."""
+        for _ in range(self.random.randint(0, 2)):
+            self._batch()
+        commits.begin(claim, self.job.request())
+        self._remember(commits)
+        if self.random.random() < 0.5:
+            self._batch()
+        self._await(commits)
+
+    def _commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> None:
+        commits.begin(claim, self.job.request(last=last))
+        self._remember(commits)
+        self._await(commits)
+
+    def _remember(self, commits: CommitCoordinator) -> None:
+        assert commits.in_flight is not None
+        self._known[commits.in_flight.checkpoint_id] = {place: dict(own) for place, own in self._now.items()}
+
+    def _await(self, commits: CommitCoordinator) -> None:
+        done = commits.wait(DEADLINE_S, threading.Event())
+        assert done is not None
+        self._tell(f"checkpoint {done.record.id}")
+
+    def _batch(self) -> None:
+        changes: dict[tuple[str, int], Mapping[bytes, bytes | None]] = {}
+        for place in self._places():
+            count = self.random.choice((0, 1, 1, 3, _KEYS))
+            keys = [b"%d" % self.random.randrange(_KEYS) for _ in range(count)]
+            own = {key: None if self.random.random() < 0.25 else self.random.randbytes(8) for key in keys}
+            changes[place] = own
+            for key, value in own.items():
+                if value is None:
+                    self._now[place].pop(key, None)
+                else:
+                    self._now[place][key] = value
+        self.job.run_batch(changes)
+
+    def _configuration(self) -> dict[str, object]:
+        backups = self.random.sample(BACKENDS, self.random.choice((1, 1, 2, 3)))
+        given: dict[str, object] = {
+            "stores.backup.factories": ",".join(backups),
+            "stores.restore.factories": ",".join(self.random.sample(BACKENDS, 3)),
+            "job.host-affinity.enabled": self.random.random() < 0.3,
+            "state.snapshot.interval.commits": self.random.choice((0, 1, 2, 3)),
+            "state.snapshot.interval.seconds": 0,
+            "state.changelog.enabled": self.random.random() < 0.8,
+            "task.checkpoint.retained": self.random.randint(1, 4),
+        }
+        for store in self.job.stores:
+            given[f"stores.{store}.factory"] = self.random.choice(("memory",) * 5 + ("rocksdb",))
+        self._tell(f"configured {given}")
+        return given
+
+    def _homes(self) -> dict[str, tuple[int, ...]]:
+        """Tasks move between containers."""
+        homes: dict[str, tuple[int, ...]] = {}
+        for task in range(self.job.tasks):
+            name = self.random.choice(("c0", "c1"))
+            homes[name] = (*homes.get(name, ()), task)
+        return homes
+
+    def _places(self) -> list[tuple[str, int]]:
+        return [(store, task) for store in self.job.stores for task in range(self.job.tasks)]
+
+    def _tell(self, what: str) -> None:
+        self.story.append(what)
+
+
+def _memory() -> ObjectStore:
+    from obstore.store import MemoryStore
+
+    return RemoteObjectStore("memory://life", store=MemoryStore())

@@ -1,0 +1,234 @@
+"""Containers' storage in one process, driven as a driver does it: log, coordinator of commits, admins of all
+backends, and the containers' own code below their server. No Spark, no Flight, and batches are given as net changes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import penstock as ps
+from penstock.batch.batch import Batch
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.versions.markers import markers_of
+from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.config.load import load_config
+from penstock.container.epoch.container import Container
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.process.handlers import HANDLERS
+from penstock.container.shared.resources import EpochResources
+from penstock.driver.commit.collection import Collection
+from penstock.driver.commit.commit import CommitCoordinator, CompletedCommit
+from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.feed.boundary import Boundary
+from penstock.graph.specs import ApplicationGraph
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.objects.store import ObjectStore
+from penstock.retry import Retry, retry
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.state.admins import BackendAdmins
+from penstock.state.records import Changes
+from penstock.system.base import System
+from penstock.wire.calls import SNAPSHOT, UPLOAD, Call
+from penstock.wire.package import JobPackage
+from penstock.wire.ports import Fleet as FleetPort
+from penstock.wire.protocol import Identity, OpenEpoch, Request
+
+STAGE = 1
+DEADLINE_S = 60.0
+PATHS = JobPaths("life", "1")
+
+
+class Nothing(ps.StreamTask):
+    """Only its stores are used."""
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        raise AssertionError("no message comes")
+
+
+def graph_with(stores: tuple[str, ...]) -> ApplicationGraph:
+    app = ps.StreamApplication("life")
+    for store in stores:
+        app.store(store, key=ps.Bytes(), value=ps.Bytes())
+    source = app.input("local.events", value=ps.Json())
+    source.partition_by(str).process(Nothing, stores=list(stores), id="use").send_to(app.output("local.results"))
+    return app.graph()
+
+
+@dataclass
+class Fleet:
+    """The containers as the commit coordinator sees them. Calls go straight to them."""
+
+    homes: dict[str, Epoch] = field(default_factory=dict)
+    at: Callable[[str], None] = lambda _: None
+    """Called at the steps of a commit: what it raises is raised there."""
+    lost: str | None = None
+
+    @property
+    def any_lost(self) -> bool:
+        return self.lost is not None
+
+    def loss(self) -> str:
+        return self.lost or ""
+
+    def ask(
+        self, call: Call[Any, Any], epoch: int, request: Request, *, abandoned: threading.Event | None = None
+    ) -> list[Any]:
+        """A call to all of them. What may pass is tried again, as the driver does it."""
+        if call is not SNAPSHOT:
+            self.at(call.name)
+        again = call.again and replace(call.again, pause_s=0.001)
+        answers = [
+            retry(partial(_answer, call, home, request), again or Retry(0.0, tries=1), interrupt=abandoned)
+            for home in self.homes.values()
+        ]
+        if call is UPLOAD:
+            self.at("record")
+        return answers
+
+
+def _answer(call: Call[Any, Any], home: Epoch, request: Request) -> object:
+    inside = cast("Container", SimpleNamespace(epoch=lambda _: home))
+    *_, last = HANDLERS[call.name](inside, Identity("", home.number), request)
+    return last
+
+
+class StorageJob:
+    """A job in one epoch after the other."""
+
+    def __init__(
+        self,
+        folder: Path,
+        objects: ObjectStore,
+        systems: Mapping[str, System],
+        *,
+        tasks: int,
+        stores: tuple[str, ...],
+        config: Mapping[str, object],
+    ) -> None:
+        """`config` may be changed before each `open`."""
+        self.folder = folder
+        self.objects = objects
+        self.systems = dict(systems)
+        self.tasks = tasks
+        self.stores = stores
+        self.overrides = dict(config)
+        self.topology = plan_topology(graph_with(stores))
+        self.clock: Clock = SYSTEM_CLOCK
+        self.fleet = Fleet()
+        self.notes: list[str] = []
+        self._batch = 0
+
+    def settings(self) -> Any:
+        """The configuration, as it is now."""
+        given = {
+            "job.name": PATHS.name,
+            "job.id": PATHS.job_id,
+            "job.root": "memory://life",
+            "job.logged.store.base.dir": str(self.folder / "local"),
+            **self.overrides,
+        }
+        return load_config(overrides=given, environ={})
+
+    def start(self) -> CheckpointLog:
+        """Another driver: a log of its own."""
+        return CheckpointLog(self.objects, PATHS)
+
+    def open(
+        self,
+        log: CheckpointLog,
+        claim: Claim,
+        record: CheckpointRecord | None,
+        homes: Mapping[str, tuple[int, ...]],
+        *,
+        empty: bool = False,
+    ) -> CommitCoordinator:
+        """Enter the claim's epoch from a checkpoint, with the tasks in these containers; as `Epochs` does."""
+        config = self.settings()
+        layout = dict.fromkeys(self.stores, "use bytes bytes")
+        admins = BackendAdmins(config, PATHS, self.objects, self.tasks, list(layout), self.systems, "uid")
+        admins.prepare(claim.epoch)
+        markers = (
+            {}
+            if record is None
+            else {
+                task: markers_of(record, task, config.changelog_partitions(record.stores, task))
+                for task in range(self.tasks)
+            }
+        )
+        self.notes = []
+        self._batch = 0 if record is None else record.batch
+        self.fleet = Fleet()
+        runtime = RuntimeSettings(PATHS.name, self.tasks, {"local.results": self.tasks})
+        package = JobPackage(self.topology, runtime, config, "uid", "probe", self.systems)
+        for name, tasks in homes.items():
+            request = OpenEpoch(
+                b"",
+                self._batch,
+                None if record is None else str(record.id),
+                {} if record is None else {str(t): {} if empty else cast("Any", markers[t]) for t in tasks},
+                () if empty or record is None else tuple(record.stores),
+                tasks,
+            )
+            try:
+                resources = EpochResources(package, name, claim.epoch, len(tasks), self.objects)
+                self.fleet.homes[name] = Epoch(resources, request, threading.Event(), lambda _: None)
+            except BaseException:
+                self.leave()
+                raise
+            self.notes += self.fleet.homes[name].notes
+        settings = config.task
+        commits = CommitCoordinator(
+            Recorder(log, layout, self.tasks, settings),
+            cast("FleetPort", self.fleet),
+            Collection(log, admins),
+            lambda: None,
+            self.clock,
+        )
+        commits.last = record
+        return commits
+
+    def leave(self) -> None:
+        """Leave the epoch, as a container does."""
+        homes, self.fleet.homes = self.fleet.homes, {}
+        for home in homes.values():
+            home.leave()
+
+    def run_batch(self, changes: Mapping[tuple[str, int], Changes]) -> None:
+        """A batch with these net changes (store, task), and its End."""
+        self._batch += 1
+        for home in self.fleet.homes.values():
+            for number, task in home.tasks.items():
+                token = new_token()
+                attempt = task.start_attempt(STAGE, token, Batch(self._batch, 1, 1))
+                for store in self.stores:
+                    attempt.instance.overlays[store].changes.update(changes.get((store, number), {}))
+                task.finish_attempt(attempt)
+                task.end(self._batch, {STAGE: token})
+
+    def content(self) -> dict[tuple[str, int], dict[bytes, bytes]]:
+        return {
+            (store, number): dict(task.engine(store).scan(None, None))
+            for home in self.fleet.homes.values()
+            for number, task in home.tasks.items()
+            for store in self.stores
+        }
+
+    def commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> CompletedCommit:
+        """A whole commit. Raises what fails."""
+        commits.begin(claim, self.request(last=last))
+        done = commits.wait(DEADLINE_S, threading.Event())
+        assert done is not None
+        return done
+
+    def request(self, *, last: bool = False) -> CommitRequest:
+        return CommitRequest(Boundary({}, self._batch, 1), ended="stopped" if last else None)
