@@ -16,10 +16,10 @@ from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.samza.adopt import Target, adopt
+from penstock.checkpoint.samza.adopt import adopt
 from penstock.checkpoint.samza.imported import SamzaCheckpoint, read_samza
 from penstock.checkpoint.samza.log_key import CheckpointLogKey
-from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, changelog_markers
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.table import format_of, samza_value
 from penstock.checkpoint.versions.v1 import VERSION as V1
@@ -133,12 +133,12 @@ def _change(
     job: FoundJob, log: CheckpointLog, view: LogView, whole: ImportTarget, samza: SamzaCheckpoint
 ) -> CheckpointChange:
     target, new_stores = whole.covering(samza)
-    adopted = adopt(samza, Target(target.inputs, target.base.stores), target.ends.ends, target.unusable(samza))
+    adopted, notes = adopt(samza, target.inputs, target.base.stores, target.ends.ends, target.unusable(samza))
     old = {} if target.before is None else target.before.next_offsets
-    changes = offset_changes(old, adopted.content.next_offsets)
+    changes = offset_changes(old, adopted.next_offsets)
     moved = {change.ssp.system_stream for change in changes}
     now = {stream: identity for stream, identity in target.ends.identities.items() if stream in moved}
-    content = replace(adopted.content, identities={**target.base.identities, **now, **_changelogs_now(target, samza)})
+    content = replace(adopted, identities={**target.base.identities, **now, **_changelogs_now(target, samza)})
     refuse_outside(changes, target.ends.ends, target.ends.unknown)
     return CheckpointChange(
         job,
@@ -149,16 +149,15 @@ def _change(
         view,
         log,
         changes,
-        notes=(*samza.notes, *adopted.notes, *new_stores),
+        notes=(*samza.notes, *notes, *new_stores),
         warnings=(*target.ends.warnings(), *_foreign(view, target, samza), *_between(target)),
     )
 
 
 def _changelogs_now(target: ImportTarget, samza: SamzaCheckpoint) -> Mapping[SystemStream, str]:
     """The identities of the changelogs in the file. The importer vouches that they are the present streams."""
-    markers = (text for task in samza.tasks.values() for text in task.markers.get(BACKEND, {}).values())
-    streams = {ChangelogStreamMarker.deserialize(text).ssp.system_stream for text in markers}
-    return stream_ends(target.config, streams).identities
+    markers = (marker for task in samza.tasks.values() for marker in changelog_markers(task.markers).values())
+    return stream_ends(target.config, {marker.ssp.system_stream for marker in markers}).identities
 
 
 def _between(target: ImportTarget) -> Iterator[str]:

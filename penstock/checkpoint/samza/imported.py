@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from penstock.checkpoint.edit import Changelogs
 from penstock.checkpoint.samza.log_key import GROUP_BY_PARTITION, CheckpointLogKey
 from penstock.checkpoint.samza.topic import read_topic_message
-from penstock.checkpoint.versions import changelog_marker
-from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import changelog_markers
 from penstock.checkpoint.versions.table import format_of
 from penstock.checkpoint.versions.value import StoresOfChangelogs, TaskCheckpoint
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
@@ -116,6 +115,5 @@ def _task_number(number: int, key: CheckpointLogKey) -> int:
 def _task(value: str, version: int, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
     """Raises CorruptError if the value, or a marker of `changelog-stream`, is not one."""
     task = format_of(version).read(value, changelogs)
-    for marker in task.markers.get(changelog_marker.BACKEND, {}).values():
-        ChangelogStreamMarker.deserialize(marker)
+    changelog_markers(task.markers)
     return task

@@ -116,9 +116,6 @@ class FormatV2(CheckpointFormat):
 
     version = VERSION
 
-    def decode(self, text: str | bytes) -> CheckpointV2:
-        return CheckpointV2.decode(text)
-
     def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
         value = CheckpointV2.decode(text)
         markers: dict[str, dict[str, str]] = {}

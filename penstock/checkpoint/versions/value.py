@@ -58,10 +58,6 @@ class CheckpointFormat(ABC):
     version: int
 
     @abstractmethod
-    def decode(self, text: str | bytes) -> Checkpoint:
-        """The value as it is. Raises CorruptError if the text is none of this version."""
-
-    @abstractmethod
     def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
         """The value's content. Raises CorruptError if it is none of this version."""
 
