@@ -246,11 +246,11 @@ class CheckpointLog:
             failure = error
         try:
             found = self._reader.get(slot)
-            return None if found == record else found
         except (NotFoundError, RetryableError) as error:
             if failure is not None:
                 raise failure from error
             raise RetryableError(f"`{key}` was reported as taken but cannot be read: {error}") from error
+        return None if found == record else found
 
     def _corrupt(self, view: LogView, slot: int) -> CorruptError:
         key, job = self._paths.checkpoint(slot), self._paths.root
