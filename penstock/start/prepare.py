@@ -275,9 +275,9 @@ def _read_facts(
     return StartFacts(
         graph,
         config,
-        JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config), identities),
+        JobInputs(grouping.tasks, ends, streams.without_startpoints(graph, config), identities),
         view,
-        read_requests(startpoints, view, config, clock.now_ms()),
+        read_requests(startpoints, view, config),
         request.from_checkpoint,
         request.reset_operators,
     )

@@ -8,8 +8,7 @@ from typing import Literal, TypeAlias
 
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.start.startpoints.decide import Sorted
-from penstock.start.startpoints.fan_out import TaskInputs, counting, fan_out
+from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests
 from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState
 from penstock.start.startpoints.serde import to_document
 from penstock.wording import utc_text
@@ -82,11 +81,10 @@ class TakenFacts:
 
 
 def request_facts(
-    requests: Sorted,
+    requests: WaitingStartpoints,
     tasks: TaskInputs | None,
     ttl_ms: int,
     resolved: Mapping[StartpointRequest, int | str] | None = None,
-    unreadable: Sequence[UnreadableRequest] = (),
 ) -> tuple[RequestFacts, ...]:
     """The requests of each kind. Without `tasks`, which of several counts is decided by key. `resolved` has offsets,
     or why there is none."""
@@ -97,7 +95,8 @@ def request_facts(
         winners: set[StartpointRequest] = set(newest.values())
     else:
         known = {ssp for ssps in tasks.values() for ssp in ssps}
-        winners = {*counting(fan_out(requests.live, tasks)), *(r for r in requests.live if r.key.ssp not in known)}
+        counting = counting_requests(requests.live, tasks).values()
+        winners = {*counting, *(r for r in requests.live if r.key.ssp not in known)}
     status: dict[StartpointRequest, RequestStatus] = {
         **{request: "pending" if request in winners else "superseded" for request in requests.live},
         **dict.fromkeys(requests.expired, "expired"),
@@ -105,7 +104,7 @@ def request_facts(
     }
     ordered = sorted(status, key=lambda each: (each.key.ssp, each.key.task or "", each.rank))
     readable = [_facts(request, status[request], ttl_ms, (resolved or {}).get(request)) for request in ordered]
-    return (*readable, *map(_unreadable_facts, unreadable))
+    return (*readable, *map(_unreadable_facts, requests.unreadable))
 
 
 def _unreadable_facts(request: UnreadableRequest) -> RequestFacts:
