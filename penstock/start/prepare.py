@@ -239,7 +239,7 @@ def prepare(
         settings=_settings(graph, config, streams, facts.inputs, output_partitions, request.run_id),
         streams=streams,
         layout=layout,
-        intermediate_layout={each.stream: each.layout for each in declared_streams(graph)},
+        intermediate_layout=declared_streams(graph),
         claim=claim,
         start=plan,
         intermediate=intermediate,

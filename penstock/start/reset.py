@@ -54,7 +54,7 @@ def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
     graph = facts.graph
     stores = {*store_layout(graph), *(record.stores if record else ())}
     clearable = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
-    clearable.update(*(operators_of(each.writer) for each in declared_streams(graph)), recorded_operators(record))
+    clearable.update(*map(operators_of, declared_streams(graph).values()), recorded_operators(record))
     known = clearable.union((op.id for op in graph.operators), record.watermarks if record else ())
     for operator in facts.reset_operators:
         if operator not in known:

@@ -24,7 +24,7 @@ from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.table import format_of, samza_value
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.errors import NotFoundError
-from penstock.start.streams.intermediate import writer_in
+from penstock.start.streams.intermediate import operators_of
 from penstock.wording import argument, counted, listed
 
 
@@ -167,7 +167,7 @@ def _between(target: ImportTarget) -> Iterator[str]:
             yield (
                 f"the file does not name the intermediate stream `{stream}`: the {counted(own.left(), 'message')} "
                 f"that were not read yet at checkpoint {target.base.id} will be read. To drop them, start with "
-                f"{argument('reset_operators', [writer_in(target.base.intermediate_layout[stream])])}"
+                f"{argument('reset_operators', [operators_of(target.base.intermediate_layout[stream])[0]])}"
             )
 
 

@@ -94,7 +94,7 @@ def delete_startpoints(
         tuple(filter(is_meant, requests.taken)),
         tuple(filter(is_meant, requests.unreadable)),
     )
-    every = (*meant.readable, *meant.unreadable)
+    every: tuple[StartpointRequest | UnreadableRequest, ...] = (*meant.readable, *meant.unreadable)
     if not every:
         raise NotFoundError(
             f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
