@@ -13,7 +13,7 @@ from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.graph.specs import BatchTaskSpec
 from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.positions import chosen_positions, start_positions
+from penstock.start.positions import start_positions
 from penstock.start.reset import Reset, plan_reset
 from penstock.start.startpoints.decide import Candidates, Resolve, StartDecision, decide_start
 from penstock.start.startpoints.request import StartpointRequest
@@ -68,7 +68,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     """
     decision = decide_beginning(facts, resolve)
     positions = start_positions(decision, facts.inputs, facts.config)
-    refuse_other_streams(facts, decision, positions)
+    refuse_recreated(facts, decision)
     reset = plan_reset(facts, decision.restore_from)
     times = decide_times(facts, decision, positions, reset)
     deleted, filled = stores_without_writer(facts, decision)
@@ -92,13 +92,6 @@ def decide_beginning(facts: StartFacts, resolve: Resolve) -> StartDecision:
     """Choose the checkpoint, and what startpoints make of its positions and its state."""
     candidates = Candidates.of(facts.view, facts.config.task, facts.from_checkpoint)
     return decide_start(facts.requests.live, facts.inputs, candidates, resolve)
-
-
-def refuse_other_streams(facts: StartFacts, decision: StartDecision, positions: Positions) -> None:
-    """Raise IncompatibleError if an input was deleted and created again since the checkpoint."""
-    if decision.restore_from is not None:
-        chosen = chosen_positions(decision, facts.inputs, facts.config)
-        refuse_recreated(decision.restore_from, facts.inputs.identities, positions, chosen)
 
 
 def decide_times(facts: StartFacts, decision: StartDecision, positions: Positions, reset: Reset) -> StartTimes:

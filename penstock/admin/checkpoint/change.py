@@ -240,10 +240,14 @@ def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[
 
 
 def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[str]:
-    if not base.stores or not changes:
-        return
-    stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
+    if base.stores and changes:
+        stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
+        yield f"the state ({stores}) stays as it is: {effect_on_state(changes)}"
+
+
+def effect_on_state(changes: Sequence[OffsetChange]) -> str:
+    """What becomes of state that stays while positions move; empty if nothing does."""
     moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read again count twice in it" if min(moves) < 0 else ""
-    never = "messages that are skipped are missing from it" if max(moves) > 0 else ""
-    yield f"the state ({stores}) stays as it is: {' and '.join(filter(None, (twice, never)))}"
+    twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
+    return " and ".join(filter(None, (twice, never)))

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.errors import ConfigError, CorruptError
 from penstock.job.requests import new_uuid
+from penstock.start.startpoints.decide import newest_of_keys
 from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_number
 from penstock.start.startpoints.serde import (
     NAMESPACE,
@@ -20,9 +21,7 @@ from penstock.wording import argument, counted, flag
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:
     """A message for each key, and what they leave out."""
-    newest: dict[str, StartpointRequest] = {}
-    for request in sorted(live, key=lambda each: each.rank):
-        newest[str(request.key)] = request
+    newest = {str(key): request for key, request in newest_of_keys(live).items()}
     lines, notes = [], []
     for key, request in sorted(newest.items()):
         lines.append(coordinator_line(NAMESPACE, key, encode_startpoint(request.startpoint)))

@@ -8,9 +8,8 @@ from typing import Literal, TypeAlias
 
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests
-from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState
-from penstock.start.startpoints.serde import to_document
+from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
+from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState, kind_and_value
 from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
@@ -89,10 +88,7 @@ def request_facts(
     """The requests of each kind. Without `tasks`, which of several counts is decided by key. `resolved` has offsets,
     or why there is none."""
     if tasks is None:
-        newest: dict[object, StartpointRequest] = {}
-        for request in sorted(requests.live, key=lambda each: each.rank):
-            newest[request.key] = request
-        winners: set[StartpointRequest] = set(newest.values())
+        winners = set(newest_of_keys(requests.live).values())
     else:
         known = {ssp for ssps in tasks.values() for ssp in ssps}
         counting = counting_requests(requests.live, tasks).values()
@@ -127,14 +123,13 @@ def _unreadable_facts(request: UnreadableRequest) -> RequestFacts:
 
 
 def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resolved: int | str | None) -> RequestFacts:
-    document = to_document(request.startpoint)
-    value = document.get("specificOffset", document.get("timestampOffset"))
+    kind, value = kind_and_value(request.startpoint)
     return RequestFacts(
         stream=str(request.key.ssp.system_stream),
         partition=request.key.ssp.partition,
         task=request.key.task,
-        kind=str(document["@type"]).removeprefix("Startpoint").lower(),
-        value=value if isinstance(value, str | int) else None,
+        kind=kind,
+        value=value,
         created_ms=request.startpoint.creation_timestamp,
         expires_ms=request.startpoint.creation_timestamp + ttl_ms,
         with_state=request.with_state,

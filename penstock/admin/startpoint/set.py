@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.admin.checkpoint.change import PositionFacts
+from penstock.admin.checkpoint.change import PositionFacts, effect_on_state
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.exchange import imported_requests
@@ -123,12 +123,9 @@ def _notes(
 
 
 def _keeping(stores: str, changes: Sequence[OffsetChange], nearest: str | None, why_not: str) -> Iterator[str]:
-    moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
-    never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
-    if not twice and not never:
+    if not (effect := effect_on_state(changes)):
         return
-    yield f"the state ({stores}) stays as it is ({_with('keep')}): {' and '.join(filter(None, (twice, never)))}"
+    yield f"the state ({stores}) stays as it is ({_with('keep')}): {effect}"
     other = f"from checkpoint {nearest}" if nearest is not None else f"which is not possible now: {why_not}"
     yield f"{_with('nearest')} would begin every input and all stores at one retained checkpoint, {other}"
     yield f"{_with('clear')} would empty the stores first"

@@ -15,6 +15,7 @@ from penstock.checkpoint.versions.table import versions_of
 from penstock.config.model import TaskSettings
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
 from penstock.start.startpoints.request import (
+    RequestKey,
     StartpointRequest,
     UnreadableRequest,
     WithState,
@@ -116,6 +117,11 @@ def sort_out(
         else:
             live.append(request)
     return WaitingStartpoints(tuple(live), tuple(expired), tuple(done), unreadable)
+
+
+def newest_of_keys(requests: Iterable[StartpointRequest]) -> dict[RequestKey, StartpointRequest]:
+    """The request of each key that counts, if no request for another key does."""
+    return {each.key: each for each in sorted(requests, key=lambda each: each.rank)}
 
 
 def counting_requests(requests: Iterable[StartpointRequest], tasks: TaskInputs) -> dict[TaskSsp, StartpointRequest]:

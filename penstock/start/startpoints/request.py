@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import KINDS, Startpoint
+from penstock.api.startpoint import KINDS, Startpoint, StartpointSpecific, StartpointTimestamp
 from penstock.documents import decode
 from penstock.errors import ConfigError, CorruptError
 from penstock.start.startpoints.serde import WrittenStartpoint, to_document
@@ -112,11 +112,20 @@ class StartpointRequest:
         return f"`{self.key}`, {describe(self.startpoint)}"
 
 
+def kind_and_value(startpoint: Startpoint) -> tuple[str, str | int | None]:
+    """`specific`, `timestamp`, `oldest` or `upcoming`; and the offset, or epoch milliseconds."""
+    kind = type(startpoint).__name__.removeprefix("Startpoint").lower()
+    match startpoint:
+        case StartpointSpecific(specific_offset=offset):
+            return kind, offset
+        case StartpointTimestamp(timestamp_offset=timestamp):
+            return kind, timestamp
+    return kind, None
+
+
 def describe(startpoint: Startpoint) -> str:
     """A startpoint for people."""
-    document = to_document(startpoint)
-    kind = str(document["@type"]).removeprefix("Startpoint").lower()
-    value = document.get("specificOffset", document.get("timestampOffset"))
+    kind, value = kind_and_value(startpoint)
     return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
 
 
