@@ -31,6 +31,8 @@ from penstock.wording import argument, counted, listed
 def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> list[str]:
     """A checkpoint in the form of Samza's checkpoint topic: one JSON text with `key` and `value` for each task.
 
+    A version 1 that was not written is made from version 2, without the markers that only version 2 can hold.
+
     Args:
         job: the job.
         checkpoint_id: the checkpoint, retained or not; the last one, if None.
@@ -48,7 +50,16 @@ def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: 
         {'local.trips.0': '2'}
         {'local.trips.1': '0'}
     """
-    return list(_exported_lines(_found(job, checkpoint_id), version))
+    record, lines = _found(job, checkpoint_id), []
+    for task in range(record.task_count):
+        value = samza_value(record, task, version)
+        if value is None:
+            raise NotFoundError(
+                f"checkpoint {record.id} has no version {version} of task {task}: it was not among "
+                "task.checkpoint.write.versions when it was made"
+            )
+        lines.append(orjson.dumps({"key": CheckpointLogKey.of(task, version).encode(), "value": value}).decode())
+    return lines
 
 
 def left_out(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> tuple[str, ...]:
@@ -84,25 +95,6 @@ def _found(job: FoundJob, checkpoint_id: str | None) -> CheckpointRecord:
     return find_checkpoint(view, checkpoint_id, job.paths.root)
 
 
-def _exported_lines(record: CheckpointRecord, version: int) -> Iterator[str]:
-    """For each task an object `key`, `value`: two texts with the bytes of Samza's message.
-
-    A version 1 that was not written is made from version 2, without the markers that only version 2 can hold.
-
-    Raises:
-        NotFoundError: a task has no value of that version.
-        CorruptError: a value does not decode.
-    """
-    for task in range(record.task_count):
-        value = samza_value(record, task, version)
-        if value is None:
-            raise NotFoundError(
-                f"checkpoint {record.id} has no version {version} of task {task}: it was not among "
-                "task.checkpoint.write.versions when it was made"
-            )
-        yield orjson.dumps({"key": CheckpointLogKey.of(task, version).encode(), "value": value}).decode()
-
-
 def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     """Plan a checkpoint from messages of Samza's checkpoint topic, the inverse of `export_checkpoint`. Writes nothing.
 
@@ -124,14 +116,8 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     """
     log = CheckpointLog(job.objects, job.paths)
     view = log.read()
-    target = find_target(job, view)
-    samza = read_samza(lines, job.config.task.checkpoint_read_versions, target.changelogs)
-    return _change(job, log, view, target, samza)
-
-
-def _change(
-    job: FoundJob, log: CheckpointLog, view: LogView, whole: ImportTarget, samza: SamzaCheckpoint
-) -> CheckpointChange:
+    whole = find_target(job, view)
+    samza = read_samza(lines, job.config.task.checkpoint_read_versions, whole.changelogs)
     target, new_stores = whole.covering(samza)
     adopted, notes = adopt(samza, target.inputs, target.base.stores, target.ends.ends, target.unusable(samza))
     old = {} if target.before is None else target.before.next_offsets
