@@ -243,12 +243,8 @@ def _misplaced(request: StartpointRequest, inputs: JobInputs) -> str | None:
 
 
 def _refused(request: StartpointRequest, reason: str, waits: bool) -> IncompatibleError:
-    delete = f". {_how_to_delete(request)}" if waits else ""
+    delete = f". To delete this request, which waits for a start: `{how_to_delete(request.key)}`" if waits else ""
     return IncompatibleError(f"the startpoint for {request} cannot be applied: {reason}{delete}")
-
-
-def _how_to_delete(request: StartpointRequest) -> str:
-    return f"To delete this request, which waits for a start: `{how_to_delete(request.key)}`"
 
 
 def _resolved(request: StartpointRequest, resolve: Resolve, waits: bool) -> int:
