@@ -16,7 +16,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import with_side_inputs
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
-from penstock.start.streams.job_streams import UsedStreams
+from penstock.start.streams.job_streams import JobStreams
 
 _HIDDEN = "(hidden)"
 
@@ -113,7 +113,7 @@ def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
 
     graph = with_side_inputs(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
-    UsedStreams.of(graph, config)
+    JobStreams.used(graph, config)
     check_config(graph, config)
 
 

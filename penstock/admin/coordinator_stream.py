@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.checkpoint.samza.topic import read_topic_message
+from penstock.checkpoint.samza.topic import numbered_messages
 from penstock.documents import decode
-from penstock.errors import CorruptError
 
 _VERSION = 1
 
@@ -37,16 +36,9 @@ def last_messages(lines: Iterable[str], namespaces: Collection[str]) -> tuple[li
     """
     last: dict[tuple[str, str], tuple[int, str | None]] = {}
     others = 0
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            message = read_topic_message(line)
-            namespace, key = parse_coordinator_key(message.key)
-        except CorruptError as error:
-            raise CorruptError(f"line {number}: {error}") from error
-        if namespace in namespaces:
-            last[namespace, key] = number, message.value
+    for number, at, value in numbered_messages(lines, parse_coordinator_key):
+        if at[0] in namespaces:
+            last[at] = number, value
         else:
             others += 1
     found = [CoordinatorMessage(line, *at, value) for at, (line, value) in last.items() if value is not None]

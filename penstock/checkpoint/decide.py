@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record
@@ -17,25 +16,6 @@ from penstock.checkpoint.record import CheckpointRecord, Claim, Record
 TAIL = 16
 """Slots before the newest checkpoint that are never freed. So the end of the log has no holes, and is found by probing
 even from a listing that misses the last few records."""
-
-
-class SlotOutcome(Enum):
-    """The meaning of a record in the slot that a writer wanted."""
-
-    LOST_REPLY = "the record is the writer's own: its write had succeeded"
-    TRY_NEXT = "somebody else's; a claim goes to the next slot"
-    FENCED = "somebody else's; a checkpoint's writer no longer owns the log"
-
-
-def occupied(wanted: Record, found: Record) -> SlotOutcome:
-    """The meaning of `found` in the slot that was meant for `wanted`.
-
-    Only the very same record is a lost reply: a writer's token is random, and an owner that finds a different record
-    of its own has lost track of what it wrote, which is the end of its epoch too.
-    """
-    if wanted == found:
-        return SlotOutcome.LOST_REPLY
-    return SlotOutcome.TRY_NEXT if isinstance(wanted, Claim) else SlotOutcome.FENCED
 
 
 def fenced_by(found: Record) -> str:

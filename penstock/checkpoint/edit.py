@@ -10,7 +10,7 @@ from penstock.checkpoint.choice import choose_newest, choose_version
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, OfferedBatch
 from penstock.checkpoint.versions.markers import changelog_identities, markers_of
-from penstock.checkpoint.versions.table import build_versions, versions_of
+from penstock.checkpoint.versions.table import build_versions, last_processed, versions_of
 from penstock.checkpoint.versions.value import Markers
 from penstock.config.settings import TaskSettings
 from penstock.errors import ConfigError, IncompatibleError
@@ -193,7 +193,7 @@ def successor(
         identities={**content.identities, **changelog_identities(content.markers)},
         tasks={
             task: build_versions(
-                checkpoint_id, _last_processed(content.next_offsets[task]), content.markers.get(task, {}), versions
+                checkpoint_id, last_processed(content.next_offsets[task]), content.markers.get(task, {}), versions
             )
             for task in range(base.task_count)
         },
@@ -217,11 +217,6 @@ def _offered(base: CheckpointRecord, content: Content, view: LogView) -> Offered
     same = content.next_offsets == base.next_offsets
     has_output = base.offered.has_output and same and base == view.latest
     return replace(base.offered, plan=base.offered.plan if same else "", has_output=has_output)
-
-
-def _last_processed(next_offsets: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, str]:
-    """As Samza's checkpoints have it; where nothing was processed they have nothing."""
-    return {ssp: str(offset - 1) for ssp, offset in next_offsets.items() if offset > 0}
 
 
 def inputs_text(ssps: Mapping[SystemStreamPartition, object]) -> str:

@@ -8,7 +8,6 @@ from collections.abc import Collection
 from typing import Literal, TypeAlias
 
 from penstock.checkpoint import decide
-from penstock.checkpoint.decide import SlotOutcome
 from penstock.checkpoint.log_reader import LogReader
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord, Claim, Record, encode_record
@@ -114,8 +113,7 @@ class CheckpointLog:
                     self._accepted |= view.faults.keys()
                 claim = Claim(view.next_epoch(), run_id, secrets.token_hex(16))
                 self._writers.add(claim.writer)
-                found = self._create(view.end, claim)
-                if found is not None and decide.occupied(claim, found) is not SlotOutcome.LOST_REPLY:
+                if self._create(view.end, claim) is not None:
                     continue
                 self._reader.known[view.end] = claim
                 if self._counts(claim, view.end):
@@ -144,7 +142,7 @@ class CheckpointLog:
             self._refuse_revival(record)
             self._unclear = record
             found = self._create(slot, record)
-            if found is not None and decide.occupied(record, found) is not SlotOutcome.LOST_REPLY:
+            if found is not None:
                 self._fenced = (
                     f"checkpoint {record.id} of epoch {record.epoch}, run `{record.run_id}`, was not written: slot "
                     f"`{self._paths.checkpoint(slot)}` is {decide.fenced_by(found)}, which owns the job now. This run "
@@ -233,9 +231,11 @@ class CheckpointLog:
         return set(decide.prunable(view.records))
 
     def _create(self, slot: int, record: Record) -> Record | None:
-        """Put the record into the slot: None if that was seen to happen, else what is there.
+        """Put the record into the slot: None if it is there, else the record that is there instead.
 
-        After a failed put the slot is read, because the put may have happened all the same.
+        After a failed put the slot is read, because the put may have happened all the same. Only the very same record
+        is a lost reply: a writer's token is random, and an owner that finds a different record of its own has lost
+        track of what it wrote, which is the end of its epoch too.
         """
         key = self._paths.checkpoint(slot)
         failure: RetryableError | None = None
@@ -245,11 +245,12 @@ class CheckpointLog:
         except RetryableError as error:
             failure = error
         try:
-            return self._reader.get(slot)
+            found = self._reader.get(slot)
         except (NotFoundError, RetryableError) as error:
             if failure is not None:
                 raise failure from error
             raise RetryableError(f"`{key}` was reported as taken but cannot be read: {error}") from error
+        return None if found == record else found
 
     def _corrupt(self, view: LogView, slot: int) -> CorruptError:
         key, job = self._paths.checkpoint(slot), self._paths.root

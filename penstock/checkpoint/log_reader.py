@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import count
 
 from penstock.checkpoint import decide
@@ -16,11 +15,6 @@ from penstock.objects.store import ObjectStore
 
 _THREADS = 16
 """Records fetched at once: a round trip to a remote store takes tens of milliseconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Damage:
-    problem: str
 
 
 class LogReader:
@@ -53,10 +47,8 @@ class LogReader:
         self._damaged = {}
         self._fetch(sorted((listed | set(tail)) - self.known.keys()))
         for slot in count(end):
-            found = self._look(slot)
-            if found is None:
+            if not self._note(slot, self._look(slot)):
                 return LogView.of(self.known, self._damaged, slot)
-            self._note(slot, found)
         raise AssertionError("no log has this many slots")
 
     def get(self, slot: int) -> Record:
@@ -69,37 +61,35 @@ class LogReader:
         return LogView.of(self.known, self._damaged, 1 + max(self.known.keys() | self._damaged.keys(), default=-1))
 
     def _fetch(self, slots: list[int]) -> None:
-        failure: PenstockError | None = None
+        failures = []
         for slot, found in zip(slots, self._outcomes(slots), strict=True):
-            if isinstance(found, PenstockError):
-                failure = failure or found
-            elif found is not None:
+            try:
                 self._note(slot, found)
-        if failure is not None:
-            raise failure
+            except PenstockError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
-    def _outcomes(self, slots: list[int]) -> Iterable[Record | _Damage | PenstockError | None]:
+    def _outcomes(self, slots: list[int]) -> Iterable[Record | PenstockError]:
         if len(slots) < 2:
-            return [self._attempt(slot) for slot in slots]
+            return map(self._look, slots)
         with ThreadPoolExecutor(min(_THREADS, len(slots)), thread_name_prefix="checkpoint-log") as pool:
-            return list(pool.map(self._attempt, slots))
+            return list(pool.map(self._look, slots))
 
-    def _attempt(self, slot: int) -> Record | _Damage | PenstockError | None:
+    def _look(self, slot: int) -> Record | PenstockError:
         try:
-            return self._look(slot)
+            return self.get(slot)
         except PenstockError as error:
             return error
 
-    def _look(self, slot: int) -> Record | _Damage | None:
-        try:
-            return self.get(slot)
-        except NotFoundError:
-            return None
-        except CorruptError as error:
-            return _Damage(str(error))
-
-    def _note(self, slot: int, found: Record | _Damage) -> None:
-        if isinstance(found, _Damage):
-            self._damaged[slot] = found.problem
+    def _note(self, slot: int, found: Record | PenstockError) -> bool:
+        """Remember a record, or its damage. True unless the slot is free. Raises any other error."""
+        if isinstance(found, CorruptError):
+            self._damaged[slot] = str(found)
+        elif isinstance(found, NotFoundError):
+            return False
+        elif isinstance(found, PenstockError):
+            raise found
         else:
             self.known[slot] = found
+        return True

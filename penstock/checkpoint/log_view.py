@@ -48,11 +48,6 @@ class LogView:
         )
 
     @property
-    def last_slot(self) -> int | None:
-        """The last slot that is taken; None in an empty log."""
-        return self.end - 1 if self.end else None
-
-    @property
     def claims(self) -> tuple[Claim, ...]:
         """The claims that held, oldest first."""
         return tuple(record for record in self.records.values() if isinstance(record, Claim))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import uuid as uuids
 
 import orjson
@@ -48,18 +47,13 @@ def decode_notification(data: str | bytes, name: str) -> DrainNotification:
         return DrainNotification(uuids.UUID(written.uuid), written.run_id, mode)
 
 
-def timed_uuid(now_ms: int) -> uuids.UUID:
-    """A random UUID of version 7 (RFC 9562), which begins with the time."""
-    version, variant = 7 << 76, 0b10 << 62
-    return uuids.UUID(int=now_ms << 80 | version | secrets.randbits(12) << 64 | variant | secrets.randbits(62))
-
-
 def asked_ms(name: uuids.UUID) -> int | None:
     """The time of a request in epoch milliseconds, by its writer's clock; None if its UUID is not of version 7.
 
     Example:
-        >>> from penstock.drain.notification import asked_ms, timed_uuid
-        >>> asked_ms(timed_uuid(1_700_000_000_000))
+        >>> import uuid
+        >>> from penstock.drain.notification import asked_ms
+        >>> asked_ms(uuid.UUID("018bcfe5-6800-7000-8000-000000000000"))
         1700000000000
     """
     return name.int >> 80 if name.version == 7 else None

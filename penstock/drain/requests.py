@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,10 +11,10 @@ from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.documents import decoding
-from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification, timed_uuid
+from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
 from penstock.errors import CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.job.requests import write_request
+from penstock.job.requests import new_uuid, write_request
 from penstock.objects.store import ObjectStore
 
 logger = logging.getLogger(__name__)
@@ -75,7 +74,7 @@ class DrainRequests:
 
     def ask(self, run_id: str, mode: DrainMode = DrainMode.DEFAULT) -> DrainNotification:
         """Store a new notification for this run, durably."""
-        notification = DrainNotification(timed_uuid(time.time_ns() // 1_000_000), run_id, mode)
+        notification = DrainNotification(new_uuid(), run_id, mode)
         self.write(notification)
         return notification
 

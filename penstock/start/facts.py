@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from penstock.checkpoint.log_view import LogView
 from penstock.config.model import JobConfig
 from penstock.graph.specs import ApplicationGraph
 from penstock.job.paths import JobPaths
-from penstock.start.startpoints.decide import JobInputs, Sorted, sort_out, taken_uuids
+from penstock.start.startpoints.decide import JobInputs, Resolve, WaitingStartpoints
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.system.base import SystemAdmin
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
-
-Resolve: TypeAlias = Callable[[StartpointRequest], int]
-"""Asks a system for the offset that a request means now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +39,7 @@ class StartFacts:
     config: JobConfig
     inputs: JobInputs
     view: LogView
-    requests: Sorted
+    requests: WaitingStartpoints
     from_checkpoint: str | None = None
     reset_operators: Sequence[str] = ()
 
@@ -53,17 +49,16 @@ class StartFacts:
         return JobPaths(self.config.job.name, self.config.job.id).root
 
 
-def read_requests(manager: StartpointManager, view: LogView, config: JobConfig, now_ms: int) -> Sorted:
+def read_requests(manager: StartpointManager, view: LogView, config: JobConfig) -> WaitingStartpoints:
     """The startpoints that wait; none if the configuration ignores them. Logs those that cannot be read."""
-    found, unreadable = manager.read()
-    requests = sort_out(found, taken_uuids(view.checkpoints), now_ms, config.job.startpoint_ttl_ms)
+    requests = manager.waiting(view)
     if config.job.startpoint_enabled:
-        for each in unreadable:
+        for each in requests.unreadable:
             logger.error("%s", each)
         return requests
     if left := len(requests.live) + len(requests.expired):
         logger.warning("job.startpoint.enabled is false, so this start ignores %s", counted(left, "startpoint"))
-    return Sorted((), (), requests.taken)
+    return WaitingStartpoints(taken=requests.taken)
 
 
 def resolver(admins: Mapping[str, SystemAdmin]) -> Resolve:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from penstock.api.ssp import SystemStream
 from penstock.batch.positions import Positions
-from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.graph.specs import BatchTaskSpec
-from penstock.start.facts import Resolve, StartFacts
+from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.positions import chosen_positions, start_positions
+from penstock.start.positions import start_positions
 from penstock.start.reset import Reset, plan_reset
-from penstock.start.startpoints.decide import Candidates, StartDecision, decide_start
+from penstock.start.startpoints.decide import Candidates, Resolve, StartDecision, decide_start
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.identities import refuse_recreated
-from penstock.start.streams.intermediate import declared_streams, kept_streams, operators_of, recorded_operators
+from penstock.start.streams.intermediate import declared_streams, kept_streams
 from penstock.start.times import StartTimes, start_times
 
 
@@ -70,8 +68,8 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     """
     decision = decide_beginning(facts, resolve)
     positions = start_positions(decision, facts.inputs, facts.config)
-    refuse_other_streams(facts, decision, positions)
-    reset = decide_reset(facts, decision)
+    refuse_recreated(facts, decision)
+    reset = plan_reset(facts, decision.restore_from)
     times = decide_times(facts, decision, positions, reset)
     deleted, filled = stores_without_writer(facts, decision)
     refuse_other_layout(facts, decision, reset.stores | deleted | filled)
@@ -79,7 +77,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     return StartPlan(
         decision,
         positions,
-        (*requests.live, *requests.expired, *requests.taken),
+        requests.readable,
         requests.uuids,
         times,
         reset,
@@ -92,30 +90,8 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
 
 def decide_beginning(facts: StartFacts, resolve: Resolve) -> StartDecision:
     """Choose the checkpoint, and what startpoints make of its positions and its state."""
-    view, config = facts.view, facts.config
-    candidates = Candidates(
-        choose_origin(view, facts.from_checkpoint, config.task),
-        view.restorable,
-        config.task.checkpoint_read_versions,
-        named=facts.from_checkpoint is not None,
-    )
+    candidates = Candidates.of(facts.view, facts.config.task, facts.from_checkpoint)
     return decide_start(facts.requests.live, facts.inputs, candidates, resolve)
-
-
-def refuse_other_streams(facts: StartFacts, decision: StartDecision, positions: Positions) -> None:
-    """Raise IncompatibleError if an input was deleted and created again since the checkpoint."""
-    if decision.restore_from is not None:
-        chosen = chosen_positions(decision, facts.inputs, facts.config)
-        refuse_recreated(decision.restore_from, facts.inputs.identities, positions, chosen)
-
-
-def decide_reset(facts: StartFacts, decision: StartDecision) -> Reset:
-    """Choose the operators that begin again."""
-    record = decision.restore_from
-    writers = [each.writer for each in declared_streams(facts.graph)]
-    between = {*chain(*map(operators_of, writers)), *recorded_operators(record)}
-    declared = [op.id for op in facts.graph.operators]
-    return plan_reset(facts.reset_operators, declared, record, store_layout(facts.graph), between)
 
 
 def decide_times(facts: StartFacts, decision: StartDecision, positions: Positions, reset: Reset) -> StartTimes:

@@ -6,7 +6,6 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.positions import TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.config.model import JobConfig
 from penstock.start.startpoints.decide import JobInputs, StartDecision
-from penstock.start.startpoints.request import task_number
 
 
 def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
@@ -18,7 +17,7 @@ def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfi
     """
     record = decision.restore_from
     saved = {} if record is None else to_positions(record.next_offsets)
-    resumed = resumed_positions(saved, _readers(inputs), _first(inputs, config))
+    resumed = resumed_positions(saved, inputs.readers, _first(inputs, config))
     return resumed | chosen_positions(decision, inputs, config)
 
 
@@ -27,14 +26,10 @@ def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConf
     chosen: dict[TaskSsp, int] = {}
     if decision.with_state != "nearest" or decision.restore_from is None:
         first = _first(inputs, config)
-        chosen = {at: first[at.ssp] for at in _readers(inputs) if config.stream(at.ssp.system_stream).reset_offset}
-    return chosen | to_positions({task_number(task): own for task, own in decision.offsets.items()})
+        chosen = {at: first[at.ssp] for at in inputs.readers if config.stream(at.ssp.system_stream).reset_offset}
+    return chosen | dict(decision.offsets)
 
 
 def _first(inputs: JobInputs, config: JobConfig) -> dict[SystemStreamPartition, int]:
     streams = {ssp.system_stream for ssp in inputs.ends}
     return first_positions(inputs.ends, {stream: config.stream(stream).offset_default for stream in streams})
-
-
-def _readers(inputs: JobInputs) -> list[TaskSsp]:
-    return [TaskSsp(task_number(task), ssp) for task, ssps in inputs.tasks.items() for ssp in ssps]

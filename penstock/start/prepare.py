@@ -240,7 +240,7 @@ def prepare(
         settings=_settings(graph, config, streams, facts.inputs, output_partitions, request.run_id),
         streams=streams,
         layout=layout,
-        intermediate_layout={each.stream: each.layout for each in declared_streams(graph)},
+        intermediate_layout=declared_streams(graph),
         claim=claim,
         start=plan,
         intermediate=intermediate,
@@ -276,9 +276,9 @@ def _read_facts(
     return StartFacts(
         graph,
         config,
-        JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config), identities),
+        JobInputs(grouping.tasks, ends, streams.without_startpoints(graph, config), identities),
         view,
-        read_requests(startpoints, view, config, clock.now_ms()),
+        read_requests(startpoints, view, config),
         request.from_checkpoint,
         request.reset_operators,
     )

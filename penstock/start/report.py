@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from penstock.batch.positions import TaskSsp
 from penstock.start.facts import StartFacts
 from penstock.start.plan import StartPlan
-from penstock.start.startpoints.request import StartpointRequest, task_number
+from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.times import StartTimes
 from penstock.wording import listed, utc_text
 
@@ -39,9 +38,8 @@ def _report_startpoints(plan: StartPlan, facts: StartFacts) -> None:
                 utc_text(request.startpoint.creation_timestamp),
             )
     applied: dict[StartpointRequest, set[int]] = {}
-    for task, own in decision.requests.items():
-        for ssp, request in own.items():
-            applied.setdefault(request, set()).add(plan.positions[TaskSsp(task_number(task), ssp)])
+    for at, request in decision.requests.items():
+        applied.setdefault(request, set()).add(plan.positions[at])
     for request, offsets in applied.items():
         logger.info("the startpoint for %s is applied: offset %s", request, ", ".join(map(str, sorted(offsets))))
     if decision.requests and decision.restore_from is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
 from penstock.api.state.store import OPERATOR_STORES
@@ -10,6 +10,9 @@ from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
 from penstock.graph.specs import OperatorSpec
+from penstock.start.facts import StartFacts
+from penstock.start.layout import store_layout
+from penstock.start.streams.intermediate import declared_streams, operators_of, recorded_operators
 from penstock.start.times import StartTimes
 
 
@@ -41,32 +44,19 @@ class Reset:
         return replace(kept, watermarks={op: each for op, each in watermarks.items() if each > NO_WATERMARK})
 
 
-def plan_reset(
-    operators: Sequence[str],
-    declared: Collection[str],
-    record: CheckpointRecord | None,
-    layout: Mapping[str, str],
-    between: Collection[str] = (),
-) -> Reset:
-    """The operators that begin again, each once.
-
-    Args:
-        operators: the ids that were asked for.
-        declared: the ids of the application's operators.
-        record: the checkpoint that the start chose; None: there is none.
-        layout: the application's stores.
-        between: the operators that write or read a durable intermediate stream, by the application and by the
-            checkpoint.
+def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
+    """The operators that begin again, each once. `record` is the checkpoint that the start chose.
 
     Raises:
         NotFoundError: neither the application nor the checkpoint has such an operator, or it keeps nothing that could
             be cleared.
     """
-    stores = {*layout, *(record.stores if record else ())}
+    graph = facts.graph
+    stores = {*store_layout(graph), *(record.stores if record else ())}
     clearable = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
-    clearable.update(between)
-    known = clearable.union(declared, record.watermarks if record else ())
-    for operator in operators:
+    clearable.update(*map(operators_of, declared_streams(graph).values()), recorded_operators(record))
+    known = clearable.union((op.id for op in graph.operators), record.watermarks if record else ())
+    for operator in facts.reset_operators:
         if operator not in known:
             which = "the application" if record is None else f"the application or in checkpoint {record.id}"
             raise NotFoundError(
@@ -78,11 +68,8 @@ def plan_reset(
                 "that belong to them alone, and only a partition_by through a stream has messages that wait. These "
                 f"can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
             )
-    return Reset(tuple(dict.fromkeys(operators)))
+    return Reset(tuple(dict.fromkeys(facts.reset_operators)))
 
 
 def _named(operators: Collection[str]) -> str:
     return ", ".join(f"`{operator}`" for operator in sorted(operators)) or "no operator"
-
-
-__all__ = ["Reset", "plan_reset"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.admin.checkpoint.change import append_successor
+from penstock.admin.checkpoint.change import CheckpointChange, append_successor
 from penstock.admin.jobs import FoundJob
 from penstock.checkpoint.edit import Content, OffsetKey, content_of, with_offsets
 from penstock.checkpoint.log import CheckpointLog
@@ -28,7 +28,8 @@ def edit(objects: ObjectStore, log: CheckpointLog) -> CheckpointRecord:
     base = view.latest
     assert base is not None
     content = Content(with_offsets(base, WANTED), content_of(base, lambda _: {}).markers)
-    return append_successor(FoundJob(CONFIG, PATHS, objects), log, view, base, content, "set")
+    job = FoundJob(CONFIG, PATHS, objects)
+    return append_successor(CheckpointChange(job, "set", base, None, content, view, log, ()))
 
 
 @pytest.mark.parametrize("seed", range(24))

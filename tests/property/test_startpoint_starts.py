@@ -125,9 +125,9 @@ class Starts(RuleBasedStateMachine):
     def _plan(self, log: CheckpointLog) -> StartPlan:
         ends = {ssp(n): end for n, end in self.system.admin().offsets(STREAM).items()}
         admins = {"local": self.system.admin()}
-        inputs = JobInputs(group_inputs(ends).by_name, ends)
+        inputs = JobInputs(group_inputs(ends).tasks, ends)
         view = log.read()
-        requests = read_requests(self.manager, view, CONFIG, self.now_ms)
+        requests = read_requests(self.manager, view, CONFIG)
         facts = StartFacts(ApplicationGraph("flights", (), (), ()), CONFIG, inputs, view, requests)
         return plan_start(facts, resolver(admins))
 

@@ -70,7 +70,8 @@ class WrittenCheckpoint:
 class CheckpointChange:
     """A planned checkpoint, from `plan_offsets` or `plan_import`. `write_checkpoint` writes it.
 
-    It has the positions and markers of `content`, and the other fields of `base`. `before` is the present content.
+    It has the positions and markers of `content`, and the other fields of `base`. `before` is the present content, and
+    `seen` the log that all was decided on.
     `changes` are the positions that move. `notes` and `warnings` are sentences for people.
     """
 
@@ -98,7 +99,13 @@ class CheckpointChange:
     @property
     def markers(self) -> dict[str, dict[str, int]]:
         """The number of tasks with a marker after the change, by backend and store."""
-        return _marker_counts(self.content)
+        counts = Counter(
+            (name, store) for own in self.content.markers.values() for name, stores in own.items() for store in stores
+        )
+        found: dict[str, dict[str, int]] = {}
+        for (name, store), count in sorted(counts.items()):
+            found.setdefault(name, {})[store] = count
+        return found
 
 
 def write_checkpoint(change: CheckpointChange) -> WrittenCheckpoint:
@@ -130,7 +137,7 @@ def write_checkpoint(change: CheckpointChange) -> WrittenCheckpoint:
         if change.moves_markers:
             changes = {"state": "replaced", **changes}
         with audited(change.job, f"checkpoint {change.command}", changes) as noted:
-            record = append_successor(change.job, change.log, change.seen, change.base, change.content, change.command)
+            record = append_successor(change)
             noted.changes = {"checkpoint": f"{origin or 'none'} -> {record.id}", **changes}
     return WrittenCheckpoint(
         job=change.job.paths.root,
@@ -143,37 +150,21 @@ def write_checkpoint(change: CheckpointChange) -> WrittenCheckpoint:
     )
 
 
-def _marker_counts(content: Content) -> dict[str, dict[str, int]]:
-    counts = Counter((name, store) for task in content.markers.values() for name, own in task.items() for store in own)
-    found: dict[str, dict[str, int]] = {}
-    for (name, store), count in sorted(counts.items()):
-        found.setdefault(name, {})[store] = count
-    return found
-
-
-def append_successor(
-    found: FoundJob, log: CheckpointLog, seen: LogView, base: CheckpointRecord, content: Content, command: str
-) -> CheckpointRecord:
-    """Claim the job and append the record that `edit.successor` makes. `seen` is the log that all was decided on.
+def append_successor(change: CheckpointChange) -> CheckpointRecord:
+    """Claim the job and append the record that `edit.successor` makes. Raises as `write_checkpoint`.
 
     The record is in the log as a whole or not at all; a process that dies before leaves a claim, which changes nothing.
-
-    Raises:
-        LeaseHeldError: the job runs.
-        IncompatibleError: somebody wrote a checkpoint since, or no start would begin with this one.
-        FencedError: another driver took the job over meanwhile.
-        PenstockError: the store failed, and whether the record is in the log is not known.
     """
-    latest = seen.latest
-    with claimed_job(found, log, command) as claim:
+    found, log, seen = change.job, change.log, change.seen
+    with claimed_job(found, log, change.command) as claim:
         view = log.known()
-        if view.latest != latest or view.retained != seen.retained:
+        if view.latest != seen.latest or view.retained != seen.retained:
             raise IncompatibleError(
                 f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` after this "
                 "command read the log. Run it again and look at the new changes"
             )
         now_ms = time.time_ns() // 1_000_000
-        record = successor(base, content, view, claim, found.config.task, now_ms, time.monotonic_ns())
+        record = successor(change.base, change.content, view, claim, found.config.task, now_ms, time.monotonic_ns())
         append_record(log, record, found.paths.root)
     return record
 
@@ -249,10 +240,14 @@ def _older(base: CheckpointRecord, latest: CheckpointRecord | None) -> Iterator[
 
 
 def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[str]:
-    if not base.stores or not changes:
-        return
-    stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
+    if base.stores and changes:
+        stores = ", ".join(f"`{store}`" for store in sorted(base.stores))
+        yield f"the state ({stores}) stays as it is: {effect_on_state(changes)}"
+
+
+def effect_on_state(changes: Sequence[OffsetChange]) -> str:
+    """What becomes of state that stays while positions move; empty if nothing does."""
     moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read again count twice in it" if min(moves) < 0 else ""
-    never = "messages that are skipped are missing from it" if max(moves) > 0 else ""
-    yield f"the state ({stores}) stays as it is: {' and '.join(filter(None, (twice, never)))}"
+    twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
+    never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
+    return " and ".join(filter(None, (twice, never)))

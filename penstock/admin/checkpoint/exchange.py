@@ -16,20 +16,22 @@ from penstock.checkpoint.edit import offset_changes, refuse_outside
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.samza.adopt import Target, adopt
+from penstock.checkpoint.samza.adopt import adopt
 from penstock.checkpoint.samza.imported import SamzaCheckpoint, read_samza
 from penstock.checkpoint.samza.log_key import CheckpointLogKey
-from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, changelog_markers
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.checkpoint.versions.table import format_of, samza_value
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.errors import NotFoundError
-from penstock.start.streams.intermediate import writer_in
+from penstock.start.streams.intermediate import operators_of
 from penstock.wording import argument, counted, listed
 
 
 def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> list[str]:
     """A checkpoint in the form of Samza's checkpoint topic: one JSON text with `key` and `value` for each task.
+
+    A version 1 that was not written is made from version 2, without the markers that only version 2 can hold.
 
     Args:
         job: the job.
@@ -48,7 +50,16 @@ def export_checkpoint(job: FoundJob, checkpoint_id: str | None = None, version: 
         {'local.trips.0': '2'}
         {'local.trips.1': '0'}
     """
-    return list(_exported_lines(_found(job, checkpoint_id), version))
+    record, lines = _found(job, checkpoint_id), []
+    for task in range(record.task_count):
+        value = samza_value(record, task, version)
+        if value is None:
+            raise NotFoundError(
+                f"checkpoint {record.id} has no version {version} of task {task}: it was not among "
+                "task.checkpoint.write.versions when it was made"
+            )
+        lines.append(orjson.dumps({"key": CheckpointLogKey.of(task, version).encode(), "value": value}).decode())
+    return lines
 
 
 def left_out(job: FoundJob, checkpoint_id: str | None = None, version: int = 2) -> tuple[str, ...]:
@@ -84,25 +95,6 @@ def _found(job: FoundJob, checkpoint_id: str | None) -> CheckpointRecord:
     return find_checkpoint(view, checkpoint_id, job.paths.root)
 
 
-def _exported_lines(record: CheckpointRecord, version: int) -> Iterator[str]:
-    """For each task an object `key`, `value`: two texts with the bytes of Samza's message.
-
-    A version 1 that was not written is made from version 2, without the markers that only version 2 can hold.
-
-    Raises:
-        NotFoundError: a task has no value of that version.
-        CorruptError: a value does not decode.
-    """
-    for task in range(record.task_count):
-        value = samza_value(record, task, version)
-        if value is None:
-            raise NotFoundError(
-                f"checkpoint {record.id} has no version {version} of task {task}: it was not among "
-                "task.checkpoint.write.versions when it was made"
-            )
-        yield orjson.dumps({"key": CheckpointLogKey.of(task, version).encode(), "value": value}).decode()
-
-
 def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     """Plan a checkpoint from messages of Samza's checkpoint topic, the inverse of `export_checkpoint`. Writes nothing.
 
@@ -124,21 +116,15 @@ def plan_import(job: FoundJob, lines: Iterable[str]) -> CheckpointChange:
     """
     log = CheckpointLog(job.objects, job.paths)
     view = log.read()
-    target = find_target(job, view)
-    samza = read_samza(lines, job.config.task.checkpoint_read_versions, target.changelogs)
-    return _change(job, log, view, target, samza)
-
-
-def _change(
-    job: FoundJob, log: CheckpointLog, view: LogView, whole: ImportTarget, samza: SamzaCheckpoint
-) -> CheckpointChange:
+    whole = find_target(job, view)
+    samza = read_samza(lines, job.config.task.checkpoint_read_versions, whole.changelogs)
     target, new_stores = whole.covering(samza)
-    adopted = adopt(samza, Target(target.inputs, target.base.stores), target.ends.ends, target.unusable(samza))
+    adopted, notes = adopt(samza, target.inputs, target.base.stores, target.ends.ends, target.unusable(samza))
     old = {} if target.before is None else target.before.next_offsets
-    changes = offset_changes(old, adopted.content.next_offsets)
+    changes = offset_changes(old, adopted.next_offsets)
     moved = {change.ssp.system_stream for change in changes}
     now = {stream: identity for stream, identity in target.ends.identities.items() if stream in moved}
-    content = replace(adopted.content, identities={**target.base.identities, **now, **_changelogs_now(target, samza)})
+    content = replace(adopted, identities={**target.base.identities, **now, **_changelogs_now(target, samza)})
     refuse_outside(changes, target.ends.ends, target.ends.unknown)
     return CheckpointChange(
         job,
@@ -149,16 +135,15 @@ def _change(
         view,
         log,
         changes,
-        notes=(*samza.notes, *adopted.notes, *new_stores),
+        notes=(*samza.notes, *notes, *new_stores),
         warnings=(*target.ends.warnings(), *_foreign(view, target, samza), *_between(target)),
     )
 
 
 def _changelogs_now(target: ImportTarget, samza: SamzaCheckpoint) -> Mapping[SystemStream, str]:
     """The identities of the changelogs in the file. The importer vouches that they are the present streams."""
-    markers = (text for task in samza.tasks.values() for text in task.markers.get(BACKEND, {}).values())
-    streams = {ChangelogStreamMarker.deserialize(text).ssp.system_stream for text in markers}
-    return stream_ends(target.config, streams).identities
+    markers = (marker for task in samza.tasks.values() for marker in changelog_markers(task.markers).values())
+    return stream_ends(target.config, {marker.ssp.system_stream for marker in markers}).identities
 
 
 def _between(target: ImportTarget) -> Iterator[str]:
@@ -168,7 +153,7 @@ def _between(target: ImportTarget) -> Iterator[str]:
             yield (
                 f"the file does not name the intermediate stream `{stream}`: the {counted(own.left(), 'message')} "
                 f"that were not read yet at checkpoint {target.base.id} will be read. To drop them, start with "
-                f"{argument('reset_operators', [writer_in(target.base.intermediate_layout[stream])])}"
+                f"{argument('reset_operators', [operators_of(target.base.intermediate_layout[stream])[0]])}"
             )
 
 

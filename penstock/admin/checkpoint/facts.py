@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from penstock.admin.jobs import FoundJob
@@ -172,7 +172,15 @@ def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
         ...     [(each.checkpoint.kind, each.checkpoint.batch, each.retained) for each in admin.checkpoints(job)]
         [('start', 0, True), ('commit', 1, True), ('start', 1, False), ('commit', 2, True)]
     """
-    return listed_checkpoints(CheckpointLog(job.objects, job.paths).read("report"), job.paths)
+    view = CheckpointLog(job.objects, job.paths).read("report")
+    kept = view.retained
+    lines = {
+        slot: ListedCheckpoint(slot, CheckpointSummary.of(record), slot in kept, _versions(record), None)
+        for slot, record in view.records.items()
+        if isinstance(record, CheckpointRecord)
+    }
+    wrong = {each.slot: ListedCheckpoint(each.slot, None, False, (), each) for each in _problems(view, job.paths)}
+    return tuple(line for _, line in sorted({**lines, **wrong}.items()))
 
 
 def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> CheckpointFacts:
@@ -191,55 +199,10 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         {0: {'local.trips.0': 3}, 1: {'local.trips.1': 1}}
     """
     view = CheckpointLog(job.objects, job.paths).read("report")
-    facts = checkpoint_facts(view, checkpoint_id, job.paths)
     record = find_checkpoint(view, checkpoint_id, job.paths.root)
-    owed = (*record.unpublished, Unpublished(facts.slot, record.outbox))
-    outbox = outbox_outputs(owed, read_marks(owed, record.publisher, job.config))
-    side = tuple(each for each in side_stores(job) if each.store not in facts.stores)
-    return replace(facts, outbox=outbox, side_stores=side)
-
-
-def problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
-    """The damaged and missing records of the log, by slot."""
-    return tuple(
-        Problem(slot, paths.checkpoint(slot), view.faults.get(slot, view.damaged.get(slot, "")), slot in view.faults)
-        for slot in sorted({*view.damaged, *view.faults})
-    )
-
-
-def listed_checkpoints(view: LogView, paths: JobPaths) -> tuple[ListedCheckpoint, ...]:
-    """All checkpoints, and all records that are damaged or missing, by slot."""
-    kept = view.retained
-    lines = {
-        slot: ListedCheckpoint(slot, CheckpointSummary.of(record), slot in kept, _versions(record), None)
-        for slot, record in view.records.items()
-        if isinstance(record, CheckpointRecord)
-    }
-    wrong = {each.slot: ListedCheckpoint(each.slot, None, False, (), each) for each in problems(view, paths)}
-    return tuple(line for _, line in sorted({**lines, **wrong}.items()))
-
-
-def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRecord:
-    """The checkpoint with the wanted id, retained or not; the last one without an id.
-
-    Raises:
-        NotFoundError: there is none, or none with that id; `job` names the job in the message.
-    """
-    for record in reversed(view.checkpoints):
-        if wanted in {None, str(record.id)}:
-            return record
-    if not view.checkpoints:
-        raise NotFoundError(f"job `{job}` has no checkpoint yet")
-    raise NotFoundError(
-        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` lists its checkpoints"
-    )
-
-
-def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> CheckpointFacts:
-    """The facts of the checkpoint with the wanted id, or of the last one. Raises as `find_checkpoint`."""
-    record = find_checkpoint(view, wanted, paths.root)
     slot = view.slot_of(record)
-    tasks = sorted({*record.tasks, *record.next_offsets})
+    owed = (*record.unpublished, Unpublished(slot, record.outbox))
+    objects = [each for own in owed for each in own.objects]
     return CheckpointFacts.of(
         record,
         parent=None if record.parent is None else str(record.parent),
@@ -257,15 +220,40 @@ def checkpoint_facts(view: LogView, wanted: str | None, paths: JobPaths) -> Chec
                 markers_of(record, task),
                 dict(record.tasks.get(task, {})),
             )
-            for task in tasks
+            for task in sorted({*record.tasks, *record.next_offsets})
         ),
-        problems=problems(view, paths),
+        problems=_problems(view, job.paths),
         intermediate=intermediate_facts(record),
-        outbox_objects=sum(len(each.objects) for each in record.unpublished) + len(record.outbox),
-        outbox_bytes=sum(each.size_bytes for own in record.unpublished for each in own.objects)
-        + sum(each.size_bytes for each in record.outbox),
+        side_stores=tuple(each for each in side_stores(job) if each.store not in record.stores),
+        outbox=outbox_outputs(owed, read_marks(owed, record.publisher, job.config)),
+        outbox_objects=len(objects),
+        outbox_bytes=sum(each.size_bytes for each in objects),
         keepers=record.keepers,
         lost={str(ssp): count for ssp, count in sorted(record.lost.items())},
+    )
+
+
+def _problems(view: LogView, paths: JobPaths) -> tuple[Problem, ...]:
+    """The damaged and missing records of the log, by slot."""
+    return tuple(
+        Problem(slot, paths.checkpoint(slot), view.faults.get(slot, view.damaged.get(slot, "")), slot in view.faults)
+        for slot in sorted({*view.damaged, *view.faults})
+    )
+
+
+def find_checkpoint(view: LogView, wanted: str | None, job: str) -> CheckpointRecord:
+    """The checkpoint with the wanted id, retained or not; the last one without an id.
+
+    Raises:
+        NotFoundError: there is none, or none with that id; `job` names the job in the message.
+    """
+    for record in reversed(view.checkpoints):
+        if wanted in {None, str(record.id)}:
+            return record
+    if not view.checkpoints:
+        raise NotFoundError(f"job `{job}` has no checkpoint yet")
+    raise NotFoundError(
+        f"job `{job}` has no checkpoint `{wanted}`; `penstock checkpoint list {job}` lists its checkpoints"
     )
 
 

@@ -138,18 +138,18 @@ def _described_by(config: JobConfig, app: Application) -> ImportTarget:
     from penstock.side.plan import with_side_inputs
     from penstock.start.layout import store_layout
 
-    grouping, inputs = application_inputs(config, app)
+    inputs = application_inputs(config, app)
     base = CheckpointRecord(
         id=CheckpointId(0, 0),
         parent=None,
         epoch=0,
         run_id="",
         writer="",
-        task_count=grouping.count,
+        task_count=len(inputs.tasks),
         batch=0,
         batch_time_ms=0,
         stores=store_layout(with_side_inputs(app.graph(), config)),
         next_offsets={},
         tasks={},
     )
-    return ImportTarget(config, base, None, grouping.tasks, StreamEnds(inputs.ends, {}))
+    return ImportTarget(config, base, None, inputs.tasks, StreamEnds(inputs.ends, {}))

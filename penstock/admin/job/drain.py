@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.admin.job.audit import audited, this_process
-from penstock.admin.job.drain_status import shown_drain
+from penstock.admin.job.drain_status import drain_summary
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainNotification
@@ -81,32 +81,8 @@ def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeo
         drained = _await_drain(job, own, deadline, running=running).run_id
         _await_end(job, drained, deadline)
         own = tuple(replace(each, run_id=drained) for each in own)
-        return replace(_facts(job, "drained", own, running=False), summary=_summary(job, drained))
+        return replace(_facts(job, "drained", own, running=False), summary=drain_summary(job, drained))
     return _facts(job, "asked before" if before else "asked", own, running=running)
-
-
-def ask_for_drain(job: FoundJob, notifications: Iterable[DrainNotification], notes: Iterable[str] = ()) -> DrainFacts:
-    """Ask the present run to drain with those of these notifications that are for it, or, if the job has no run, those
-    that may still come. What `import_drains` does.
-
-    Raises:
-        NotFoundError: none of them is for such a run. Nothing was written.
-    """
-    running, run_id = _is_running(job), present_run(job.objects, job.paths)
-    given = DrainNotifications(tuple(notifications))
-    view = CheckpointLog(job.objects, job.paths).read("report")
-    own = given.awaiting(view) if run_id is None else given.for_run(run_id)
-    skipped = (each for each in given.notifications if each not in own)
-    notes = [*notes, *(f"skipped: {each.uuid} is for run {each.run_id}" for each in skipped)]
-    if not own:
-        whom = "the next run" if run_id is None else f"run {run_id}"
-        raise NotFoundError("; ".join([f"no request asks {whom} of job {job.paths.root} to drain", *notes]))
-    requests = DrainRequests(job.objects, job.paths)
-    before = _names(own) <= _names(requests.find().notifications)
-    with audited(job, "drain import", _audited_run(own[0].run_id)):
-        for each in own:
-            requests.write(each)
-    return replace(_facts(job, "asked before" if before else "asked", own, running=running), notes=tuple(notes))
 
 
 def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
@@ -149,11 +125,6 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
 
 def _audited_run(run_id: str) -> dict[str, str]:
     return {"run": "the next one" if run_id == NEXT_RUN else run_id}
-
-
-def _summary(job: FoundJob, run_id: str) -> DrainProgress | None:
-    progress = shown_drain(job, run_id)
-    return None if progress is None else replace(progress, phase="drained", waits_for="")
 
 
 def _to_cancel(job: FoundJob) -> tuple[DrainNotification, ...]:
@@ -248,7 +219,10 @@ def export_drains(job: FoundJob) -> ExportedDrains:
     """
     found = DrainRequests(job.objects, job.paths).find()
     notes = tuple(f"left out: {problem}" for _, problem in found.unreadable)
-    return ExportedDrains(tuple(map(_exported_line, found.notifications)), notes)
+    lines = (
+        coordinator_line(NAMESPACE, str(each.uuid), encode_notification(each).decode()) for each in found.notifications
+    )
+    return ExportedDrains(tuple(lines), notes)
 
 
 def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
@@ -273,7 +247,20 @@ def import_drains(job: FoundJob, lines: Iterable[str]) -> DrainFacts:
         penstock.errors.NotFoundError: no request asks the next run of job flights-1 to drain
     """
     notifications, notes = imported_notifications(lines)
-    return ask_for_drain(job, notifications, notes)
+    running, run_id = _is_running(job), present_run(job.objects, job.paths)
+    given = DrainNotifications(tuple(notifications))
+    view = CheckpointLog(job.objects, job.paths).read("report")
+    own = given.awaiting(view) if run_id is None else given.for_run(run_id)
+    notes += [f"skipped: {each.uuid} is for run {each.run_id}" for each in notifications if each not in own]
+    if not own:
+        whom = "the next run" if run_id is None else f"run {run_id}"
+        raise NotFoundError("; ".join([f"no request asks {whom} of job {job.paths.root} to drain", *notes]))
+    requests = DrainRequests(job.objects, job.paths)
+    before = _names(own) <= _names(requests.find().notifications)
+    with audited(job, "drain import", _audited_run(own[0].run_id)):
+        for each in own:
+            requests.write(each)
+    return replace(_facts(job, "asked before" if before else "asked", own, running=running), notes=tuple(notes))
 
 
 def imported_notifications(lines: Iterable[str]) -> tuple[list[DrainNotification], list[str]]:
@@ -293,7 +280,3 @@ def imported_notifications(lines: Iterable[str]) -> tuple[list[DrainNotification
             raise CorruptError(f"line {line}: the key is `{key}`, but the notification is {notification.uuid}")
         found.append(notification)
     return found, [f"skipped: {counted(others, 'message')} without a drain notification"] if others else []
-
-
-def _exported_line(notification: DrainNotification) -> str:
-    return coordinator_line(NAMESPACE, str(notification.uuid), encode_notification(notification).decode())

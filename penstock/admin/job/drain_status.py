@@ -83,8 +83,7 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
         return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, awaiting, late, progress)
     last = view.latest
     if run_id is None and last is not None and last.is_closed and (last.drains or last.ended == "drained"):
-        progress = shown_drain(job, last.run_id)
-        summary = None if progress is None else replace(progress, phase="drained", waits_for="")
+        summary = drain_summary(job, last.run_id)
         return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable, awaiting, late, summary)
     return DrainStatus(unreadable=unreadable, awaiting=awaiting, late=late)
 
@@ -101,6 +100,12 @@ def shown_drain(job: FoundJob, run_id: str) -> DrainProgress | None:
     except (CorruptError, IncompatibleError) as error:
         logger.warning("%s", error)
         return None
+
+
+def drain_summary(job: FoundJob, run_id: str) -> DrainProgress | None:
+    """The work of a run that has drained; None as `shown_drain`."""
+    progress = shown_drain(job, run_id)
+    return None if progress is None else replace(progress, phase="drained", waits_for="")
 
 
 def _step(progress: DrainProgress | None) -> DrainStep:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,9 +36,7 @@ from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.outbox.unpublished import OwedOutput
 from penstock.side.shown import SideStoreFacts
 from penstock.standby.shown import StandbyFacts, standby_board
-from penstock.start.startpoints.decide import sort_out, taken_uuids
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import task_name
 from penstock.wording import utc_text
 
 _AT_ONCE = 16
@@ -288,12 +285,10 @@ def _watermarks(last: CheckpointRecord) -> tuple[WatermarkStatus, ...]:
 
 
 def _startpoints(job: FoundJob, view: LogView) -> tuple[RequestFacts, ...]:
-    requests, unreadable = StartpointManager(job.objects, job.paths).read()
     ttl_ms = job.config.job.startpoint_ttl_ms
-    found = sort_out(requests, taken_uuids(view.checkpoints), time.time_ns() // 1_000_000, ttl_ms)
-    last = view.latest
-    tasks = None if last is None else {task_name(task): tuple(own) for task, own in last.next_offsets.items()}
-    return request_facts(replace(found, taken=()), tasks, ttl_ms, unreadable=unreadable)
+    found = StartpointManager(job.objects, job.paths, ttl_ms).waiting(view)
+    tasks = None if view.latest is None else view.latest.next_offsets
+    return request_facts(replace(found, taken=()), tasks, ttl_ms)
 
 
 def _backends(last: CheckpointRecord, config: JobConfig) -> tuple[BackendStatus, ...]:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 
 from penstock.admin.coordinator_stream import coordinator_line, last_messages
 from penstock.errors import ConfigError, CorruptError
-from penstock.start.startpoints.request import RequestKey, StartpointRequest, new_uuid, task_number
+from penstock.job.requests import new_uuid
+from penstock.start.startpoints.decide import newest_of_keys
+from penstock.start.startpoints.request import RequestKey, StartpointRequest, task_number
 from penstock.start.startpoints.serde import (
     NAMESPACE,
     NAMESPACE_FAN_OUT,
@@ -19,9 +21,7 @@ from penstock.wording import argument, counted, flag
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:
     """A message for each key, and what they leave out."""
-    newest: dict[str, StartpointRequest] = {}
-    for request in sorted(live, key=lambda each: each.rank):
-        newest[str(request.key)] = request
+    newest = {str(key): request for key, request in newest_of_keys(live).items()}
     lines, notes = [], []
     for key, request in sorted(newest.items()):
         lines.append(coordinator_line(NAMESPACE, key, encode_startpoint(request.startpoint)))
@@ -51,9 +51,9 @@ def imported_requests(lines: Iterable[str]) -> tuple[list[StartpointRequest], li
 
 def _requests(namespace: str, key: str, value: str) -> list[StartpointRequest]:
     if namespace == NAMESPACE:
-        return [StartpointRequest(RequestKey.parse(key), new_uuid(), decode_startpoint(value))]
+        return [StartpointRequest(RequestKey.parse(key), new_uuid().hex, decode_startpoint(value))]
     task_number(key)  # Penstock's tasks are those of GroupByPartition
     return [
-        StartpointRequest(RequestKey(ssp, key), new_uuid(), startpoint)
+        StartpointRequest(RequestKey(ssp, key), new_uuid().hex, startpoint)
         for ssp, startpoint in decode_fan_out(value).items()
     ]

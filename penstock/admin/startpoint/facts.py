@@ -8,10 +8,8 @@ from typing import Literal, TypeAlias
 
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.start.startpoints.decide import Sorted
-from penstock.start.startpoints.fan_out import TaskInputs, counting, fan_out
-from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState
-from penstock.start.startpoints.serde import to_document
+from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
+from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState, kind_and_value
 from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
@@ -82,22 +80,19 @@ class TakenFacts:
 
 
 def request_facts(
-    requests: Sorted,
+    requests: WaitingStartpoints,
     tasks: TaskInputs | None,
     ttl_ms: int,
     resolved: Mapping[StartpointRequest, int | str] | None = None,
-    unreadable: Sequence[UnreadableRequest] = (),
 ) -> tuple[RequestFacts, ...]:
     """The requests of each kind. Without `tasks`, which of several counts is decided by key. `resolved` has offsets,
     or why there is none."""
     if tasks is None:
-        newest: dict[object, StartpointRequest] = {}
-        for request in sorted(requests.live, key=lambda each: each.rank):
-            newest[request.key] = request
-        winners: set[StartpointRequest] = set(newest.values())
+        winners = set(newest_of_keys(requests.live).values())
     else:
         known = {ssp for ssps in tasks.values() for ssp in ssps}
-        winners = {*counting(fan_out(requests.live, tasks)), *(r for r in requests.live if r.key.ssp not in known)}
+        counting = counting_requests(requests.live, tasks).values()
+        winners = {*counting, *(r for r in requests.live if r.key.ssp not in known)}
     status: dict[StartpointRequest, RequestStatus] = {
         **{request: "pending" if request in winners else "superseded" for request in requests.live},
         **dict.fromkeys(requests.expired, "expired"),
@@ -105,7 +100,7 @@ def request_facts(
     }
     ordered = sorted(status, key=lambda each: (each.key.ssp, each.key.task or "", each.rank))
     readable = [_facts(request, status[request], ttl_ms, (resolved or {}).get(request)) for request in ordered]
-    return (*readable, *map(_unreadable_facts, unreadable))
+    return (*readable, *map(_unreadable_facts, requests.unreadable))
 
 
 def _unreadable_facts(request: UnreadableRequest) -> RequestFacts:
@@ -128,14 +123,13 @@ def _unreadable_facts(request: UnreadableRequest) -> RequestFacts:
 
 
 def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resolved: int | str | None) -> RequestFacts:
-    document = to_document(request.startpoint)
-    value = document.get("specificOffset", document.get("timestampOffset"))
+    kind, value = kind_and_value(request.startpoint)
     return RequestFacts(
         stream=str(request.key.ssp.system_stream),
         partition=request.key.ssp.partition,
         task=request.key.task,
-        kind=str(document["@type"]).removeprefix("Startpoint").lower(),
-        value=value if isinstance(value, str | int) else None,
+        kind=kind,
+        value=value,
         created_ms=request.startpoint.creation_timestamp,
         expires_ms=request.startpoint.creation_timestamp + ttl_ms,
         with_state=request.with_state,

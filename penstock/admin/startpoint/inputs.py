@@ -11,7 +11,7 @@ from penstock.admin.side_stores import side_stores
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.batch.positions import to_next_offsets
-from penstock.checkpoint.edit import OffsetChange, choose_origin, offset_changes
+from penstock.checkpoint.edit import OffsetChange, offset_changes
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -22,21 +22,19 @@ from penstock.start.facts import resolver
 from penstock.start.positions import start_positions
 from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecision, decide_start
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import StartpointRequest, task_name
-from penstock.start.streams.grouping import Grouping
+from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.job_streams import INTERMEDIATE, JobStreams
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 from penstock.wording import argument
 
 
-def application_inputs(config: JobConfig, app: Application) -> tuple[Grouping, JobInputs]:
+def application_inputs(config: JobConfig, app: Application) -> JobInputs:
     """The inputs of each task, and their ends. Raises NotFoundError if an input does not exist."""
     graph = with_side_inputs(app.graph(), config)
     with closing(JobStreams.open(graph, config)) as streams:
         ends = streams.ends()
-        grouping = streams.group(ends)
-        return grouping, JobInputs(grouping.by_name, ends, streams.without_startpoints(graph, config))
+        return JobInputs(streams.group(ends).tasks, ends, streams.without_startpoints(graph, config))
 
 
 class Admins(dict[str, SystemAdmin]):
@@ -56,26 +54,27 @@ class Admins(dict[str, SystemAdmin]):
 
 @dataclass(frozen=True, slots=True)
 class StartpointJob:
-    """A job, its log as it was read, and what it reads. `origin` is the checkpoint a start would begin with."""
+    """A job, its log as it was read, and what it reads."""
 
     found: FoundJob
     view: LogView
-    origin: CheckpointRecord | None
+    candidates: Candidates
     inputs: JobInputs
     admins: Mapping[str, SystemAdmin]
     manager: StartpointManager
 
     @property
+    def origin(self) -> CheckpointRecord | None:
+        """The checkpoint a start would begin with."""
+        return self.candidates.origin
+
+    @property
     def stores(self) -> list[str]:
         return [] if self.origin is None else sorted(self.origin.stores)
 
-    def candidates(self) -> Candidates:
-        """The checkpoints a start may begin with."""
-        return Candidates(self.origin, self.view.restorable, self.found.config.task.checkpoint_read_versions)
-
     def decide(self, live: Sequence[StartpointRequest], new: Collection[StartpointRequest] = ()) -> StartDecision:
         """The decision of a start now; `new` are the unwritten requests of `live`. Raises as `decide_start`."""
-        return decide_start(live, self.inputs, self.candidates(), self.resolve, new)
+        return decide_start(live, self.inputs, self.candidates, self.resolve, new)
 
     def resolve(self, request: StartpointRequest) -> int:
         """The offset a request means now."""
@@ -100,37 +99,36 @@ def open_inputs(found: FoundJob) -> Iterator[StartpointJob]:
         ConfigError: it has no checkpoint, and was opened without its application.
     """
     view = CheckpointLog(found.objects, found.paths).read()
-    origin = choose_origin(view, None, found.config.task)
+    candidates = Candidates.of(view, found.config.task)
     admins = Admins(found.config)
     try:
         if found.application is not None:
-            _, inputs = application_inputs(found.config, found.application)
-        elif origin is not None:
-            inputs = _of_checkpoint(found, origin, admins)
+            inputs = application_inputs(found.config, found.application)
+        elif candidates.origin is not None:
+            inputs = _of_checkpoint(found, candidates.origin, admins)
         else:
             raise ConfigError(
                 f"job `{found.paths.root}` has no checkpoint yet, so its inputs are not known: name its application "
                 f"with {argument('app')}"
             )
         manager = StartpointManager(found.objects, found.paths, found.config.job.startpoint_ttl_ms)
-        yield StartpointJob(found, view, origin, inputs, admins, manager)
+        yield StartpointJob(found, view, candidates, inputs, admins, manager)
     finally:
         admins.close()
 
 
 def _of_checkpoint(found: FoundJob, record: CheckpointRecord, admins: Mapping[str, SystemAdmin]) -> JobInputs:
     config = found.config
-    tasks = {task_name(task): tuple(own) for task, own in record.next_offsets.items()}
+    read = {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
     ends: dict[SystemStreamPartition, PartitionOffsets] = {}
-    for stream in {ssp.system_stream for own in tasks.values() for ssp in own}:
+    for stream in read:
         for partition, end in admins[stream.system].offsets(stream.stream).items():
             ends[SystemStreamPartition(stream.system, stream.stream, partition)] = end
     others = {config.store(store).changelog: f"the changelog of store `{store}`" for store in record.stores}
     if config.task.dead_letter_stream is not None:
         others[config.task.dead_letter_stream] = "task.dead.letter.stream, which the job writes"
     others |= dict.fromkeys(record.intermediate, INTERMEDIATE)
-    read = {ssp.system_stream for own in tasks.values() for ssp in own}
     for each in side_stores(found):
         streams = {SystemStream.parse(stream) for stream in each.side_inputs}
         others |= dict.fromkeys(streams - read, side_input_of([each.store]))
-    return JobInputs(tasks, ends, others)
+    return JobInputs(record.next_offsets, ends, others)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from penstock.admin.checkpoint.change import PositionFacts
+from penstock.admin.checkpoint.change import PositionFacts, effect_on_state
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.exchange import imported_requests
@@ -16,12 +16,12 @@ from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
-from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, sort_out, taken_uuids
+from penstock.job.requests import new_uuid
+from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
     WithState,
-    new_uuid,
     task_name,
     task_number,
 )
@@ -63,8 +63,7 @@ def ask_for(
     now_ms, ttl_ms = time.time_ns() // 1_000_000, job.found.config.job.startpoint_ttl_ms
     for request in requests:
         job.manager.check_time(request)
-    found, unreadable = job.manager.read()
-    there = sort_out(found, taken_uuids(job.view.checkpoints), now_ms, ttl_ms)
+    there = job.manager.waiting(job.view)
     new = sort_out(requests, (), now_ms, ttl_ms)
     decision = job.decide((*there.live, *new.live), new.live)
     changes = job.changes(decision)
@@ -83,7 +82,7 @@ def ask_for(
         checkpoint=None if decision.restore_from is None else str(decision.restore_from.id),
         nearest=nearest,
         changes=positions,
-        notes=(*notes, *map(str, unreadable), *_notes(job, decision, changes, nearest, why_not)),
+        notes=(*notes, *map(str, there.unreadable), *_notes(job, decision, changes, nearest, why_not)),
     )
 
 
@@ -98,7 +97,7 @@ def _nearest(job: StartpointJob, decision: StartDecision) -> tuple[str | None, s
     if decision.with_state == "nearest" or job.origin is None:
         return (None if decision.restore_from is None else str(decision.restore_from.id)), ""
     try:
-        return str(nearest_checkpoint(decision.offsets, job.candidates(), job.inputs.ends).id), ""
+        return str(nearest_checkpoint(decision.offsets, job.candidates, job.inputs.ends).id), ""
     except IncompatibleError as error:
         return None, str(error)
 
@@ -124,12 +123,9 @@ def _notes(
 
 
 def _keeping(stores: str, changes: Sequence[OffsetChange], nearest: str | None, why_not: str) -> Iterator[str]:
-    moves = [change.new - change.old for change in changes if change.old is not None]
-    twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
-    never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
-    if not twice and not never:
+    if not (effect := effect_on_state(changes)):
         return
-    yield f"the state ({stores}) stays as it is ({_with('keep')}): {' and '.join(filter(None, (twice, never)))}"
+    yield f"the state ({stores}) stays as it is ({_with('keep')}): {effect}"
     other = f"from checkpoint {nearest}" if nearest is not None else f"which is not possible now: {why_not}"
     yield f"{_with('nearest')} would begin every input and all stores at one retained checkpoint, {other}"
     yield f"{_with('clear')} would empty the stores first"
@@ -178,7 +174,7 @@ def set_startpoint(
     """
     with open_inputs(job) as found:
         keys = list(_request_keys(found, stream, partitions, task))
-        requests = [StartpointRequest(key, new_uuid(), startpoint, with_state, clamp=clamp) for key in keys]
+        requests = [StartpointRequest(key, new_uuid().hex, startpoint, with_state, clamp=clamp) for key in keys]
         made = replace(startpoint, creation_timestamp=_creation(found, {key.ssp for key in keys}))
         made_requests = [replace(each, startpoint=made) for each in requests]
         return ask_for(found, made_requests, "startpoint set", dry_run=dry_run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -13,9 +12,8 @@ from penstock.admin.startpoint.facts import RequestFacts, request_facts
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.admin.startpoint.set import parse_task
 from penstock.api.ssp import SystemStream
-from penstock.checkpoint.log import CheckpointLog
 from penstock.errors import NotFoundError, PenstockError
-from penstock.start.startpoints.decide import Sorted, sort_out, taken_uuids
+from penstock.start.startpoints.decide import WaitingStartpoints
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest
 from penstock.wording import argument
@@ -52,12 +50,12 @@ def startpoints(job: FoundJob, *, resolve: bool = True) -> tuple[RequestFacts, .
         ...     admin.startpoints(job)
         ()
     """
-    (requests, unreadable), ttl_ms = _waiting(job), job.config.job.startpoint_ttl_ms
+    requests, ttl_ms = _manager(job).waiting(), job.config.job.startpoint_ttl_ms
     if not resolve:
-        return request_facts(requests, None, ttl_ms, unreadable=unreadable)
+        return request_facts(requests, None, ttl_ms)
     with open_inputs(job) as whole:
         resolved = {request: _resolved(whole, request) for request in requests.live}
-        return request_facts(requests, whole.inputs.tasks, ttl_ms, resolved, unreadable)
+        return request_facts(requests, whole.inputs.tasks, ttl_ms, resolved)
 
 
 def delete_startpoints(
@@ -82,7 +80,7 @@ def delete_startpoints(
         [1]
     """
     wanted, name = SystemStream.parse(stream), parse_task(task)
-    requests, unreadable = _waiting(job)
+    requests = _manager(job).waiting()
 
     def is_meant(request: StartpointRequest | UnreadableRequest) -> bool:
         key = request.key
@@ -90,17 +88,21 @@ def delete_startpoints(
             return False
         return partitions is None or key.ssp.partition in partitions
 
-    meant = Sorted(*(tuple(filter(is_meant, each)) for each in (requests.live, requests.expired, requests.taken)))
-    damaged = tuple(filter(is_meant, unreadable))
-    every: tuple[StartpointRequest | UnreadableRequest, ...] = (*meant.live, *meant.expired, *meant.taken, *damaged)
+    meant = WaitingStartpoints(
+        tuple(filter(is_meant, requests.live)),
+        tuple(filter(is_meant, requests.expired)),
+        tuple(filter(is_meant, requests.taken)),
+        tuple(filter(is_meant, requests.unreadable)),
+    )
+    every: tuple[StartpointRequest | UnreadableRequest, ...] = (*meant.readable, *meant.unreadable)
     if not every:
         raise NotFoundError(
             f"there is no such startpoint for `{stream}`: `penstock startpoint list {job.paths.root}` lists those "
             f"that wait. For a startpoint of a single task, give {argument('task')}"
         )
-    facts = request_facts(meant, None, job.config.job.startpoint_ttl_ms, unreadable=damaged)
+    facts = request_facts(meant, None, job.config.job.startpoint_ttl_ms)
     with audited(job, "startpoint delete", {each.place: f"{each.text} -> none" for each in facts}):
-        StartpointManager(job.objects, job.paths).delete(every)
+        _manager(job).delete(every)
     return DeletedFacts(job.paths.root, facts)
 
 
@@ -118,16 +120,13 @@ def export_startpoints(job: FoundJob) -> ExportedStartpoints:
         ...     print(admin.export_startpoints(job).lines[0])
         {"key":"[1,...local.trips.0...]","value":"{...StartpointOldest...}"}
     """
-    requests, unreadable = _waiting(job)
+    requests = _manager(job).waiting()
     lines, notes = exported_lines(requests.live)
-    return ExportedStartpoints(tuple(lines), (*notes, *map(str, unreadable)))
+    return ExportedStartpoints(tuple(lines), (*notes, *map(str, requests.unreadable)))
 
 
-def _waiting(found: FoundJob) -> tuple[Sorted, tuple[UnreadableRequest, ...]]:
-    """The requests of a job, sorted as a start would now; and the unreadable ones."""
-    requests, unreadable = StartpointManager(found.objects, found.paths).read()
-    taken = taken_uuids(CheckpointLog(found.objects, found.paths).read("report").checkpoints) if requests else ()
-    return sort_out(requests, taken, time.time_ns() // 1_000_000, found.config.job.startpoint_ttl_ms), unreadable
+def _manager(job: FoundJob) -> StartpointManager:
+    return StartpointManager(job.objects, job.paths, job.config.job.startpoint_ttl_ms)
 
 
 def _resolved(job: StartpointJob, request: StartpointRequest) -> int | str:

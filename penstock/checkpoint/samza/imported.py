@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from penstock.checkpoint.edit import Changelogs
 from penstock.checkpoint.samza.log_key import GROUP_BY_PARTITION, CheckpointLogKey
-from penstock.checkpoint.samza.topic import read_topic_message
-from penstock.checkpoint.versions import changelog_marker
-from penstock.checkpoint.versions.changelog_marker import ChangelogStreamMarker
+from penstock.checkpoint.samza.topic import numbered_messages
+from penstock.checkpoint.versions.changelog_marker import changelog_markers
 from penstock.checkpoint.versions.table import format_of
 from penstock.checkpoint.versions.value import StoresOfChangelogs, TaskCheckpoint
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
@@ -79,10 +78,7 @@ def _last_messages(lines: Iterable[str]) -> tuple[dict[tuple[int, int], tuple[in
     """(task, version) -> number of the line and value; and how many messages were of which unknown type."""
     found: dict[tuple[int, int], tuple[int, str]] = {}
     passed_over: Counter[str] = Counter()
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        key, value = _message(number, line)
+    for number, key, value in numbered_messages(lines, CheckpointLogKey.decode):
         version = key.version
         if version is None:
             passed_over[key.type] += 1
@@ -93,14 +89,6 @@ def _last_messages(lines: Iterable[str]) -> tuple[dict[tuple[int, int], tuple[in
         else:
             found[task, version] = number, value
     return found, passed_over
-
-
-def _message(number: int, line: str) -> tuple[CheckpointLogKey, str | None]:
-    try:
-        message = read_topic_message(line)
-        return CheckpointLogKey.decode(message.key), message.value
-    except CorruptError as error:
-        raise CorruptError(f"line {number}: {error}") from error
 
 
 def _task_number(number: int, key: CheckpointLogKey) -> int:
@@ -116,6 +104,5 @@ def _task_number(number: int, key: CheckpointLogKey) -> int:
 def _task(value: str, version: int, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
     """Raises CorruptError if the value, or a marker of `changelog-stream`, is not one."""
     task = format_of(version).read(value, changelogs)
-    for marker in task.markers.get(changelog_marker.BACKEND, {}).values():
-        ChangelogStreamMarker.deserialize(marker)
+    changelog_markers(task.markers)
     return task

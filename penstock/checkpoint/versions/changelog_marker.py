@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -74,6 +75,11 @@ class ChangelogStreamMarker:
         )
         ssp = SystemStreamPartition(*structs.astuple(own.changelog_ssp))
         return cls(ssp, own.changelog_offset, generation, identity)
+
+
+def changelog_markers(markers: Mapping[str, Mapping[str, str]]) -> dict[str, ChangelogStreamMarker]:
+    """Store -> marker, of the markers of a task by backend and store. Raises as `ChangelogStreamMarker.deserialize`."""
+    return {store: ChangelogStreamMarker.deserialize(text) for store, text in markers.get(BACKEND, {}).items()}
 
 
 class _Version(Struct):

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.checkpoint.versions.changelog_marker import BACKEND, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import BACKEND, changelog_markers
 from penstock.checkpoint.versions.table import FORMATS, format_of
 from penstock.checkpoint.versions.v1 import VERSION as V1
 from penstock.checkpoint.versions.v2 import VERSION as V2
@@ -40,21 +40,18 @@ def read_task(record: CheckpointRecord, task: int, version: int, changelogs: Sto
 def _with_streams(record: CheckpointRecord, task: int, markers: Markers) -> Markers:
     """Markers of version 1, with the identities of their streams: those of version 2, else those of the record."""
     second = record.tasks.get(task, {}).get(str(V2))
-    beside = {} if second is None else format_of(V2).read(second, {}).markers.get(BACKEND, {})
-    known = {each.ssp: each.stream_identity for each in map(ChangelogStreamMarker.deserialize, beside.values())}
-    found = {}
-    for store, text in markers.get(BACKEND, {}).items():
-        marker = ChangelogStreamMarker.deserialize(text)
-        stream = record.identities.get(marker.ssp.system_stream)
-        found[store] = replace(marker, stream_identity=known.get(marker.ssp, stream)).serialize()
-    return {**markers, BACKEND: found} if found else markers
+    beside = {} if second is None else changelog_markers(format_of(V2).read(second, {}).markers)
+    known = {each.ssp: each.stream_identity for each in beside.values()}
+    found = {
+        store: replace(each, stream_identity=known.get(each.ssp, record.identities.get(each.ssp.system_stream)))
+        for store, each in changelog_markers(markers).items()
+    }
+    return {**markers, BACKEND: {store: each.serialize() for store, each in found.items()}} if found else markers
 
 
 def changelog_identities(markers: Mapping[Any, Markers]) -> dict[SystemStream, str]:
     """The identities of the streams of all tasks' markers. Records have them, because version 1 cannot."""
-    found = (
-        ChangelogStreamMarker.deserialize(text) for own in markers.values() for text in own.get(BACKEND, {}).values()
-    )
+    found = (marker for own in markers.values() for marker in changelog_markers(own).values())
     return {marker.ssp.system_stream: marker.stream_identity for marker in found if marker.stream_identity}
 
 

@@ -24,6 +24,11 @@ def format_of(version: int) -> CheckpointFormat:
     return FORMATS[version]
 
 
+def last_processed(next_offsets: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, str]:
+    """As Samza's checkpoints have it; where nothing was processed they have nothing."""
+    return {ssp: str(offset - 1) for ssp, offset in next_offsets.items() if offset > 0}
+
+
 def build_versions(
     checkpoint_id: CheckpointId,
     offsets: Mapping[SystemStreamPartition, str],

@@ -13,7 +13,7 @@ from msgspec import Struct
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.versions import changelog_marker
-from penstock.checkpoint.versions.changelog_marker import ChangelogOffset, ChangelogStreamMarker
+from penstock.checkpoint.versions.changelog_marker import ChangelogOffset, ChangelogStreamMarker, changelog_markers
 from penstock.checkpoint.versions.value import CheckpointFormat, Markers, StoresOfChangelogs, TaskCheckpoint
 from penstock.documents import convert, decoding, number
 from penstock.errors import CorruptError
@@ -86,9 +86,6 @@ class FormatV1(CheckpointFormat):
 
     version = VERSION
 
-    def decode(self, text: str | bytes) -> CheckpointV1:
-        return CheckpointV1.decode(text)
-
     def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
         offsets: dict[SystemStreamPartition, str | None] = {}
         found: dict[str, str] = {}
@@ -121,8 +118,5 @@ def _marker(ssp: SystemStreamPartition, position: str) -> str:
 def _sayable(markers: Markers) -> dict[str, ChangelogStreamMarker]:
     """Store -> marker that version 1 can say. It has no generation: read back, one that does not begin with the
     stream would take in what came before it."""
-    found = {
-        store: ChangelogStreamMarker.deserialize(text)
-        for store, text in markers.get(changelog_marker.BACKEND, {}).items()
-    }
-    return {store: marker for store, marker in found.items() if marker.generation_offset in {None, "0"}}
+    found = changelog_markers(markers).items()
+    return {store: marker for store, marker in found if marker.generation_offset in {None, "0"}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -116,9 +116,6 @@ class FormatV2(CheckpointFormat):
 
     version = VERSION
 
-    def decode(self, text: str | bytes) -> CheckpointV2:
-        return CheckpointV2.decode(text)
-
     def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
         value = CheckpointV2.decode(text)
         markers: dict[str, dict[str, str]] = {}
@@ -133,10 +130,3 @@ class FormatV2(CheckpointFormat):
             for backend, stores in markers.items()
         }
         return CheckpointV2(checkpoint_id, offsets, named).encode()
-
-    def restorable(self, markers: Markers) -> frozenset[str]:
-        return frozenset(store for stores in markers.values() for store in stores)
-
-    def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
-        for backend, stores in self.read(text, changelogs).markers.items():
-            yield from ((backend, store, marker) for store, marker in stores.items())

@@ -58,10 +58,6 @@ class CheckpointFormat(ABC):
     version: int
 
     @abstractmethod
-    def decode(self, text: str | bytes) -> Checkpoint:
-        """The value as it is. Raises CorruptError if the text is none of this version."""
-
-    @abstractmethod
     def read(self, text: str | bytes, changelogs: StoresOfChangelogs) -> TaskCheckpoint:
         """The value's content. Raises CorruptError if it is none of this version."""
 
@@ -74,11 +70,12 @@ class CheckpointFormat(ABC):
             CorruptError: a marker of the `changelog-stream` backend is not one.
         """
 
-    @abstractmethod
     def restorable(self, markers: Markers) -> frozenset[str]:
         """The stores of which a value of this version keeps a marker. Raises CorruptError as `write`."""
+        return frozenset(store for stores in markers.values() for store in stores)
 
-    @abstractmethod
     def needed(self, text: str | bytes, changelogs: StoresOfChangelogs) -> Iterator[tuple[str, str, str]]:
         """Backend, store and marker: every marker of the value, and so all that must stay for it, whether or not the
         configuration still names its store's changelog. Raises CorruptError if the value is none of this version."""
+        for backend, stores in self.read(text, changelogs).markers.items():
+            yield from ((backend, store, marker) for store, marker in stores.items())

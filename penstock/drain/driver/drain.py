@@ -141,8 +141,7 @@ class Drain:
         """
         self._boundary = boundary
         if self.active or self._asked.is_set():
-            self._report.count(boundary.batch, reports, committed)
-            self._report.reached(boundary)
+            self._report.count(boundary, reports, committed)
 
     def closes(self, boundary: Boundary) -> tuple[str, ...]:
         """Begin the last commit of the run. Returns the uuids of the requests that it answers."""

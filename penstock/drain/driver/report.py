@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from penstock.clock import Clock
 from penstock.drain.driver.tally import DrainTally
@@ -39,25 +40,23 @@ class DrainReport:
         """Show that the run drains from this boundary on. Called again when more requests were found."""
         if self._board.drain is None:
             self._began = self._clock.monotonic()
-        self._update("draining", requests, boundary)
+        self._update(requests, boundary)
         self._show()
 
     def rewind(self, boundary: Boundary) -> None:
         self._tally.rewind(boundary.batch)
         self._logged.clear()
         if (drain := self._board.drain) is not None:
-            self._update("draining", drain.requests, boundary)
+            self._update(drain.requests, boundary)
 
-    def count(self, batch: int, reports: Sequence[Report], committed: int) -> None:
-        """Count a batch. The last checkpoint is of the batch `committed`."""
-        self._tally.add(batch, reports)
+    def count(self, boundary: Boundary, reports: Sequence[Report], committed: int) -> None:
+        """Count the batch that ended at this boundary, show the progress, and log the stages that have drained. The
+        last checkpoint is of the batch `committed`."""
+        self._tally.add(boundary.batch, reports)
         self._tally.settle(committed)
-
-    def reached(self, boundary: Boundary) -> None:
-        """Show the progress at this boundary, and log the stages that have drained."""
         if (drain := self._board.drain) is None:
             return
-        for stage in self._update("draining", drain.requests, boundary).stages:
+        for stage in self._update(drain.requests, boundary).stages:
             if stage.ended and stage.stage not in self._logged:
                 self._logged.add(stage.stage)
                 logger.info("%s; it has drained", stage)
@@ -65,9 +64,7 @@ class DrainReport:
             self._show()
 
     def committing(self, requests: Sequence[str]) -> None:
-        if self._board.drain is not None:
-            self._board.update(drain=replace(self._board.drain, requests=tuple(requests)))
-        self._phase("committing")
+        self._phase("committing", requests=tuple(requests))
 
     def finished(self) -> None:
         """Show and log the summary: the drained record is in the log."""
@@ -81,14 +78,13 @@ class DrainReport:
         self._logged.clear()
         self._board.update(drain=None)
 
-    def _phase(self, phase: DrainPhase) -> None:
+    def _phase(self, phase: DrainPhase, **more: Any) -> None:
         if self._board.drain is not None:
-            self._board.update(drain=replace(self._board.drain, phase=phase))
+            self._board.update(drain=replace(self._board.drain, phase=phase, **more))
             self._show()
 
-    def _update(self, phase: DrainPhase, requests: Sequence[str], boundary: Boundary) -> DrainProgress:
-        stages = self._tally.stages(boundary)
-        drain = DrainProgress(self._run_id, tuple(requests), phase, stages)
+    def _update(self, requests: Sequence[str], boundary: Boundary) -> DrainProgress:
+        drain = DrainProgress(self._run_id, tuple(requests), stages=self._tally.stages(boundary))
         self._board.update(drain=drain)
         return drain
 

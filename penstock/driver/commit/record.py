@@ -12,7 +12,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim, Detail, Ended
 from penstock.checkpoint.versions.markers import changelog_identities
-from penstock.checkpoint.versions.table import build_versions
+from penstock.checkpoint.versions.table import build_versions, last_processed
 from penstock.config.settings import TaskSettings
 from penstock.driver.feed.boundary import Boundary
 from penstock.outbox.unpublished import OutboxObject, OwedOutput
@@ -81,7 +81,7 @@ class Recorder:
             tasks={
                 task: build_versions(
                     checkpoint_id,
-                    {ssp: str(offset - 1) for ssp, offset in offsets.items() if offset > 0},  # Samza's: the last one
+                    last_processed(offsets),
                     found.get(str(task), {}),
                     self.settings.checkpoint_write_versions,
                 )

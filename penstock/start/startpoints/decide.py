@@ -7,33 +7,49 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.batch.positions import Positions, TaskSsp, to_positions
+from penstock.checkpoint.edit import choose_origin
+from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.table import versions_of
+from penstock.config.settings import TaskSettings
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
-from penstock.start.startpoints.fan_out import FanOut, TaskInputs, counting, fan_out
-from penstock.start.startpoints.request import StartpointRequest, WithState, how_to_delete, task_name
+from penstock.start.startpoints.request import (
+    RequestKey,
+    StartpointRequest,
+    UnreadableRequest,
+    WithState,
+    how_to_delete,
+    task_name,
+)
 from penstock.system.base import PartitionOffsets
 from penstock.wording import argument, counted
 
 Resolve: TypeAlias = Callable[[StartpointRequest], int]
 """The offset a request means now. Raises what `SystemAdmin.resolve_startpoint_to_offset` raises."""
-TaskOffsets: TypeAlias = Mapping[str, Mapping[SystemStreamPartition, int]]
-"""Task name -> partition -> offset."""
+TaskInputs: TypeAlias = Mapping[int, Collection[SystemStreamPartition]]
+"""Task -> the partitions it reads. A broadcast partition is in every task that reads it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Sorted:
-    """The requests that a start found. Each is in one of the three."""
+class WaitingStartpoints:
+    """The requests for startpoints of a job. Each is in one of the four."""
 
-    live: tuple[StartpointRequest, ...]
-    expired: tuple[StartpointRequest, ...]
-    taken: tuple[StartpointRequest, ...]
+    live: tuple[StartpointRequest, ...] = ()
+    expired: tuple[StartpointRequest, ...] = ()
+    taken: tuple[StartpointRequest, ...] = ()
     """An earlier start has taken it, and did not come to delete it."""
+    unreadable: tuple[UnreadableRequest, ...] = ()
+    """Every start leaves them out."""
+
+    @property
+    def readable(self) -> tuple[StartpointRequest, ...]:
+        return (*self.live, *self.expired, *self.taken)
 
     @property
     def uuids(self) -> tuple[str, ...]:
         """The start checkpoint must name all of them, so that none is applied later."""
-        return tuple(sorted({each.uuid for each in (*self.live, *self.expired, *self.taken)}))
+        return tuple(sorted({each.uuid for each in self.readable}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +62,10 @@ class JobInputs:
     others: Mapping[SystemStream, str] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
 
+    @property
+    def readers(self) -> list[TaskSsp]:
+        return [TaskSsp(task, ssp) for task, ssps in self.tasks.items() for ssp in ssps]
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -57,6 +77,12 @@ class Candidates:
     read_versions: Sequence[int]
     named: bool = False
 
+    @classmethod
+    def of(cls, view: LogView, settings: TaskSettings, wanted: str | None = None) -> Candidates:
+        """The candidates in a log. `wanted` is the id that somebody chose. Raises as `choose_origin`."""
+        origin = choose_origin(view, wanted, settings)
+        return cls(origin, view.restorable, settings.checkpoint_read_versions, named=wanted is not None)
+
 
 @dataclass(frozen=True, slots=True)
 class StartDecision:
@@ -64,8 +90,8 @@ class StartDecision:
     any, its state restored or, with `clear`, left behind. `requests` are those that count."""
 
     restore_from: CheckpointRecord | None
-    offsets: TaskOffsets
-    requests: FanOut
+    offsets: Positions
+    requests: Mapping[TaskSsp, StartpointRequest]
     with_state: WithState
 
     @property
@@ -74,7 +100,13 @@ class StartDecision:
         return self.with_state == "clear" and self.restore_from is not None
 
 
-def sort_out(requests: Iterable[StartpointRequest], taken: Collection[str], now_ms: int, ttl_ms: int) -> Sorted:
+def sort_out(
+    requests: Iterable[StartpointRequest],
+    taken: Collection[str],
+    now_ms: int,
+    ttl_ms: int,
+    unreadable: tuple[UnreadableRequest, ...] = (),
+) -> WaitingStartpoints:
     """Sort requests; `taken` are the uuids in the checkpoint log."""
     live, expired, done = [], [], []
     for request in requests:
@@ -84,12 +116,28 @@ def sort_out(requests: Iterable[StartpointRequest], taken: Collection[str], now_
             expired.append(request)
         else:
             live.append(request)
-    return Sorted(tuple(live), tuple(expired), tuple(done))
+    return WaitingStartpoints(tuple(live), tuple(expired), tuple(done), unreadable)
 
 
-def taken_uuids(checkpoints: Iterable[CheckpointRecord]) -> frozenset[str]:
-    """The requests that starts of a job have taken, by the checkpoints in its log."""
-    return frozenset(uuid for record in checkpoints for uuid in record.consumed_startpoints)
+def newest_of_keys(requests: Iterable[StartpointRequest]) -> dict[RequestKey, StartpointRequest]:
+    """The request of each key that counts, if no request for another key does."""
+    return {each.key: each for each in sorted(requests, key=lambda each: each.rank)}
+
+
+def counting_requests(requests: Iterable[StartpointRequest], tasks: TaskInputs) -> dict[TaskSsp, StartpointRequest]:
+    """The request that counts for every partition of every task that one applies to, by `StartpointRequest.rank`.
+
+    One for a partition applies to every task that reads it; one for a partition and a task to that task.
+    """
+    by_ssp: dict[SystemStreamPartition, list[StartpointRequest]] = {}
+    for request in sorted(requests, key=lambda each: each.rank):
+        by_ssp.setdefault(request.key.ssp, []).append(request)
+    return {
+        TaskSsp(task, ssp): applying[-1]
+        for task, ssps in tasks.items()
+        for ssp in sorted(set(ssps) & by_ssp.keys())
+        if (applying := [each for each in by_ssp[ssp] if each.key.task in {None, task_name(task)}])
+    }
 
 
 def decide_start(
@@ -108,12 +156,9 @@ def decide_start(
     for request in live:
         if reason := _misplaced(request, inputs):
             raise _refused(request, reason, request not in new)
-    found = fan_out(live, inputs.tasks)
-    with_state = choose_state(counting(found))
-    offsets = {
-        task: {ssp: _resolved(request, resolve, request not in new) for ssp, request in own.items()}
-        for task, own in found.items()
-    }
+    found = counting_requests(live, inputs.tasks)
+    with_state = choose_state(found.values())
+    offsets = {at: _resolved(request, resolve, request not in new) for at, request in found.items()}
     if with_state != "nearest" or checkpoints.origin is None:
         return StartDecision(checkpoints.origin, offsets, found, with_state)
     if checkpoints.named:
@@ -144,7 +189,7 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
 
 
 def nearest_checkpoint(
-    wanted: TaskOffsets, checkpoints: Candidates, ends: Mapping[SystemStreamPartition, PartitionOffsets]
+    wanted: Positions, checkpoints: Candidates, ends: Mapping[SystemStreamPartition, PartitionOffsets]
 ) -> CheckpointRecord:
     """The newest retained checkpoint whose offsets are all at or before the wanted ones, and can still be read.
 
@@ -163,14 +208,13 @@ def nearest_checkpoint(
             f"task.checkpoint.read.versions allows ({','.join(map(str, checkpoints.read_versions))}). It has: "
             f"{', '.join(map(str, sorted(there))) or 'none'}. Add one of these to the key. {_ALTERNATIVES}"
         )
-    for own in record.next_offsets.values():
-        for ssp, offset in own.items():
-            if ssp in ends and not ends[ssp].oldest <= offset <= ends[ssp].upcoming:
-                raise IncompatibleError(
-                    f"checkpoint {record.id}, the newest one at or before the startpoints, would read `{ssp}` from "
-                    f"offset {offset}, but it holds {ends[ssp]}: the messages to read again were "
-                    f"deleted. {_ALTERNATIVES}"
-                )
+    for at, offset in to_positions(record.next_offsets).items():
+        if at.ssp in ends and not ends[at.ssp].oldest <= offset <= ends[at.ssp].upcoming:
+            raise IncompatibleError(
+                f"checkpoint {record.id}, the newest one at or before the startpoints, would read `{at.ssp}` from "
+                f"offset {offset}, but it holds {ends[at.ssp]}: the messages to read again were "
+                f"deleted. {_ALTERNATIVES}"
+            )
     return record
 
 
@@ -183,7 +227,7 @@ _ALTERNATIVES = (
 def _misplaced(request: StartpointRequest, inputs: JobInputs) -> str | None:
     """Why the request is for nothing that the job reads; None if it is for something."""
     ssp, task = request.key.ssp, request.key.task
-    readers = [name for name, ssps in inputs.tasks.items() if ssp in ssps]
+    readers = [task_name(number) for number, ssps in inputs.tasks.items() if ssp in ssps]
     if task is not None and readers and task not in readers:
         return f"`{task}` does not read `{ssp}`, which {', '.join(f'`{name}`' for name in readers)} do"
     if readers:
@@ -199,12 +243,8 @@ def _misplaced(request: StartpointRequest, inputs: JobInputs) -> str | None:
 
 
 def _refused(request: StartpointRequest, reason: str, waits: bool) -> IncompatibleError:
-    delete = f". {_how_to_delete(request)}" if waits else ""
+    delete = f". To delete this request, which waits for a start: `{how_to_delete(request.key)}`" if waits else ""
     return IncompatibleError(f"the startpoint for {request} cannot be applied: {reason}{delete}")
-
-
-def _how_to_delete(request: StartpointRequest) -> str:
-    return f"To delete this request, which waits for a start: `{how_to_delete(request.key)}`"
 
 
 def _resolved(request: StartpointRequest, resolve: Resolve, waits: bool) -> int:
@@ -217,23 +257,18 @@ def _resolved(request: StartpointRequest, resolve: Resolve, waits: bool) -> int:
         raise
 
 
-def _is_before(record: CheckpointRecord, wanted: TaskOffsets) -> bool:
+def _is_before(record: CheckpointRecord, wanted: Positions) -> bool:
     """A checkpoint from before an input was added does not say where that stood."""
-    has = {task_name(task): own for task, own in record.next_offsets.items()}
-    return all(
-        ssp in has.get(task, {}) and has[task][ssp] <= offset
-        for task, own in wanted.items()
-        for ssp, offset in own.items()
-    )
+    has = to_positions(record.next_offsets)
+    return all(at in has and has[at] <= offset for at, offset in wanted.items())
 
 
-def _none_near(retained: Sequence[CheckpointRecord], wanted: TaskOffsets) -> str:
-    asked = {ssp: offset for own in wanted.values() for ssp, offset in own.items()}
+def _none_near(retained: Sequence[CheckpointRecord], wanted: Positions) -> str:
+    asked = {at.ssp: offset for at, offset in wanted.items()}
     oldest = retained[0]
     stands: dict[SystemStreamPartition, int] = {}
-    for own in oldest.next_offsets.values():
-        for ssp, offset in own.items():  # of a broadcast partition the task that is furthest
-            stands[ssp] = max(offset, stands.get(ssp, offset))
+    for at, offset in to_positions(oldest.next_offsets).items():  # of a broadcast partition the task that is furthest
+        stands[at.ssp] = max(offset, stands.get(at.ssp, offset))
     later = [
         f"`{ssp}` at {stands.get(ssp, 'no position at all')} (wanted {offset})"
         for ssp, offset in sorted(asked.items())

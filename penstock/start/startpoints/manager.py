@@ -7,11 +7,14 @@ from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
 from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, CorruptError, NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.job.requests import write_request
+from penstock.job.requests import new_uuid, write_request
 from penstock.objects.store import ObjectStore
+from penstock.start.startpoints.decide import WaitingStartpoints, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
@@ -20,7 +23,6 @@ from penstock.start.startpoints.request import (
     decode_request,
     encode_request,
     is_from_future,
-    new_uuid,
 )
 from penstock.start.startpoints.serde import NAMESPACE
 from penstock.wording import utc_text
@@ -93,7 +95,7 @@ class StartpointManager:
             ConfigError: the startpoint is of no known kind, or is from the future; a name is malformed. Nothing was
                 written.
         """
-        request = StartpointRequest(RequestKey(ssp, task), new_uuid(), startpoint, with_state, clamp=clamp)
+        request = StartpointRequest(RequestKey(ssp, task), new_uuid().hex, startpoint, with_state, clamp=clamp)
         self.check_time(request)
         self.write(request)
         return request
@@ -164,6 +166,19 @@ class StartpointManager:
                 continue
             found.append(replace(request, from_future=is_from_future(request.startpoint, self._now_ms())))
         return tuple(sorted(found, key=lambda request: (str(request.key), request.rank))), tuple(unreadable)
+
+    def waiting(self, view: LogView | None = None) -> WaitingStartpoints:
+        """All requests, sorted as a start would now.
+
+        Args:
+            view: the job's log; None: it is read, behind the requests.
+        """
+        found, unreadable = self.read()
+        if view is None and found:
+            view = CheckpointLog(self._objects, self._paths).read("report")
+        checkpoints = () if view is None else view.checkpoints
+        taken = {uuid for record in checkpoints for uuid in record.consumed_startpoints}
+        return sort_out(found, taken, self._now_ms(), self._ttl_ms, unreadable)
 
     def delete(self, requests: Iterable[StartpointRequest | UnreadableRequest]) -> None:
         """Delete exactly these requests, durably: a start would apply one that a loss of power brings back. Idempotent.

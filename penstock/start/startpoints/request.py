@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import secrets
-import threading
-import time
-import uuid
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 import orjson
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.api.startpoint import KINDS, Startpoint
+from penstock.api.startpoint import KINDS, Startpoint, StartpointSpecific, StartpointTimestamp
 from penstock.documents import decode
 from penstock.errors import ConfigError, CorruptError
 from penstock.start.startpoints.serde import WrittenStartpoint, to_document
@@ -28,11 +24,6 @@ CLOCKS_DIFFER_MS = 5 * 60_000
 _UUID = re.compile(r"[0-9A-Za-z_-]+")
 _KEY = re.compile(r"(?P<ssp>.+\.[0-9]+?)(?:\.(?P<task>Partition (?:0|[1-9][0-9]*)))?")
 _TASK = re.compile(r"Partition (0|[1-9][0-9]{0,8})")
-_TICKS_PER_MS = 4096
-"""As many as a uuid has room for beside its time."""
-_ticking = threading.Lock()
-_last_tick = 0
-"""The time of the newest uuid, in milliseconds since 1970."""
 
 
 def task_name(task: int) -> str:
@@ -121,21 +112,20 @@ class StartpointRequest:
         return f"`{self.key}`, {describe(self.startpoint)}"
 
 
-def new_uuid() -> str:
-    """A uuid that is larger than all that this process has made: version 7, with a counter in its time."""
-    global _last_tick
-    with _ticking:
-        _last_tick = max(_last_tick + 1, time.time_ns() * _TICKS_PER_MS // 1_000_000)
-        milliseconds, tick = divmod(_last_tick, _TICKS_PER_MS)
-    number = milliseconds << 80 | 7 << 76 | tick << 64 | 2 << 62 | secrets.randbits(62)
-    return uuid.UUID(int=number).hex
+def kind_and_value(startpoint: Startpoint) -> tuple[str, str | int | None]:
+    """`specific`, `timestamp`, `oldest` or `upcoming`; and the offset, or epoch milliseconds."""
+    kind = type(startpoint).__name__.removeprefix("Startpoint").lower()
+    match startpoint:
+        case StartpointSpecific(specific_offset=offset):
+            return kind, offset
+        case StartpointTimestamp(timestamp_offset=timestamp):
+            return kind, timestamp
+    return kind, None
 
 
 def describe(startpoint: Startpoint) -> str:
     """A startpoint for people."""
-    document = to_document(startpoint)
-    kind = str(document["@type"]).removeprefix("Startpoint").lower()
-    value = document.get("specificOffset", document.get("timestampOffset"))
+    kind, value = kind_and_value(startpoint)
     return kind if value is None else f"{'offset' if kind == 'specific' else kind} {value}"
 
 

@@ -14,7 +14,6 @@ from penstock.api.startpoint import (
     StartpointSpecific,
     StartpointTimestamp,
     StartpointUpcoming,
-    StartpointVisitor,
 )
 from penstock.documents import decode, decoding
 from penstock.errors import CorruptError
@@ -56,26 +55,15 @@ class _FanOut(Struct, rename="camel"):
     fan_outs: dict[str, WrittenStartpoint]
 
 
-class _Own(StartpointVisitor[None, dict[str, object]]):
-    """The fields of each kind, besides those that all have."""
-
-    def visit_specific(self, given: None, startpoint: StartpointSpecific) -> dict[str, object]:
-        return {"specificOffset": startpoint.specific_offset}
-
-    def visit_timestamp(self, given: None, startpoint: StartpointTimestamp) -> dict[str, object]:
-        return {"timestampOffset": startpoint.timestamp_offset}
-
-    def visit_oldest(self, given: None, startpoint: StartpointOldest) -> dict[str, object]:
-        return {}
-
-    def visit_upcoming(self, given: None, startpoint: StartpointUpcoming) -> dict[str, object]:
-        return {}
-
-
 def to_document(startpoint: Startpoint) -> dict[str, object]:
     """The startpoint as a JSON object, its fields in Samza's order."""
     common = {"@type": type(startpoint).__name__, "creationTimestamp": startpoint.creation_timestamp}
-    return common | startpoint.apply(None, _Own())
+    match startpoint:
+        case StartpointSpecific():
+            return common | {"specificOffset": startpoint.specific_offset}
+        case StartpointTimestamp():
+            return common | {"timestampOffset": startpoint.timestamp_offset}
+    return common
 
 
 def encode_startpoint(startpoint: Startpoint) -> str:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError
-from penstock.start.startpoints.request import task_name
 from penstock.wording import counted
 
 
@@ -21,11 +20,6 @@ class Grouping:
     @property
     def count(self) -> int:
         return len(self.tasks)
-
-    @property
-    def by_name(self) -> dict[str, tuple[SystemStreamPartition, ...]]:
-        """The same by the names of the tasks."""
-        return {task_name(task): ssps for task, ssps in self.tasks.items()}
 
 
 def group_inputs(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
-from penstock.batch.positions import TaskSsp
-from penstock.checkpoint.record import CheckpointRecord
 from penstock.config.settings import StreamSettings
 from penstock.errors import IncompatibleError
+from penstock.start.facts import StartFacts
+from penstock.start.positions import chosen_positions
+from penstock.start.startpoints.decide import StartDecision
 from penstock.wording import argument
 
 Identities: TypeAlias = Mapping[SystemStream, str]
@@ -21,20 +22,16 @@ def recreated(before: Identities, now: Identities) -> tuple[SystemStream, ...]:
     return tuple(sorted(stream for stream, identity in before.items() if now.get(stream, identity) != identity))
 
 
-def refuse_recreated(
-    record: CheckpointRecord, now: Identities, readers: Iterable[TaskSsp], chosen: Collection[TaskSsp]
-) -> None:
-    """Raise IncompatibleError if a run would continue in a stream at a position of another one of its name.
-
-    Args:
-        record: the checkpoint that the start chose.
-        now: the identities of the inputs.
-        readers: every reader of every partition of the inputs.
-        chosen: the readers whose position does not come from the checkpoint.
-    """
-    changed = recreated(record.identities, now)
+def refuse_recreated(facts: StartFacts, decision: StartDecision) -> None:
+    """Raise IncompatibleError if a run would continue in an input at a position in another stream of its name, because
+    it was deleted and created again since the checkpoint."""
+    record = decision.restore_from
+    if record is None:
+        return
+    changed = recreated(record.identities, facts.inputs.identities)
+    chosen = chosen_positions(decision, facts.inputs, facts.config)
     known = {ssp for own in record.next_offsets.values() for ssp in own}
-    for at in sorted(readers):
+    for at in sorted(facts.inputs.readers):
         stream = at.ssp.system_stream
         if stream in changed and at.ssp in known and at not in chosen:
             raise IncompatibleError(

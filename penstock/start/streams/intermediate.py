@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
 from penstock.checkpoint.intermediate import Intermediate
@@ -17,49 +18,31 @@ READER = ".through"
 """Appended to the id of the writing operator: the id of the reading one."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredStream:
-    """A durable intermediate stream of the application."""
-
-    stream: SystemStream
-    writer: str
-    """The id of the operator that writes it."""
-    serdes: str
-    """The names of the serdes of its keys and values."""
-
-    @property
-    def layout(self) -> str:
-        """The text that a checkpoint records."""
-        return f"{self.writer} {self.serdes}"
+Layouts: TypeAlias = Mapping[SystemStream, str]
+"""Durable intermediate stream -> the text that a checkpoint records of it: the id of the operator that writes it, and
+the names of the serdes of its keys and values."""
 
 
-def declared_streams(graph: ApplicationGraph) -> tuple[DeclaredStream, ...]:
-    """The durable intermediate streams of an application."""
-    return tuple(
-        DeclaredStream(each.stream, each.writer, f"{each.key_serde.name} {each.value_serde.name}")
-        for each in graph.intermediates
-    )
+def declared_streams(graph: ApplicationGraph) -> dict[SystemStream, str]:
+    """The layouts of the durable intermediate streams of an application."""
+    return {each.stream: f"{each.writer} {each.key_serde.name} {each.value_serde.name}" for each in graph.intermediates}
 
 
-def operators_of(writer: str) -> tuple[str, str]:
+def operators_of(layout: str) -> tuple[str, str]:
     """The operator that writes a stream, and the one that reads it."""
+    writer = layout.partition(" ")[0]
     return writer, f"{writer}{READER}"
-
-
-def writer_in(layout: str) -> str:
-    """The id of the operator that wrote a stream, from what a checkpoint remembers of it."""
-    return layout.partition(" ")[0]
 
 
 def recorded_operators(record: CheckpointRecord | None) -> dict[str, SystemStream]:
     """The operators of the streams of a checkpoint."""
     layouts = {} if record is None else record.intermediate_layout
-    return {each: stream for stream, layout in layouts.items() for each in operators_of(writer_in(layout))}
+    return {each: stream for stream, layout in layouts.items() for each in operators_of(layout)}
 
 
 def kept_streams(
     record: CheckpointRecord | None,
-    declared: Iterable[DeclaredStream],
+    declared: Layouts,
     *,
     clears_state: bool,
     reset: Collection[str] = (),
@@ -71,6 +54,7 @@ def kept_streams(
 
     Args:
         record: the checkpoint that the start chose; None: there is none.
+        declared: the application's streams.
         reset: the ids of the operators that begin again.
         job: the job's name in commands.
         has_grown: whether an input that had ended at the checkpoint has new messages.
@@ -81,11 +65,10 @@ def kept_streams(
     """
     if record is None:
         return {}
-    found = {each.stream: each for each in declared}
     kept: dict[SystemStream, Intermediate] = {}
     for stream, before in record.intermediate.items():
-        layout, now = record.intermediate_layout[stream], found.get(stream)
-        ids = {*operators_of(writer_in(layout)), *(operators_of(now.writer) if now is not None else ())}
+        layout, now = record.intermediate_layout[stream], declared.get(stream)
+        ids = {*operators_of(layout), *(operators_of(now) if now is not None else ())}
         drops = clears_state or not ids.isdisjoint(reset)
         if before.unread and not drops:
             _refuse_changed(record, stream, before, layout, now, job)
@@ -95,7 +78,7 @@ def kept_streams(
 
 
 def begin_streams(
-    declared: Iterable[DeclaredStream],
+    declared: Layouts,
     kept: Mapping[SystemStream, Intermediate],
     ends: Mapping[SystemStream, Mapping[int, PartitionOffsets]],
     new: Collection[SystemStream],
@@ -113,15 +96,15 @@ def begin_streams(
         IncompatibleError: a stream no longer has what is to be read of it.
     """
     begun: dict[SystemStream, Intermediate] = {}
-    for each in declared:
-        stream, partitions = each.stream, ends[each.stream]
+    for stream, layout in declared.items():
+        partitions = ends[stream]
         upcoming = {partition: end.upcoming for partition, end in partitions.items()}
         before = kept.get(stream)
         if before is None:
             begun[stream] = Intermediate(positions=upcoming)
             continue
         if before.unread:
-            _refuse_missing(each, before, partitions, recreated=stream in new)
+            _refuse_missing(stream, layout, before, partitions, recreated=stream in new)
         positions = {partition: min(before.positions.get(partition, end), end) for partition, end in upcoming.items()}
         begun[stream] = replace(before, positions=positions)
     return begun
@@ -132,7 +115,7 @@ def _refuse_changed(
     stream: SystemStream,
     before: Intermediate,
     layout: str,
-    now: DeclaredStream | None,
+    now: str | None,
     job: str,
 ) -> None:
     """Raise IncompatibleError unless the application reads what is unread."""
@@ -140,8 +123,8 @@ def _refuse_changed(
     if now is None:
         problem = "is no longer in the application: these messages would be lost"
         back = f"Put it back, as .partition_by(..., through={str(stream)!r})"
-    elif now.serdes != serdes:
-        problem = f"was written as `{serdes}` (key serde, value serde) and is declared as `{now.serdes}` now"
+    elif (serdes_now := now.partition(" ")[2]) != serdes:
+        problem = f"was written as `{serdes}` (key serde, value serde) and is declared as `{serdes_now}` now"
         back = "Set the serdes back"
     else:
         return
@@ -154,7 +137,12 @@ def _refuse_changed(
 
 
 def _refuse_missing(
-    declared: DeclaredStream, before: Intermediate, ends: Mapping[int, PartitionOffsets], *, recreated: bool
+    stream: SystemStream,
+    layout: str,
+    before: Intermediate,
+    ends: Mapping[int, PartitionOffsets],
+    *,
+    recreated: bool,
 ) -> None:
     """Raise IncompatibleError unless the stream has all that is unread."""
     lost = [
@@ -168,10 +156,10 @@ def _refuse_missing(
         return
     what = "; ".join(lost[:3]) if lost else "the job is no longer recorded as its owner"
     raise IncompatibleError(
-        f"the intermediate stream `{declared.stream}` does not have all of the {counted(before.left(), 'message')} "
+        f"the intermediate stream `{stream}` does not have all of the {counted(before.left(), 'message')} "
         f"that are still to be read: somebody deleted messages, or the whole stream ({what}). Restore the stream, "
         f"start from a checkpoint that needs none of them ({argument('from_checkpoint')}), or drop them, and "
-        f"keep all state: {argument('reset_operators', [declared.writer])}"
+        f"keep all state: {argument('reset_operators', [operators_of(layout)[0]])}"
     )
 
 

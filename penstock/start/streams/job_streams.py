@@ -27,18 +27,35 @@ INTERMEDIATE = "an intermediate stream of the job, whose positions are in checkp
 
 
 @dataclass(frozen=True, slots=True)
-class UsedStreams:
-    """The streams that a job uses, and their systems. No stream was looked at."""
+class JobStreams:
+    """The systems and streams of a job, and the admins to look at them."""
 
     inputs: tuple[SystemStream, ...]
     outputs: tuple[SystemStream, ...]
-    intermediates: tuple[SystemStream, ...]
-    exactly_once: frozenset[SystemStream]
     systems: dict[str, System]
+    admins: dict[str, SystemAdmin] = field(compare=False)
+    broadcast: tuple[PartitionRange, ...] = ()
+    least_tasks: int = 0
+    retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
+    """The retention of outputs, where the configuration has one."""
+    intermediates: tuple[SystemStream, ...] = ()
+    """The durable intermediate streams."""
+    exactly_once: frozenset[SystemStream] = frozenset()
+    """The outputs whose messages are published once each."""
+    owed: tuple[SystemStream, ...] = ()
+    """The streams that earlier runs left something to be published to and that are no outputs any more."""
+    given: Mapping[str, System] = field(default_factory=dict, compare=False, repr=False)
+    """Systems that were open already, by name."""
 
     @classmethod
-    def of(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> UsedStreams:
-        """By the graph of an application and its configuration. `given` are systems that are open already, by name.
+    def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
+        """`given` are systems that are open already, by name. Raises ConfigError as `used`."""
+        found = cls.used(graph, config, given)
+        return replace(found, admins={name: system.admin() for name, system in found.systems.items()})
+
+    @classmethod
+    def used(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
+        """As `open`, without admins: no stream is looked at.
 
         Raises:
             ConfigError: a system is neither given nor configured, or refuses an option; a stream is used for two
@@ -76,45 +93,17 @@ class UsedStreams:
         exactly_once = frozenset(stream for stream in outputs if config.stream(stream).exactly_once)
         for stream in sorted(exactly_once):
             _refuse_forgetful(stream, systems[stream.system])
-        return cls(inputs, outputs, intermediates, exactly_once, systems)
-
-
-@dataclass(frozen=True, slots=True)
-class JobStreams:
-    """The systems and streams of a job, and the admins to look at them."""
-
-    inputs: tuple[SystemStream, ...]
-    outputs: tuple[SystemStream, ...]
-    systems: dict[str, System]
-    admins: dict[str, SystemAdmin] = field(compare=False)
-    broadcast: tuple[PartitionRange, ...] = ()
-    least_tasks: int = 0
-    retention: Mapping[SystemStream, StreamRetention] = field(default_factory=dict)
-    """The retention of outputs, where the configuration has one."""
-    intermediates: tuple[SystemStream, ...] = ()
-    """The durable intermediate streams."""
-    exactly_once: frozenset[SystemStream] = frozenset()
-    """The outputs whose messages are published once each."""
-    owed: tuple[SystemStream, ...] = ()
-    """The streams that earlier runs left something to be published to and that are no outputs any more."""
-    given: Mapping[str, System] = field(default_factory=dict, compare=False, repr=False)
-    """Systems that were open already, by name."""
-
-    @classmethod
-    def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
-        """`given` are systems that are open already, by name. Raises ConfigError as `UsedStreams.of`."""
-        used = UsedStreams.of(graph, config, given)
         return cls(
-            used.inputs,
-            used.outputs,
-            used.systems,
-            {name: system.admin() for name, system in used.systems.items()},
+            inputs,
+            outputs,
+            systems,
+            {},
             config.task.broadcast_inputs,
             config.job.intermediate_stream_partitions or 0,
-            {stream: found for stream in used.outputs if (found := config.stream(stream).retention) is not None},
-            used.intermediates,
-            used.exactly_once,
-            given=given or {},
+            {stream: found for stream in outputs if (found := config.stream(stream).retention) is not None},
+            intermediates,
+            exactly_once,
+            given=opened,
         )
 
     @property
@@ -228,12 +217,14 @@ class JobStreams:
 
     def identities(self) -> dict[SystemStream, str]:
         """The identities of the inputs. Raises NotFoundError if an input does not exist."""
-        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.inputs}
-        return {stream: identity for stream, identity in found.items() if identity is not None}
+        return self._identities(self.inputs)
 
     def output_identities(self) -> dict[SystemStream, str]:
         """The same of each exactly-once output. Raises NotFoundError if one does not exist."""
-        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in self.exactly_once}
+        return self._identities(self.exactly_once)
+
+    def _identities(self, streams: Iterable[SystemStream]) -> dict[SystemStream, str]:
+        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in streams}
         return {stream: identity for stream, identity in found.items() if identity is not None}
 
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:

@@ -32,7 +32,7 @@ def own_debt(owed: OwedOutput, uid: str, paths: JobPaths) -> OwedOutput:
     job with another uid is a copy: what its original had not published is the original's to publish. Rows for
     DataFrames are also the copy's, because it has a handler that may not have finished with them. Pure.
     """
-    if not is_of(owed, uid):
+    if owed.publisher and not owed.publisher.endswith(f"-{uid}"):
         rows = (_for_query(each) for each in owed.unpublished)
         owed = OwedOutput(tuple(each for each in rows if each.objects))
     return replace(owed, unpublished=tuple(_here(each, paths) for each in owed.unpublished))
@@ -51,11 +51,6 @@ def _for_query(owed: Unpublished) -> Unpublished:
 def publisher_name(owed: OwedOutput, uid: str, paths: JobPaths) -> str:
     """The name that the job publishes under. `owed`: what of the job's debt is its own."""
     return owed.publisher or f"{paths.root}-{uid}"
-
-
-def is_of(owed: OwedOutput, uid: str) -> bool:
-    """True if the job with this uid wrote it."""
-    return not owed.publisher or owed.publisher.endswith(f"-{uid}")
 
 
 def _here(owed: Unpublished, paths: JobPaths) -> Unpublished:

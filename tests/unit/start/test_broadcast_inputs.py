@@ -164,8 +164,8 @@ def test_the_commands_group_as_the_job_does(tmp_path: Path) -> None:
         environ={},
     )
     expected = group_inputs(streams.ends(), config.task.broadcast_inputs)
-    grouping, inputs = application_inputs(config, seen_app())
-    assert (grouping.tasks, inputs.tasks, grouping.count) == (expected.tasks, expected.by_name, 2)
+    inputs = application_inputs(config, seen_app())
+    assert (inputs.tasks, len(inputs.tasks)) == (expected.tasks, 2)
 
 
 # Where each task begins.
@@ -195,10 +195,10 @@ def planned(job: StoppedJob, broadcast: str | None = "local.all#0", **config: ob
     loaded = load_config(overrides={"job.name": "flights", "task.broadcast.inputs": broadcast, **config}, environ={})
     admin = job.system.admin()
     ends = {SSP("local", name, n): end for name in ("all", ssp(0).stream) for n, end in admin.offsets(name).items()}
-    inputs = JobInputs(group_inputs(ends, loaded.task.broadcast_inputs).by_name, ends)
+    inputs = JobInputs(group_inputs(ends, loaded.task.broadcast_inputs).tasks, ends)
     manager = StartpointManager(job.objects, PATHS)
     view = CheckpointLog(job.objects, PATHS).read()
-    requests = read_requests(manager, view, loaded, 1)
+    requests = read_requests(manager, view, loaded)
     facts = StartFacts(ApplicationGraph("flights", (), (), ()), loaded, inputs, view, requests)
     return start_positions(decide_beginning(facts, resolver({"local": admin})), inputs, loaded)
 

@@ -12,11 +12,11 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import IncompatibleError
-from penstock.start.streams.intermediate import DeclaredStream, begin_streams, kept_streams, recorded_operators
+from penstock.start.streams.intermediate import begin_streams, kept_streams, recorded_operators
 from penstock.system.base import PartitionOffsets
 
 STREAM = SystemStream("local", "between")
-DECLARED = DeclaredStream(STREAM, "by-tail", "string json")
+DECLARED = {STREAM: "by-tail string json"}
 UNREAD = Intermediate(2, 50, {0: 4, 1: 2}, (WrittenRanges(7, 60, {0: ((4, 6), (8, 9))}),))
 READ = Intermediate(2, 50, {0: 4, 1: 2})
 ENDS = {STREAM: {0: PartitionOffsets(1, 20), 1: PartitionOffsets(0, 2)}}
@@ -36,13 +36,13 @@ def record(own: Intermediate = UNREAD) -> CheckpointRecord:
         next_offsets={},
         tasks={},
         intermediate={STREAM: own},
-        intermediate_layout={STREAM: DECLARED.layout},
+        intermediate_layout=DECLARED,
     )
 
 
 def begin(made: CheckpointRecord | None, **options: object) -> dict[SystemStream, Intermediate]:
-    kept = kept_streams(made, [DECLARED], **{"clears_state": False, **options})  # type: ignore[arg-type]
-    return begin_streams([DECLARED], kept, ENDS, ())
+    kept = kept_streams(made, DECLARED, **{"clears_state": False, **options})  # type: ignore[arg-type]
+    return begin_streams(DECLARED, kept, ENDS, ())
 
 
 def test_without_a_checkpoint_what_is_in_the_stream_belongs_to_nobody() -> None:
@@ -71,12 +71,12 @@ def test_another_operator_that_is_reset_changes_nothing() -> None:
 @pytest.mark.parametrize(
     ("declared", "words"),
     [
-        ([], "is no longer in the application"),
-        ([DeclaredStream(SystemStream("local", "other"), "by-tail", "string json")], "is no longer in the application"),
-        ([DeclaredStream(STREAM, "by-tail", "string bytes")], "declared as `string bytes` now"),
+        ({}, "is no longer in the application"),
+        ({SystemStream("local", "other"): "by-tail string json"}, "is no longer in the application"),
+        ({STREAM: "by-tail string bytes"}, "declared as `string bytes` now"),
     ],
 )
-def test_unread_messages_are_neither_lost_nor_read_otherwise(declared: list[DeclaredStream], words: str) -> None:
+def test_unread_messages_are_neither_lost_nor_read_otherwise(declared: dict[SystemStream, str], words: str) -> None:
     with pytest.raises(IncompatibleError, match=words) as error:
         kept_streams(record(), declared, clears_state=False)
     assert "`local.between` has 3 messages" in str(error.value)
@@ -84,15 +84,15 @@ def test_unread_messages_are_neither_lost_nor_read_otherwise(declared: list[Decl
     assert "penstock drain" in str(error.value)
 
     kept = kept_streams(record(), declared, clears_state=False, reset=["by-tail"])
-    assert kept == ({STREAM: UNREAD.next_generation()} if declared and declared[0].stream == STREAM else {})
+    assert kept == ({STREAM: UNREAD.next_generation()} if STREAM in declared else {})
     kept_streams(record(READ), declared, clears_state=False)
     kept_streams(record(), declared, clears_state=True)
 
 
 def test_the_operator_that_writes_may_have_another_id() -> None:
-    renamed = DeclaredStream(STREAM, "by-plane", "string json")
-    assert kept_streams(record(), [renamed], clears_state=False) == {STREAM: UNREAD}
-    assert kept_streams(record(), [renamed], clears_state=False, reset=["by-plane"])[STREAM].unread == ()
+    renamed = {STREAM: "by-plane string json"}
+    assert kept_streams(record(), renamed, clears_state=False) == {STREAM: UNREAD}
+    assert kept_streams(record(), renamed, clears_state=False, reset=["by-plane"])[STREAM].unread == ()
 
 
 @pytest.mark.parametrize(
@@ -101,17 +101,17 @@ def test_the_operator_that_writes_may_have_another_id() -> None:
 def test_a_stream_that_lost_what_is_to_be_read_is_refused(end: PartitionOffsets) -> None:
     ends = {STREAM: {**ENDS[STREAM], 0: end}}
     with pytest.raises(IncompatibleError, match=r"does not have all of the 3 .*partition 0 should be read from"):
-        begin_streams([DECLARED], {STREAM: UNREAD}, ends, ())
+        begin_streams(DECLARED, {STREAM: UNREAD}, ends, ())
 
 
 def test_a_stream_that_somebody_created_again_is_refused_although_it_has_such_offsets() -> None:
     with pytest.raises(IncompatibleError, match="no longer recorded as its owner"):
-        begin_streams([DECLARED], {STREAM: UNREAD}, ENDS, [STREAM])
+        begin_streams(DECLARED, {STREAM: UNREAD}, ENDS, [STREAM])
 
 
 def test_a_stream_that_was_created_again_while_nothing_was_unread_is_used() -> None:
     ends = {STREAM: {0: PartitionOffsets(0, 0), 1: PartitionOffsets(0, 0)}}
-    assert begin_streams([DECLARED], {STREAM: READ}, ends, [STREAM]) == {STREAM: Intermediate(2, 50, {0: 0, 1: 0})}
+    assert begin_streams(DECLARED, {STREAM: READ}, ends, [STREAM]) == {STREAM: Intermediate(2, 50, {0: 0, 1: 0})}
 
 
 def test_the_operators_of_a_checkpoint_by_their_streams() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock as ps
-from penstock.admin.checkpoint.change import append_successor
+from penstock.admin.checkpoint.change import CheckpointChange, append_successor
 from penstock.admin.jobs import FoundJob
 from penstock.api.ssp import SystemStreamPartition
 from penstock.checkpoint.edit import Content
@@ -125,9 +125,8 @@ class TestRecord9:
         log = CheckpointLog(world.objects, PATHS)
         content = Content(latest.next_offsets, {task: markers_of(latest, task) for task in range(TASKS)})
         origin = world.log.checkpoints[base]
-        record = append_successor(
-            FoundJob(world.config(), PATHS, world.objects), log, log.read(), origin, content, "set"
-        )
+        job = FoundJob(world.config(), PATHS, world.objects)
+        record = append_successor(CheckpointChange(job, "set", origin, None, content, log.read(), log, ()))
         assert not record.outbox
         assert [each.objects for each in record.unpublished] == [latest.outbox]
         assert (record.keepers, record.publisher) == (latest.keepers, latest.publisher)

@@ -36,7 +36,7 @@ OTHERS = {
     SystemStream("local", "dim"): "a side input of store `dim`, which is always read from its own offsets",
     SystemStream("local", "part"): "an intermediate stream, whose position belongs to its writers",
 }
-INPUTS = JobInputs(group_inputs(ENDS).by_name, ENDS, OTHERS)
+INPUTS = JobInputs(group_inputs(ENDS).tasks, ENDS, OTHERS)
 NOW = 1_700_000_000_000
 
 
@@ -276,7 +276,7 @@ def test_nearest_and_from_are_two_ways_to_say_it() -> None:
 
 def test_a_broadcast_partition_has_to_be_before_in_every_task() -> None:
     both = SystemStreamPartition("local", "all", 0)
-    inputs = JobInputs({task_name(n): [ssp(n), both] for n in range(2)}, {**ENDS, both: PartitionOffsets(0, 10)})
+    inputs = JobInputs({n: [ssp(n), both] for n in range(2)}, {**ENDS, both: PartitionOffsets(0, 10)})
 
     def record(number: int, positions: tuple[int, int]) -> CheckpointRecord:
         return replace(
@@ -287,7 +287,7 @@ def test_a_broadcast_partition_has_to_be_before_in_every_task() -> None:
     asked = StartpointRequest(RequestKey(both), "u", offset(5), with_state="nearest")
     found = decide_start([asked], inputs, Candidates(records[-1], records, (2,)), lambda _: 5)
     assert found.restore_from == records[0]
-    assert {task: set(own) for task, own in found.requests.items()} == {task_name(n): {both} for n in range(2)}
+    assert set(found.requests) == {TaskSsp(n, both) for n in range(2)}
 
 
 # What status tells of it afterwards.

@@ -10,10 +10,11 @@ import pytest
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import Startpoint, StartpointOldest, StartpointSpecific
+from penstock.batch.positions import TaskSsp
 from penstock.errors import ConfigError
 from penstock.job.paths import JobPaths
 from penstock.objects.file import FileObjectStore
-from penstock.start.startpoints.fan_out import fan_out
+from penstock.start.startpoints.decide import counting_requests
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import CLOCKS_DIFFER_MS, task_name
 from penstock.testing.faulty_store import FaultyStore
@@ -171,13 +172,13 @@ def test_on_a_store_that_fails_a_request_is_written_once_or_not(objects: FileObj
 
 # The fan-out.
 
-TASKS = {task_name(n): [SSP("local", "dep.flights", n), SSP("local", "all", 0)] for n in range(6)}
+TASKS = {n: [SSP("local", "dep.flights", n), SSP("local", "all", 0)] for n in range(6)}
 BROADCAST = SSP("local", "all", 0)
 
 
 def test_a_broadcast_partition_fans_out_to_every_task(manager: StartpointManager) -> None:
     written = manager.write_startpoint(BROADCAST, at(7))
-    assert fan_out(manager.requests(), TASKS) == {task: {BROADCAST: written} for task in TASKS}
+    assert counting_requests(manager.requests(), TASKS) == {TaskSsp(task, BROADCAST): written for task in TASKS}
 
 
 @pytest.mark.parametrize(("whole", "own", "winner"), [(NOW + 1, NOW, "whole"), (NOW, NOW + 1, "own")])
@@ -186,9 +187,9 @@ def test_of_a_partitions_and_a_tasks_the_later_counts(
 ) -> None:
     for_all = manager.write_startpoint(BROADCAST, at(1, whole))
     for_one = manager.write_startpoint(BROADCAST, at(2, own), task_name(4))
-    found = fan_out(manager.requests(), TASKS)
-    assert found[task_name(4)] == {BROADCAST: for_all if winner == "whole" else for_one}
-    assert found[task_name(0)] == {BROADCAST: for_all}
+    found = counting_requests(manager.requests(), TASKS)
+    assert found[TaskSsp(4, BROADCAST)] == (for_all if winner == "whole" else for_one)
+    assert found[TaskSsp(0, BROADCAST)] == for_all
 
 
 def test_a_deleted_startpoint_is_gone_after_a_loss_of_power(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
