@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.api.ssp import SystemStream
 from penstock.config.key import AnyKey
@@ -47,6 +48,7 @@ class Match:
     subject: str
 
 
+@lru_cache(1024)
 def find(text: str) -> Match | None:
     """The declaration of a key, or None. Names may contain dots: the longest known ending wins."""
     if text in _EXACT:
@@ -68,7 +70,7 @@ def _is_other(key: AnyKey, subject: str, text: str) -> bool:
 
 
 def no_effect(text: str) -> str | None:
-    """What to do instead of setting a key that would have no effect; None for any other text."""
+    """The advice for a key that would have no effect; None for any other text."""
     return next((answer for pattern, answer in _NO_EFFECT if re.fullmatch(pattern, text)), None)
 
 

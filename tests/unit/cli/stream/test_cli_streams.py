@@ -123,7 +123,7 @@ def test_a_dot_in_a_name_without_a_system() -> None:
 
 
 def test_a_system_of_the_configuration() -> None:
-    Path("p.yaml").write_text("systems: {other: {type: local, path: elsewhere}}\n")
+    Path("p.yaml").write_text("systems: {other: {samza.factory: local, path: elsewhere}}\n")
     call("stream", "create", "other.s", "--partitions", "2", "--config", "p.yaml")
     assert Path("elsewhere").is_dir()
     assert call_json("stream", "describe", "other.s", "--config", "p.yaml")["partitionCount"] == 2
