@@ -246,7 +246,7 @@ def _state(base: CheckpointRecord, changes: Sequence[OffsetChange]) -> Iterator[
 
 
 def effect_on_state(changes: Sequence[OffsetChange]) -> str:
-    """What becomes of state that stays while positions move; empty if nothing does."""
+    """The effect on state that stays while positions move; empty if there is none."""
     moves = [change.new - change.old for change in changes if change.old is not None]
     twice = "messages that are read again count twice in it" if min(moves, default=0) < 0 else ""
     never = "messages that are skipped are missing from it" if max(moves, default=0) > 0 else ""
