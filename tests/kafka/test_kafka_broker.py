@@ -56,7 +56,10 @@ def await_condition(condition: Callable[[], bool]) -> None:
 
 
 def has_ended(pid: int) -> bool:
-    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 @pytest.mark.parametrize("security", ["PLAINTEXT", "SSL", "SASL_SSL"])
