@@ -12,12 +12,12 @@ def counted(count: int, noun: str) -> str:
     """A count with its noun, in the plural where it needs one.
 
     Example:
-        >>> counted(1, "message"), counted(1000, "entry")
-        ('1 message', '1,000 entries')
+        >>> counted(1, "message"), counted(1000, "entry"), counted(2, "key")
+        ('1 message', '1,000 entries', '2 keys')
     """
     if count == 1:
         return f"1 {noun}"
-    many = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    many = f"{noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{noun}s"
     return f"{count:,} {many}"
 
 

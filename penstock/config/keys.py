@@ -30,7 +30,8 @@ _NO_EFFECT = (
     ),
 )
 """Keys of Samza and Spark that would be passed on to the application or Spark, and change nothing."""
-_NEAR = 0.6
+_NEAR = 0.75
+_SAME_GROUP = 0.8
 _NAMES = {
     "stores.": (
         r"[A-Za-z0-9_][A-Za-z0-9_.-]*",
@@ -99,7 +100,7 @@ def nearest(text: str) -> str | None:
     wanted = _normal(text)
     best, score = None, _NEAR
     for candidate in _candidates(text):
-        ratio = difflib.SequenceMatcher(None, wanted, _normal(candidate), autojunk=False).ratio()
+        ratio = _alike(wanted, _normal(candidate))
         if ratio > score:
             best, score = candidate, ratio
     return best
@@ -112,11 +113,17 @@ def _candidates(text: str) -> Iterator[str]:
     for key in _PATTERNS:
         if key in (SystemKeys.option, _APPLICATION) or (key is _SPARK and not text.lower().startswith("spark")):
             continue  # any text would be like it
+        if _alike(parts[0], key.prefix.partition(".")[0]) < _SAME_GROUP:
+            continue  # the user's own words as the name would make it like the text
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:
             subject = ".".join(parts[1:end])
-            if subject:
+            if subject and not (key.prefix == "systems." and "." in subject):
                 yield key.full(subject)
+
+
+def _alike(one: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
 def _normal(text: str) -> str:

@@ -287,6 +287,22 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "key",
+    [
+        "job.container.count",
+        "task.checkpoint.factory",
+        "task.ignored.exceptions",
+        "systems.kafka.samza.key.serde",
+        "systems.kafka.consumer.fetch.max.wait.ms",
+    ],
+)
+def test_a_key_of_samza_or_a_client_is_not_taken_for_another_one(key: str) -> None:
+    """The nearest key would send the user astray; docs/samza.md has the answers."""
+    text = refused(f"{key}=secret")
+    assert f"unknown key `{key}` (-c): docs/configuration.md lists the keys, docs/samza.md those of Samza" in text
+
+
+@pytest.mark.parametrize(
     ("key", "advice"),
     [
         ("app.class", "`penstock run module:object` names the application"),
