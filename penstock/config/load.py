@@ -99,7 +99,8 @@ def _values(merged: Mapping[str, Setting], problems: list[str], unknown: list[st
         match = keys.find(setting.key)
         if match is None or (match.key is SystemKeys.option and not _takes(merged, match.subject)):
             if setting.raw is not None or not keys.is_section(setting.key):
-                unknown.append(_unknown(setting))
+                factory = None if match is None else SystemKeys.factory.full(match.subject.partition(".")[0])
+                unknown.append(_unknown(setting, None if factory in merged else factory))
             continue
         if wrong_name := keys.fault(match):
             problems.append(f"`{setting.key}` ({setting.origin}): {wrong_name}")
@@ -137,10 +138,14 @@ def _takes(merged: Mapping[str, Setting], subject: str) -> bool:
     return is_own(given.raw) or (given.raw in WITH_OPTIONS and option not in ROOT_KEY_OPTIONS)
 
 
-def _unknown(setting: Setting) -> str:
-    """The problem of an unknown key. Leaves out its value, because a mistyped key may hold a secret."""
+def _unknown(setting: Setting, missing: str | None) -> str:
+    """The problem of an unknown key. Leaves out its value, because a mistyped key may hold a secret.
+
+    `missing`: the key of the factory that would say which options the system has."""
     if (answer := keys.no_effect(setting.key)) is not None:
         return f"`{setting.key}` ({setting.origin}) has no effect: {answer}"
+    if missing is not None and keys.nearest(setting.key) is None:
+        return f"unknown key `{setting.key}` ({setting.origin}): if it is an option of the system, set `{missing}` too"
     near = keys.nearest(setting.key)
     hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys, docs/samza.md those of Samza"
     return f"unknown key `{setting.key}` ({setting.origin}): {hint}"

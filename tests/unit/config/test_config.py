@@ -292,14 +292,18 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
         "job.container.count",
         "task.checkpoint.factory",
         "task.ignored.exceptions",
-        "systems.kafka.samza.key.serde",
-        "systems.kafka.consumer.fetch.max.wait.ms",
     ],
 )
-def test_a_key_of_samza_or_a_client_is_not_taken_for_another_one(key: str) -> None:
+def test_a_key_of_samza_is_not_taken_for_another_one(key: str) -> None:
     """The nearest key would send the user astray; docs/samza.md has the answers."""
     text = refused(f"{key}=secret")
     assert f"unknown key `{key}` (-c): docs/configuration.md lists the keys, docs/samza.md those of Samza" in text
+
+
+def test_an_option_of_a_system_without_a_factory_asks_for_it() -> None:
+    text = refused("systems.kafka.consumer.fetch.wait.max.ms=5")
+    assert "if it is an option of the system, set `systems.kafka.samza.factory` too" in text
+    assert "samza.factory` too" not in refused("systems.kafka.samza.facotry=kafka")
 
 
 @pytest.mark.parametrize(
