@@ -59,7 +59,7 @@ class Key(Generic[T]):
 
     @property
     def default(self) -> str | None:
-        """The default as a user would write it, in which `<home>` stands for Penstock's home."""
+        """The default as a user would write it. `<home>` is a placeholder for Penstock's home."""
         return self.otherwise if isinstance(self.otherwise, str) else None
 
     @property
@@ -126,7 +126,7 @@ class ResolvedValues:
 
 @dataclass(frozen=True)
 class Settings:
-    """A group of keys with their values. `subject` stands for the placeholder in their names."""
+    """A group of keys with their values. `subject` replaces the placeholder in their names."""
 
     resolved: ResolvedValues
     subject: str = ""

@@ -1,4 +1,4 @@
-"""`penstock run` in a process of its own, on a real Spark, and what other commands say of the job and of its state,
+"""`penstock run` in a separate process, on a real Spark, and the reports of other commands on the job and its state,
 while it runs and afterwards."""
 
 from __future__ import annotations

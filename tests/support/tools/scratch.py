@@ -27,7 +27,8 @@ def begin(*, in_memory: bool) -> Path:
     folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=base))
     folder.chmod(0o711)  # tests that become another user get to their own folders
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder)
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each process that a test starts would compile everything anew
+    # Without compiled files, each process that a test starts would compile all modules again.
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):
         os.environ.setdefault("PYTHONPYCACHEPREFIX", str(folder / "compiled"))
     return folder
 

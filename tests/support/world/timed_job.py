@@ -98,7 +98,7 @@ class HoldNode(Node):
 
 
 def hold(stream: ps.MessageStream[Any], op_id: str) -> ps.MessageStream[Any]:
-    """Stands for a method of MessageStream."""
+    """A stand-in for a method of MessageStream."""
     stream._declared.store(f"{op_id}.hold", None, None)
     return stream._next("hold", op_id, lambda i: HoldSpec(id=i, stores=(f"{i}.hold",), **stream._same()))
 

@@ -72,7 +72,7 @@ def _one_line_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def totals(stream: ps.MessageStream[Any], store: str) -> ps.MessageStream[Any]:
-    """Stands for a method of MessageStream."""
+    """A stand-in for a method of MessageStream."""
     stream._declared.store(store, None, None)
     return stream._next("totals", None, lambda i: TotalsSpec(id=i, stores=(store,), **stream._same()))
 
