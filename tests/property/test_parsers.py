@@ -8,7 +8,6 @@ import io
 import json
 import sqlite3
 import struct
-import tracemalloc
 import zipfile
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
@@ -65,9 +64,11 @@ from penstock.system.local.files import StreamInfo, _parse
 from penstock.wire import register
 from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
+from tests.support.faults.damaged_bytes import memory_budget
 from tests.support.tools.places import GOLDEN
 from tests.support.tools.profiles import examples
 
+BUDGET = 16 << 20
 SHA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
@@ -400,16 +401,12 @@ def test_a_size_is_not_believed_before_it_was_checked(tmp_path: Path, size: int)
     (copy,) = (tmp_path / "copy").iterdir()
     written = copy.read_bytes()[:-32]
     claim = written[:8] + size.to_bytes(8, "big") + written[16:]
-    tracemalloc.start()
-    try:
+    with memory_budget(BUDGET):
         with pytest.raises(CorruptError, match="claims"):
             form.read(form.wrap(orjson.dumps(form.document | {"size": size})))
         copy.write_bytes(claim + hashlib.sha256(claim).digest())
         with pytest.raises(CorruptError, match="claims"):
             MemoryEngine(tmp_path / "copy")
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
 
 
 # Local streams: SQLite holds no column to its type.
@@ -473,13 +470,8 @@ def test_a_register_that_is_too_large_is_not_read_whole(tmp_path: Path, monkeypa
     large = Register(tmp_path / "register.json")
     with large.path.open("wb") as file:
         file.truncate(1 << 30)
-    tracemalloc.start()
-    try:
-        with pytest.raises(CorruptError, match="it has more than"):
-            large.read()
-        assert tracemalloc.get_traced_memory()[1] < 16 << 20
-    finally:
-        tracemalloc.stop()
+    with memory_budget(BUDGET), pytest.raises(CorruptError, match="it has more than"):
+        large.read()
 
 
 def test_an_executor_whose_register_is_damaged_starts_no_containers(
