@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
 from penstock.objects.signed import UntrustedError
 from penstock.objects.store import ObjectStore
-from penstock.wording import argument
+from penstock.wording import argument, counted, listed
 
 if TYPE_CHECKING:
     from penstock.application.application import Application
 
 NO_JOB = "none"
 """The value of `job.name` where nothing needs one."""
+_MOST_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +101,9 @@ def open_job(
         if paths is None:
             looked = " and ".join(f"`{reading.root}`" for reading in readings)
             raise NotFoundError(
-                f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}. Check the name, and "
-                f"give the root of the job with {argument('file')}, {argument('assignments', ['job.root=...'])} or "
-                "PENSTOCK_HOME"
+                f"there is no job `{name}`: looked for {looked} in job.root {config.job.root}, which "
+                f"{_jobs_there(objects, name)}. Check the name, and give the root of the job with {argument('file')}, "
+                f"{argument('assignments', ['job.root=...'])} or PENSTOCK_HOME"
             )
         yield FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
     finally:
@@ -128,18 +130,33 @@ def open_all_jobs(
     config = load_without_job(file, assignments, overrides)
     objects = open_job_root(config.job)
     try:
-        found = []
-        for folder in objects.folders():
-            name, _, job_id = folder.rpartition("-")
-            with suppress(ConfigError):  # a folder of something else
-                paths = JobPaths(name, job_id)
-                if _exists(objects, paths):
-                    found.append(
-                        FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
-                    )
-        yield found
+        yield [
+            FoundJob(load_without_job(file, _named(assignments, paths), overrides), paths, objects)
+            for paths in _jobs(objects)
+        ]
     finally:
         objects.close()
+
+
+def _jobs(objects: ObjectStore) -> Iterator[JobPaths]:
+    """The jobs in a root, by name."""
+    for folder in objects.folders():
+        name, _, job_id = folder.rpartition("-")
+        with suppress(ConfigError):  # a folder of something else
+            paths = JobPaths(name, job_id)
+            if _exists(objects, paths):
+                yield paths
+
+
+def _jobs_there(objects: ObjectStore, wanted: str) -> str:
+    """The jobs in a root, for a message: those with the names most like the wanted one."""
+    names = [paths.root for paths in _jobs(objects)]
+    if not names:
+        return "has no jobs"
+    near = difflib.get_close_matches(wanted, names, n=_MOST_NAMED, cutoff=0.0)
+    others = len(names) - len(near)
+    more = f" and {counted(others, 'other')}" if others else ""
+    return f"has {listed([f'`{name}`' for name in near])}{more}"
 
 
 def _named(assignments: Sequence[str] | None, paths: JobPaths) -> list[str]:

@@ -33,6 +33,8 @@ class Content:
     markers: Mapping[int, Markers]
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
     """`SystemAdmin.stream_identity` of the input streams that the offsets belong to."""
+    moved: frozenset[SystemStreamPartition] = frozenset()
+    """`CheckpointRecord.moved`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def content_of(record: CheckpointRecord, changelogs: Changelogs) -> Content:
     """
     tasks = range(record.task_count)
     markers = {task: markers_of(record, task, changelogs(task)) for task in tasks}
-    return Content(record.next_offsets, markers, record.identities)
+    return Content(record.next_offsets, markers, record.identities, frozenset(record.moved))
 
 
 def with_offsets(record: CheckpointRecord, wanted: Mapping[OffsetKey, int]) -> NextOffsets:
@@ -205,6 +207,7 @@ def successor(
         keepers=owed.keepers,
         publisher=owed.publisher,
         offered=_offered(base, content, view),
+        moved=tuple(sorted(content.moved)),
     )
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
 

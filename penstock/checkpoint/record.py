@@ -83,6 +83,8 @@ class CheckpointRecord:
     distinguishes each input, changelog and exactly-once output from other streams of its name
     (`SystemAdmin.stream_identity`).
     `offered` is the last batch of the query that the job runs inside.
+    `moved` are the input partitions whose positions were moved while the state stayed, now or before: the state has
+    some of their messages twice, or not at all.
     """
 
     id: CheckpointId
@@ -115,6 +117,7 @@ class CheckpointRecord:
     lost: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
     offered: OfferedBatch | None = None
+    moved: tuple[SystemStreamPartition, ...] = ()
 
     @property
     def closing(self) -> Closing | None:
@@ -145,6 +148,7 @@ _FORMS: Mapping[str, Form] = {
         retained=optional(mapping(_SLOT, _ID)),
         event_times=mapping(_TASK, mapping(_SSP, Form(Time))),
         ended_inputs=each(_SSP),
+        moved=each(_SSP),
         intermediate=mapping(_STREAM, Form(Intermediate)),
         intermediate_layout=mapping(_STREAM, Form(str)),
         outbox=each(_OBJECT),

@@ -29,7 +29,7 @@ from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import effect, print_facts, print_json, print_table, to_json
 from penstock.documents import convert
 from penstock.errors import ConfigError
-from penstock.wording import counted, size_text, utc_text
+from penstock.wording import counted, listed, size_text, utc_text
 
 _FORM = (
     'expected stream -> partition -> next offset, for example {"local.flights": {"3": 1200, "5": 0}}, or what '
@@ -171,6 +171,9 @@ def _show(facts: CheckpointFacts) -> None:
         print_table("Exactly-once output", ("output", "messages", "published"), rows, right="messages published")
     if facts.lost:
         print_table("Lost before they were read", ("input", "messages"), facts.lost.items(), right="messages")
+    if facts.moved:
+        moved = listed([f"`{each}`" for each in facts.moved])
+        say(f"note: positions in {moved} were moved while the state stayed: the state does not agree with them")
     for side in facts.side_stores:
         say(f"note: {side.note({store for _, store, _, _ in found})}")
     _print_problems(list(facts.problems))

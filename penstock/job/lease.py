@@ -43,9 +43,10 @@ class LeaseHeldError(PenstockError):
 
     def __init__(self, key: str, holder: LeaseHolder) -> None:
         self.holder = holder
+        job = key.partition("/")[0]
         super().__init__(
-            f"this job is run by {holder} (since {holder.started_at}, lease `{key}`). Stop that run first, or give "
-            "this job another `job.id`; for a query, give it another `name=`, or another root"
+            f"this job is run by {holder} (since {holder.started_at}, lease `{key}`). Stop that run first (`penstock "
+            f"stop {job}`), or give this job another `job.id`; for a query, give it another `name=`, or another root"
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.origin import Origin
@@ -13,7 +13,7 @@ from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
 from penstock.graph.specs import BatchTaskSpec
 from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout
-from penstock.start.positions import start_positions
+from penstock.start.positions import moved_inputs, start_positions
 from penstock.start.reset import Reset, plan_reset
 from penstock.start.startpoints.decide import Candidates, Resolve, StartDecision, decide_start
 from penstock.start.startpoints.request import StartpointRequest
@@ -40,6 +40,8 @@ class StartPlan:
     """Stores of the checkpoint that side inputs or a pushed table fill now."""
     kept: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     """The unread part of the durable intermediate streams, by the checkpoint."""
+    moved: frozenset[SystemStreamPartition] = frozenset()
+    """Input partitions whose positions were moved while the state stayed, by this start or before."""
     offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
 
@@ -74,6 +76,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     deleted, filled = stores_without_writer(facts, decision)
     refuse_other_layout(facts, decision, reset.stores | deleted | filled)
     requests = facts.requests
+    origin = Origin(decision.restore_from, decision.clears_state, reset.stores | deleted | filled)
     return StartPlan(
         decision,
         positions,
@@ -84,6 +87,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
         deleted,
         filled,
         decide_streams(facts, decision, reset, times),
+        moved_inputs(origin, positions),
         last_offered(facts, decision),
     )
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.batch.positions import TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.batch.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
+from penstock.checkpoint.origin import Origin
 from penstock.config.model import JobConfig
 from penstock.start.startpoints.decide import JobInputs, StartDecision
 
@@ -28,6 +29,16 @@ def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConf
         first = _first(inputs, config)
         chosen = {at: first[at.ssp] for at in inputs.readers if config.stream(at.ssp.system_stream).reset_offset}
     return chosen | dict(decision.offsets)
+
+
+def moved_inputs(origin: Origin, positions: Positions) -> frozenset[SystemStreamPartition]:
+    """The partitions from which the restored state does not have exactly what is before the positions."""
+    if origin.record is None or not origin.restored:
+        return frozenset()
+    saved = to_positions(origin.record.next_offsets)
+    return frozenset(origin.record.moved).union(
+        at.ssp for at, offset in positions.items() if saved.get(at, offset) != offset
+    )
 
 
 def _first(inputs: JobInputs, config: JobConfig) -> dict[SystemStreamPartition, int]:

@@ -159,6 +159,8 @@ class CheckpointFacts(CheckpointSummary):
     """The systems that record the progress of publishing."""
     lost: Mapping[str, int] = field(default_factory=dict)
     """By input partition, the offsets that were gone before the job had read them."""
+    moved: tuple[str, ...] = ()
+    """The input partitions whose positions were moved while the state stayed, so that the two do not agree."""
 
 
 def checkpoints(job: FoundJob) -> tuple[ListedCheckpoint, ...]:
@@ -230,6 +232,7 @@ def read_checkpoint(job: FoundJob, checkpoint_id: str | None = None) -> Checkpoi
         outbox_bytes=sum(each.size_bytes for each in objects),
         keepers=record.keepers,
         lost={str(ssp): count for ssp, count in sorted(record.lost.items())},
+        moved=tuple(map(str, record.moved)),
     )
 
 

@@ -89,7 +89,12 @@ def ask_for(
 def _audited_changes(asked: Sequence[RequestFacts], positions: Sequence[PositionFacts]) -> dict[str, str]:
     """Each request, and the position that a start would move by it now."""
     moves = {(each.stream, each.partition): f": {each}" for each in positions}
-    return {each.place: each.text + moves.get((each.stream, each.partition or 0), "") for each in asked}
+    return {
+        each.place: each.text
+        + (f", state {each.with_state}" if each.with_state else "")
+        + moves.get((each.stream, each.partition or 0), "")
+        for each in asked
+    }
 
 
 def _nearest(job: StartpointJob, decision: StartDecision) -> tuple[str | None, str]:

@@ -108,6 +108,7 @@ class Recorder:
             keepers=tuple(sorted(keepers)),
             publisher=self.publisher if keepers else "",
             offered=boundary.offered,
+            moved=tuple(sorted(boundary.moved)),
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

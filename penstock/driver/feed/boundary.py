@@ -64,6 +64,8 @@ class Boundary:
     """Messages of each input partition that were deleted before they were read, and are missing from the state."""
     offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside."""
+    moved: frozenset[SystemStreamPartition] = frozenset()
+    """Input partitions whose positions were moved while the state stayed."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -79,6 +81,7 @@ class Boundary:
             intermediate=record.intermediate,
             lost=record.lost,
             offered=record.offered,
+            moved=frozenset(record.moved),
         )
 
     def without(self, losses: Collection[Loss]) -> Boundary:
@@ -154,6 +157,7 @@ class Boundary:
             "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
             self.lost,
             self.offered if offered is None else offered,
+            self.moved,
         )
 
     @property

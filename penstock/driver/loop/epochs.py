@@ -140,6 +140,7 @@ class Epochs:
             intermediate=self._job.intermediate,
             lost={} if start.clears_state else record.lost,
             offered=start.offered,
+            moved=start.moved,
         )
 
     def _open(self, origin: Origin, boundary: Boundary) -> Boundary:

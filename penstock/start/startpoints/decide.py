@@ -23,7 +23,7 @@ from penstock.start.startpoints.request import (
     task_name,
 )
 from penstock.system.base import PartitionOffsets
-from penstock.wording import argument, counted
+from penstock.wording import argument, counted, listed
 
 Resolve: TypeAlias = Callable[[StartpointRequest], int]
 """The offset a request means now. Raises what `SystemAdmin.resolve_startpoint_to_offset` raises."""
@@ -191,15 +191,19 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
 def nearest_checkpoint(
     wanted: Positions, checkpoints: Candidates, ends: Mapping[SystemStreamPartition, PartitionOffsets]
 ) -> CheckpointRecord:
-    """The newest retained checkpoint whose offsets are all at or before the wanted ones, and can still be read.
+    """The newest retained checkpoint whose offsets are all at or before the wanted ones, and can still be read, and
+    whose state agrees with them: none of them was moved while the state stayed.
 
     Raises:
         IncompatibleError: there is none; says what the oldest one has, and what can be done instead. Or the newest one
             has no version that may be read: an older one would have more processed and sent again.
     """
-    fitting = [record for record in checkpoints.retained if _is_before(record, wanted)]
-    if not fitting:
+    before = [record for record in checkpoints.retained if _is_before(record, wanted)]
+    if not before:
         raise IncompatibleError(_none_near(checkpoints.retained, wanted))
+    fitting = [record for record in before if not record.moved]
+    if not fitting:
+        raise IncompatibleError(_none_agrees(before[-1]))
     record = fitting[-1]
     there = versions_of(record)
     if there.isdisjoint(checkpoints.read_versions):
@@ -261,6 +265,16 @@ def _is_before(record: CheckpointRecord, wanted: Positions) -> bool:
     """A checkpoint from before an input was added does not say where that stood."""
     has = to_positions(record.next_offsets)
     return all(at in has and has[at] <= offset for at, offset in wanted.items())
+
+
+def _none_agrees(record: CheckpointRecord) -> str:
+    moved = listed([f"`{ssp}`" for ssp in record.moved])
+    return (
+        f"checkpoint {record.id} is at or before the startpoints, but its state does not agree with its offsets: the "
+        f"position in {moved} was moved while the state stayed, and no retained checkpoint from before that is near "
+        f"enough (task.checkpoint.retained). {_ALTERNATIVES}. To begin at that checkpoint nevertheless, delete the "
+        f"startpoints and start with {argument('from_checkpoint', str(record.id))}"
+    )
 
 
 def _none_near(retained: Sequence[CheckpointRecord], wanted: Positions) -> str:

@@ -119,6 +119,7 @@ WHOLE = replace(
     lost={SSP("kafka", "in", 3): 17},
     identities={SystemStream("kafka", "in"): "b2f1"},
     offered=OfferedBatch("ab" * 32, has_output=False, schema="n bigint"),
+    moved=(SSP("kafka", "in", 3),),
 )
 """A record without a default in any field."""
 BARE = replace(RECORD, ended=None, consumed_startpoints=())

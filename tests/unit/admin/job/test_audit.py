@@ -132,7 +132,7 @@ CHANGING = {
         "stream retain",
         {"retention": f"forever -> {StreamRetention(max_age_ms=3_600_000)}"},
     ),
-    "set_startpoint": Change(set_oldest, "startpoint set", {f"{TRIPS} 0": "oldest: 3 -> 0"}),
+    "set_startpoint": Change(set_oldest, "startpoint set", {f"{TRIPS} 0": "oldest, state keep: 3 -> 0"}),
     "sign": Change(admin.sign, "job sign", {}),
     "stop": Change(lambda job: admin.stop(job, wait=False), "stop", {"run": "run-9"}, runs=True),
     "use_table": Change(

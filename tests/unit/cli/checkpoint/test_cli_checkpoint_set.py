@@ -73,6 +73,9 @@ def test_other_offsets_same_state(job: StoppedJob) -> None:
     assert "count twice" in said
     assert "aircraft" in said
     assert str(after.id) in said
+    assert after.moved == (ssp(1),)
+    shown = " ".join(call("show", "flights")[1].split())
+    assert f"note: positions in `{ssp(1)}` were moved while the state stayed" in shown
 
 
 def test_an_input_that_was_created_again_needs_all_of_its_positions(job: StoppedJob) -> None:

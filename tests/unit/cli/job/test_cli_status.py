@@ -92,7 +92,13 @@ def test_a_job_that_is_not_there(arguments: tuple[str, ...], home: Path) -> None
     assert not out
     assert f"there is no job `{arguments[-1]}`" in error
     assert "job.root" in error
+    assert "which has no jobs" in error
     assert not home.exists(), "looking must not create anything"
+
+
+@pytest.mark.usefixtures("log")
+def test_a_wrong_name_is_answered_with_the_jobs_there() -> None:
+    assert "which has `flights-1`. Check the name" in call("status", "flight", status=1)[1]
 
 
 @pytest.mark.usefixtures("log")

@@ -258,6 +258,16 @@ def test_nearest_passes_over_what_does_not_know_the_input() -> None:
     assert found.restore_from == saved(1, (1, 1))
 
 
+def test_nearest_needs_state_that_agrees() -> None:
+    moved = [replace(record, moved=(ssp(1),)) for record in RECORDS]
+    wanted = [request(0, offset(4), with_state="nearest")]
+    assert decide(wanted, RECORDS[0], *moved[1:]).restore_from == RECORDS[0]
+    with pytest.raises(IncompatibleError) as failed:
+        decide(wanted, *moved)
+    for part in (str(moved[1].id), f"`{ssp(1)}` was moved", 'with_state="clear"', "from_checkpoint="):
+        assert part in str(failed.value)
+
+
 def test_nearest_passes_over_no_checkpoint_because_of_its_version() -> None:
     unread = saved(3, (5, 5), versions=(1,), markers={})
     origin = saved(4, (8, 9))
