@@ -17,6 +17,7 @@ from penstock.side.plan import with_side_inputs
 from penstock.side.shown import SideStoreFacts
 from penstock.start.fit import check_config
 from penstock.start.streams.job_streams import JobStreams
+from penstock.system.registry import open_systems
 
 _HIDDEN = "(hidden)"
 
@@ -101,16 +102,20 @@ def effective_values(config: JobConfig, graph: ApplicationGraph | None) -> list[
     return [found[name] for name in sorted(found)]
 
 
-def check_application(graph: ApplicationGraph, config: JobConfig) -> None:
-    """Check an application as a start does, as far as possible without its streams and without Spark.
+def check_configuration(graph: ApplicationGraph | None, config: JobConfig) -> None:
+    """Check the systems of a configuration, and an application if there is one, as a start does, as far as possible
+    without streams and without Spark.
 
     Raises:
-        ConfigError: the graph cannot be cut into stages; systems are not configured (all of these are named), or refuse
-            an option; the configuration names stores or outputs that the application does not have, or asks of an
-            output what its system cannot do.
+        ConfigError: a system refuses an option; the graph cannot be cut into stages; systems are not configured (all of
+            these are named); the configuration names stores or outputs that the application does not have, or asks of
+            an output what its system cannot do.
     """
     from penstock.graph.topology import plan_topology  # brings Arrow
 
+    open_systems(config)
+    if graph is None:
+        return
     graph = with_side_inputs(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
     JobStreams.used(graph, config)

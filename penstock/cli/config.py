@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.admin.configuration import EffectiveValue, check_application, effective_values, key_facts
+from penstock.admin.configuration import EffectiveValue, check_configuration, effective_values, key_facts
 from penstock.admin.jobs import load_without_job
 from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import say
@@ -30,14 +30,13 @@ def check(
 ) -> None:
     """Print the values that are set and where each comes from, or all mistakes. JSON always has all keys."""
     if application is None:
-        loaded = load_without_job(call.config, call.assignments)
-        graph = None
+        loaded, graph = load_without_job(call.config, call.assignments), None
     else:
         app = load_application(application).app
         graph = app.graph()
         stores = [store.name for store in graph.stores]
         loaded = load_config(call.config, assignments=call.assignments or (), default_job_name=app.name, stores=stores)
-        check_application(graph, loaded)
+    check_configuration(graph, loaded)
     values = effective_values(loaded, graph)
     if call.as_json:
         print_json(values)

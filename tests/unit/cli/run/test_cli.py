@@ -88,6 +88,9 @@ def test_config_check_reports_every_mistake() -> None:
     assert not out
     assert "did you mean `job.name`" in error
     assert "`task.commit.ms` = `fast`" in error
+    kafka = ("-c", "systems.k.samza.factory=kafka", "-c", "systems.k.consumer.bootstrap.servers=b:1")
+    error = call("config", "check", *kafka, "-c", "systems.k.consumer.fetch.mn.bytes=1", status=2)[1]
+    assert "`systems.k.consumer.fetch.mn.bytes`: did you mean `systems.k.consumer." in error
 
 
 def test_config_keys_finds_a_key_by_its_name_or_a_part_of_it() -> None:
