@@ -79,6 +79,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> Iterator[KafkaBroker]:
-    """A real Kafka broker, which all tests of this process share. They have the mark `kafka`, use topics that
-    `new_topic` makes, and leave the broker running."""
-    yield from kafka.shared_broker()
+    """A real Kafka broker, which all tests of the run share. They have the mark `kafka`, use topics that `new_topic`
+    makes, and leave the broker running."""
+    with kafka.shared_broker() as broker:
+        yield broker

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -47,13 +48,20 @@ class SettledAdmin(KafkaAdmin):
         self._cluster.wait_until("a transaction was ended", lambda: not self.open_transactions(stream))
 
 
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[KafkaBroker]:
+    """A broker whose topics may all be deleted."""
+    with KafkaBroker() as broker:
+        yield broker
+
+
 @pytest.mark.quick(*contracts.SYSTEM)
 class TestKafkaSystem(SystemContract):
     timestamps = (1, 7)
 
     @pytest.fixture
-    def system(self, kafka_broker: KafkaBroker) -> System:
-        system = kafka_system(kafka_broker)
+    def system(self, own_broker: KafkaBroker) -> System:
+        system = kafka_system(own_broker)
         cluster = Cluster(system.options)
         for topic in set(cluster.topics()) - _SERVERS_OWN:
             cluster.delete(topic)
