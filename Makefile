@@ -5,8 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
 CLASSES := $(VENV)/spark.jsa
+COMPILED := $(VENV)/.compiled
 LIMIT := timeout --foreground --kill-after 60
 PYTEST = $(BIN)/python -m pytest -q $(RECORD)
+COLLECT := $(BIN)/python -m pytest --quiet --collect-only
 LOADFILE := --dist loadfile --no-loadscope-reorder --max-worker-restart 3
 JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 
@@ -66,10 +68,15 @@ demo-pyspark: $(STAMP)
 $(CLASSES): $(STAMP)
 	-$(LIMIT) 3600 $(BIN)/python -m tests.support.processes.class_archive
 
+# Compiles the tests of a new clone once, on two cores. Otherwise every process of the first run would.
+$(COMPILED): $(STAMP)
+	$(COLLECT) tests/unit > /dev/null & $(COLLECT) tests --ignore=tests/unit > /dev/null; wait
+	touch $@
+
 # More processes than two cores, because tests wait: for a timeout, for another process. For a disk they need not wait.
 # Few examples and random seeds: `test-all` has the others.
 # Tests that share what takes long to start are in one file, which one process has for itself.
-test: $(STAMP) $(CLASSES)
+test: $(CLASSES) $(COMPILED)
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 4 --dist worksteal -m "not slow and not spark"
 	$(LIMIT) 3600 $(PYTEST) --in-memory -n 3 $(LOADFILE) -m "not slow and spark" tests/integration tests/cluster tests/fault
 
@@ -79,7 +86,7 @@ durations:
 	$(MAKE) test RECORD=--record-durations
 
 # Everything, within three hours. All phases run, whatever fails before them; the last lines say what ran.
-test-all: $(STAMP) $(CLASSES)
+test-all: $(CLASSES) $(COMPILED)
 	rm -rf build/phases
 	$(LIMIT) 10800 $(MAKE) all-phases
 

@@ -120,7 +120,9 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize(
+    "damage", [pytest.param(each, marks=() if each == "a byte" else pytest.mark.slow) for each in DAMAGES]
+)
 def test_a_damaged_copy_is_refused_and_the_backend_used(
     tmp_path: Path, container: ContainerProcess, damage: str
 ) -> None:
