@@ -61,7 +61,7 @@ def audit(job: FoundJob, limit: int | None = None) -> tuple[AuditRecord | Unread
         >>> with admin.open_job("flights") as job:
         ...     _ = admin.set_startpoint(job, "local.trips", ps.StartpointOldest(), partitions=[0], with_state="keep")
         ...     [(each.action, each.outcome, each.changes["local.trips 0"]) for each in admin.audit(job)]
-        [('startpoint set', 'done', 'oldest: 3 -> 0')]
+        [('startpoint set', 'done', 'oldest, state keep: 3 -> 0')]
     """
     return tuple(_record(key, found) for key, found in AuditLog(job.objects, job.paths).read(limit))
 
