@@ -37,12 +37,19 @@ def each(
             on_error()
             raise
 
-    futures: list[Future[B]] = [pool.submit(one, item) for item in items]
+    futures: list[Future[B]] = []
+    left = False
+    try:
+        futures.extend(pool.submit(one, item) for item in items)
+    except RuntimeError:  # the pool was shut down
+        left = True
     for future in futures:
         try:
             future.exception()  # unlike `wait`, it notices a future that the pool's shutdown has cancelled
         except CancelledError:
-            errors.append(RetryableError("the container leaves the epoch"))
+            left = True
+    if left:
+        errors.append(RetryableError("the container leaves the epoch"))
     if errors:
         errors.sort(key=lambda error: isinstance(error, RetryableError))
         for error in errors[1:]:
