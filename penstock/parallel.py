@@ -38,18 +38,15 @@ def each(
             raise
 
     futures: list[Future[B]] = []
-    left = False
     try:
         futures.extend(pool.submit(one, item) for item in items)
-    except RuntimeError:  # the pool was shut down
-        left = True
+    except RuntimeError as refused:  # the pool was shut down
+        errors.append(RetryableError(f"the container leaves the epoch: {refused}"))
     for future in futures:
         try:
             future.exception()  # unlike `wait`, it notices a future that the pool's shutdown has cancelled
         except CancelledError:
-            left = True
-    if left:
-        errors.append(RetryableError("the container leaves the epoch"))
+            errors.append(RetryableError("the container leaves the epoch"))
     if errors:
         errors.sort(key=lambda error: isinstance(error, RetryableError))
         for error in errors[1:]:

@@ -113,12 +113,12 @@ def check_configuration(graph: ApplicationGraph | None, config: JobConfig) -> No
     """
     from penstock.graph.topology import plan_topology  # brings Arrow
 
-    open_systems(config)
+    systems = open_systems(config)
     if graph is None:
         return
     graph = with_side_inputs(graph, config)
     plan_topology(graph, config.task.dead_letter_stream, config.exactly_once_streams)
-    JobStreams.used(graph, config)
+    JobStreams.used(graph, config, systems)
     check_config(graph, config)
 
 

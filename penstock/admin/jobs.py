@@ -153,10 +153,9 @@ def _jobs_there(objects: ObjectStore, wanted: str) -> str:
     names = [paths.root for paths in _jobs(objects)]
     if not names:
         return "has no jobs"
-    near = difflib.get_close_matches(wanted, names, n=_MOST_NAMED, cutoff=0.0)
+    near = [f"`{name}`" for name in difflib.get_close_matches(wanted, names, n=_MOST_NAMED, cutoff=0.0)]
     others = len(names) - len(near)
-    more = f" and {counted(others, 'other')}" if others else ""
-    return f"has {listed([f'`{name}`' for name in near])}{more}"
+    return f"has {listed([*near, counted(others, 'other')] if others else near)}"
 
 
 def _named(assignments: Sequence[str] | None, paths: JobPaths) -> list[str]:

@@ -148,13 +148,13 @@ _FORMS: Mapping[str, Form] = {
         retained=optional(mapping(_SLOT, _ID)),
         event_times=mapping(_TASK, mapping(_SSP, Form(Time))),
         ended_inputs=each(_SSP),
-        moved=each(_SSP),
         intermediate=mapping(_STREAM, Form(Intermediate)),
         intermediate_layout=mapping(_STREAM, Form(str)),
         outbox=each(_OBJECT),
         unpublished=each(dataclass_form(Unpublished, objects=each(_OBJECT))),
         lost=mapping(_SSP, Form(Count)),
         identities=mapping(_STREAM, Form(str)),
+        moved=each(_SSP),
     ),
 }
 

@@ -40,8 +40,6 @@ class StartPlan:
     """Stores of the checkpoint that side inputs or a pushed table fill now."""
     kept: Mapping[SystemStream, Intermediate] = field(default_factory=dict)
     """The unread part of the durable intermediate streams, by the checkpoint."""
-    moved: frozenset[SystemStreamPartition] = frozenset()
-    """Input partitions whose positions were moved while the state stayed, by this start or before."""
     offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
 
@@ -57,6 +55,11 @@ class StartPlan:
     def origin(self) -> Origin:
         """The state that the run's first epoch begins with."""
         return Origin(self.restore_from, self.clears_state, self.reset.stores | self.deleted | self.filled)
+
+    @property
+    def moved(self) -> frozenset[SystemStreamPartition]:
+        """`CheckpointRecord.moved` of the run's records."""
+        return moved_inputs(self.origin, self.positions)
 
 
 def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
@@ -76,7 +79,6 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     deleted, filled = stores_without_writer(facts, decision)
     refuse_other_layout(facts, decision, reset.stores | deleted | filled)
     requests = facts.requests
-    origin = Origin(decision.restore_from, decision.clears_state, reset.stores | deleted | filled)
     return StartPlan(
         decision,
         positions,
@@ -87,7 +89,6 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
         deleted,
         filled,
         decide_streams(facts, decision, reset, times),
-        moved_inputs(origin, positions),
         last_offered(facts, decision),
     )
 

@@ -32,7 +32,8 @@ def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConf
 
 
 def moved_inputs(origin: Origin, positions: Positions) -> frozenset[SystemStreamPartition]:
-    """The partitions from which the restored state does not have exactly what is before the positions."""
+    """The partitions whose positions were moved while the state stayed, by this start or before: they do not agree with
+    the restored state."""
     if origin.record is None or not origin.restored:
         return frozenset()
     saved = to_positions(origin.record.next_offsets)

@@ -45,8 +45,8 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 def memory_budget(size_bytes: int) -> Iterator[None]:
     """Limits the memory that the process touches within the block, and the memory that it only reserves.
 
-    The kernel counts it. Python's tracemalloc crashes the process if another thread allocates while it stops, up to
-    Python 3.13 (python/cpython#128679).
+    The kernel counts it. In Python 3.11, tracemalloc crashes the process if another thread allocates while it stops
+    (python/cpython#128679).
     """
     Path("/proc/self/clear_refs").write_text("5")  # the highest resident size is the present one again
     before = _memory()

@@ -109,6 +109,7 @@ def test_a_lease_that_is_renewed_is_refused_by_name(store: ObjectStore) -> None:
     with pytest.raises(LeaseHeldError, match="pid 1 on host `elsewhere`") as caught:
         take(store, clock, replace(ELSEWHERE, run_id="second"))
     assert caught.value.holder == ELSEWHERE
+    assert "(`penstock stop " in str(caught.value)
     assert stored(store).holder == ELSEWHERE
 
 
