@@ -155,7 +155,7 @@ def _driver(job: JobMetrics, messages: int) -> Callable[[], None]:
 
     def ended() -> None:
         job.ended(reports, topology)
-        job.took(parts_ms, 620)
+        job.took(parts_ms, 620, "")
         job.lag({f"local.{STREAM}": 0})
         job.replayed(replay.ended(read, dict.fromkeys(ssps, each), positions, positions, 0.0, 1.0))
 

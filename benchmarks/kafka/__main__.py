@@ -29,7 +29,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ PARTITIONS = 2
 TOPIC = "events"
 SIDES = ("penstock", *ENGINES)
 GUARANTEES = ("at-least-once", "exactly-once")
+TARGET_MS = 50
+"""The latency target of the direct way."""
 PARTS = ("throughput", "restart", "latency")
 _LONG_RESTART_MS = 25_000
 """A side that takes longer is restarted once: it waits for a fixed timeout of its consumer group."""
@@ -117,9 +119,9 @@ class World:
         for _ in range(self.options.latency_repeat):
             for commit_s in self.options.latency_commit_s:
                 for rate in self.options.rates:
-                    for guarantee in GUARANTEES:
-                        name = f"{guarantee}, {rate:,}, {commit_s:g} s"
-                        yield name, partial(self.latency, guarantee, rate, commit_s)
+                    for guarantee, way in product(GUARANTEES, self.options.ways):
+                        name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
+                        yield name, partial(self.latency, guarantee, rate, commit_s, way)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""
@@ -154,9 +156,10 @@ class World:
             finally:
                 end(second)
 
-    def latency(self, guarantee: str, rate: int, commit_s: float) -> dict[str, Any]:
-        """Produce at a rate, and read what comes out."""
-        given = {**self._given("penstock", commit_s), "guarantee": guarantee}
+    def latency(self, guarantee: str, rate: int, commit_s: float, way: str) -> dict[str, Any]:
+        """Produce at a rate, and read what comes out. `way`: `spark` for Spark jobs only, `direct`."""
+        target = {"job.latency.target.ms": TARGET_MS} if way == "direct" else {}
+        given = {**self._given("penstock", commit_s), "guarantee": guarantee, "config": target}
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
         process = self._start("echo", given)
@@ -263,6 +266,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "kafka", __doc__, given, parts=list(PARTS), sides=list(SIDES), events=5_000_000, keys=100_000, seconds=7,
         warm_up_s=4, commit_s=[1.0, 10.0], spark_rate=120_000, before_kill_s=3, rates=[1000, 20_000], latency_s=10.0,
         latency_warm_up_s=3.0, latency_commit_s=[1.0, 10.0], latency_repeat=1, repeat=3,
+        ways=["spark", "direct"],
     )  # fmt: skip
     status = 0
     for part in (part for part in PARTS if part in options.parts):

@@ -67,7 +67,8 @@ def application(task: type[ps.StreamTask], topic: str, output: str) -> ps.Stream
 def configuration(given: dict[str, Any]) -> dict[str, Any]:
     """All folders inside `work`. Batches are as large as Penstock makes them."""
     work = Path(given["work"])
-    found = {
+    found: dict[str, Any] = {
+        **given.get("config", {}),
         "job.root": str(work / "jobs"),
         "job.logged.store.base.dir": str(work / "state"),
         "job.lease.ms": 1000,

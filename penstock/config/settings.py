@@ -126,6 +126,12 @@ class JobSettings(Settings):
         "to `job.batch.max.messages`. With 0, batches always read as much as the limits allow.")
     batch_interval_ms = key("job.batch.interval.ms", Millis(1), "100",
         "How long an idle job waits before it looks for new messages again.")
+    latency_target_ms = key("job.latency.target.ms", Millis(1), Absent("Spark runs every batch"),
+        "How soon after its arrival a message should be processed. With it, small batches go to the containers "
+        "directly, without a Spark job.")
+    batch_min_ms = key("job.batch.min.ms", Millis(0), "20",
+        "The shortest time from the start of a batch to the start of the next, unless messages have piled up. It "
+        "counts with `job.latency.target.ms` only.")
     lease_ms = key("job.lease.ms", Millis(1), "10000",
         "How long the lease must stay unchanged before another driver may take the job over.")
     intermediate_stream_partitions = key("job.intermediate.stream.partitions", Number(1),

@@ -54,7 +54,7 @@ from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.wire.assignment import Assignment, ContainerPlace, assign
 from penstock.wire.calls import Call
 from penstock.wire.package import JobPackage
-from penstock.wire.ports import EpochOpening, Fleet, PublishedTables, RunBrokenError, ignore_answer
+from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, PublishedTables, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
     AttemptCall,
     Beat,
@@ -243,7 +243,7 @@ class InProcessFleet(Fleet):
         ]
 
 
-class InProcessRunner:
+class InProcessRunner(BatchRunner):
     """The `BatchRunner` of one driver: runs the stages of a batch one after the other, in the caller's thread.
 
     The hook `at` is called before the steps `source`, `stage N` and `sink`, and before `reports`, after all stages.
@@ -317,7 +317,7 @@ class InProcessRunner:
         except (OperatorFailedError, EngineFailedError) as error:
             return list(failed_attempt(self._job.topology, self._job.settings, stage, task, new_token(), error))
         try:
-            sent = [each for packet in packets for each in attempts.process(running, packet)]
+            sent = attempts.process(running, packets)
             return sent + attempts.finish(running)
         except BaseException:
             attempts.abandon(running)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
@@ -36,6 +37,19 @@ class ContainerAddress:
 
     def uri_from(self, machine: str) -> str:
         return self.socket_uri if machine == self.machine else self.tcp_uri
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A container and its tasks: what one process serves in a batch, however many tasks the job has."""
+
+    address: ContainerAddress
+    tasks: tuple[int, ...]
+
+
+def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
+    """The number of the lane of each task."""
+    return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,10 @@
-"""The Spark worker's side of attempts: streams packets to the tasks' container and back at the same time."""
+"""A worker's side of attempts: streams packets to the tasks' container and back."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +23,71 @@ _clients: dict[tuple[int, str], tuple[ContainerAddress, TlsIdentity | None, flig
 """(process id, incarnation) → a connection, and the address and identity that it was made for."""
 
 
+class AttemptStream:
+    """Attempts that run in their container: their input goes there, and their output comes from there.
+
+    A client that wrote all of a large input before it read would stop for ever once the buffers in between are full:
+    one thread writes and another one reads then.
+
+    Every method raises ContainerLostError if the container refuses an attempt or breaks off before its reports.
+    """
+
+    def __init__(self, address: ContainerAddress, secret: str, call: AttemptCall, tls: TlsIdentity | None) -> None:
+        self._address = address
+        self._call = call
+        descriptor = flight.FlightDescriptor.for_command(dump(call))
+        with self._blaming():
+            self._writer, self._reader = _client(address, tls).do_exchange(
+                descriptor, call_options(secret, address.incarnation)
+            )
+            self._writer.begin(PACKET_SCHEMA)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        with self._blaming():
+            self._writer.write_batch(batch)
+
+    def end(self) -> None:
+        """End the input.
+
+        The end is a message, because closing the writer would race the reader: when the container refuses the attempts,
+        the reader's end closes the writer too, and if both do at once, gRPC aborts the process.
+        """
+        with self._blaming():
+            self._writer.write_with_metadata(NO_PACKETS, END_OF_INPUT)
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The output. Each attempt ends with its report; a stream with fewer reports was cut off."""
+        reports, attempts = 0, len(self._call.tasks)
+        with self._blaming():
+            for chunk in self._reader:
+                reports += pc.sum(pc.equal(chunk.data.column("kind"), int(Kind.REPORT))).as_py() or 0
+                yield chunk.data
+        if reports != attempts:
+            raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")
+
+    def close(self) -> None:
+        """Called once the output has been read to its end."""
+        with self._blaming():
+            self._writer.close()
+
+    def cancel(self) -> None:
+        """Called when the input fails or nobody wants the output any more. Without it, the container waits for the rest
+        of the input and this process for the container. From any thread."""
+        self._reader.cancel()
+
+    @contextmanager
+    def _blaming(self) -> Iterator[None]:
+        try:
+            yield
+        except (flight.FlightError, pa.ArrowException) as error:
+            address, call = self._address, self._call
+            _clients.pop((os.getpid(), address.incarnation), None)
+            raise ContainerLostError(
+                f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
+                f"batch {call.batch.number} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
+            ) from error
+
+
 def exchange(
     address: ContainerAddress,
     secret: str,
@@ -34,61 +99,34 @@ def exchange(
     """Run attempts in their container.
 
     `select_mine` splits a batch of packets into those for these attempts and the others, which pass through. Writing
-    and reading have threads of their own: a client that wrote everything first would stop for ever once the buffers in
-    between are full. While neither brings anything there is an empty batch from time to time. A container's beats
-    decide how long it may take; Spark would kill a worker in which nothing moves.
+    and reading have threads of their own. While neither brings anything there is an empty batch from time to time: a
+    container's beats decide how long it may take, and Spark would kill a worker in which nothing moves.
 
     Raises:
         ContainerLostError: the container refused an attempt or broke off before its reports.
     """
-    descriptor = flight.FlightDescriptor.for_command(dump(call))
+    stream = AttemptStream(address, secret, call, tls)
     try:
-        writer, reader = _client(address, tls).do_exchange(descriptor, call_options(secret, address.incarnation))
-        try:
-            writer.begin(PACKET_SCHEMA)
-            feed, results = _feed(writer, batches, select_mine), _results(reader, len(call.tasks))
-            yield from run_together(feed, results, when_idle=lambda: NO_PACKETS)
-            writer.close()
-        except BaseException:
-            # Also when the input fails or nobody wants the output any more: without it, the container waits for the
-            # rest of the input and this process for the container.
-            reader.cancel()
-            raise
-    except (flight.FlightError, pa.ArrowException) as error:
-        _forget(address)
-        raise ContainerLostError(
-            f"container {address.container} (process {address.pid}) did not finish stage {call.stage} of "
-            f"batch {call.batch.number} for tasks {call.tasks}: {error}. Its log: {address.log_path}"
-        ) from error
+        yield from run_together(_feed(stream, batches, select_mine), stream.read(), when_idle=lambda: NO_PACKETS)
+        stream.close()
+    except BaseException:
+        stream.cancel()
+        raise
 
 
 def _feed(
-    writer: Any,
+    stream: AttemptStream,
     batches: Iterator[pa.RecordBatch],
     select_mine: Callable[[pa.RecordBatch], tuple[pa.RecordBatch, pa.RecordBatch]],
 ) -> Iterator[pa.RecordBatch]:
-    """Write the packets for the container, then END_OF_INPUT; yield the others.
-
-    The end is a message, because closing the writer would race the reader: when the container refuses the attempts, the
-    reader's end closes the writer too, and if both do at once, gRPC aborts the process.
-    """
+    """Write the packets for the container; yield the others."""
     for batch in batches:
         mine, others = select_mine(batch)
         if mine.num_rows:
-            writer.write_batch(mine)
+            stream.write(mine)
         if others.num_rows:
             yield others
-    writer.write_with_metadata(NO_PACKETS, END_OF_INPUT)
-
-
-def _results(reader: Any, attempts: int) -> Iterator[pa.RecordBatch]:
-    """The container's packets. Each attempt ends with its report; a stream with fewer reports was cut off."""
-    reports = 0
-    for chunk in reader:
-        reports += pc.sum(pc.equal(chunk.data.column("kind"), int(Kind.REPORT))).as_py() or 0
-        yield chunk.data
-    if reports != attempts:
-        raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")
+    stream.end()
 
 
 def _client(address: ContainerAddress, tls: TlsIdentity | None) -> flight.FlightClient:
@@ -99,7 +137,3 @@ def _client(address: ContainerAddress, tls: TlsIdentity | None) -> flight.Flight
         client = connect(address.uri_from(machine_id()), address.certificate, tls)
         known = _clients[key] = (address, tls, client)
     return known[2]
-
-
-def _forget(address: ContainerAddress) -> None:
-    _clients.pop((os.getpid(), address.incarnation), None)

@@ -1,10 +1,11 @@
-"""The part of a job that containers get."""
+"""The parts of a job that other processes get: containers, and those that read and write its streams."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from penstock.api.shipped import read_shipped
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.graph.topology import Topology
@@ -31,3 +32,30 @@ class JobPackage:
     partitions: Mapping[int, tuple[SystemStreamPartition, ...]] = field(default_factory=dict)
     writer: str = ""
     """The name under which the job writes its outputs (`WriterIdentity.name`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPackage:
+    """The part of a job that a process needs to read its inputs and to write its outputs."""
+
+    topology: Topology
+    settings: RuntimeSettings
+    systems: Mapping[str, System]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedPackage:
+    """A pickled WorkerPackage. Unpickled once per process, however many batches it serves."""
+
+    digest: str
+    data: bytes = field(repr=False)
+
+    def load(self) -> WorkerPackage:
+        """Raises ConfigError if the application's code is not on this host."""
+        if self.digest not in _packages:
+            _packages.clear()
+            _packages[self.digest] = read_shipped(self.data)
+        return _packages[self.digest]
+
+
+_packages: dict[str, WorkerPackage] = {}

@@ -29,6 +29,15 @@ class RunBrokenError(RetryableError):
     """A run of a batch broke off without its reports. The batch can be run again."""
 
 
+class OtherWayError(RunBrokenError):
+    """A run broke off, and the next run of the batch goes another way: this one says nothing about that."""
+
+    def __init__(self, text: str, *, too_large: bool = False) -> None:
+        """`too_large`: nothing failed, but the batch is too large for this way."""
+        super().__init__(text)
+        self.too_large = too_large
+
+
 def ignore_answer(container: str, answer: object) -> None: ...
 
 
@@ -173,6 +182,9 @@ class Fleet(Protocol):
 class BatchRunner(Protocol):
     """Runs batches. All methods but `cancel` and `waits_for` are called by the run loop's thread."""
 
+    way: str = ""
+    """The way of the last run, for jobs with several: `direct`, or `spark-` and the reason."""
+
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         """Run all stages of a batch once. Returns the report of every attempt that reported.
 
@@ -184,6 +196,10 @@ class BatchRunner(Protocol):
     def cancel(self) -> None:
         """Cancel the current run, if there is one. Called by any thread; never raises."""
         ...
+
+    def close(self) -> None:
+        """Cancel the current run, and end what runs batches. No call follows."""
+        self.cancel()
 
     def waits_for(self) -> str:
         """The outputs that are being written, in words; empty if none are. Called by any thread."""

@@ -19,6 +19,7 @@ from tests.support.oracles.metrics_page import (
     OF_PUSHED_TABLES,
     OF_SIDE_INPUTS,
     OF_STANDBYS,
+    OF_THE_DIRECT_WAY,
     OF_TIME_TO_LIVE,
     PAGE,
     Documented,
@@ -38,6 +39,7 @@ OF_OTHERS = (
     | OF_TIME_TO_LIVE
     | OF_PUSHED_TABLES
     | OF_STANDBYS
+    | OF_THE_DIRECT_WAY
     | OF_SIDE_INPUTS
 )
 """Metrics that this job does not export."""

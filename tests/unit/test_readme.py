@@ -28,6 +28,11 @@ def test_the_example_of_standbys(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "{'a': 2, 'b': 1}\n"
 
 
+def test_the_example_of_latency() -> None:
+    (block,) = examples("docs/latency.md")
+    exec(compile(block, "latency.md", "exec"), {"__name__": "latency_page"})
+
+
 def test_the_example_of_exactly_once_output() -> None:
     (block,) = examples("docs/exactly-once.md")
     exec(compile(block, "exactly-once.md", "exec"), {"__name__": "exactly_once_page"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -133,10 +133,10 @@ class Attempts(Service):
             self._running[place] = running
         return running
 
-    def process(self, running: RunningAttempt, packet: Packet) -> list[Packet]:
-        """Feed a packet to an attempt. Returns the packets that are ready to be sent."""
+    def process(self, running: RunningAttempt, packets: Iterable[Packet]) -> list[Packet]:
+        """Feed packets to an attempt. Returns the packets that are ready to be sent."""
         with running.touch() as attempt:
-            return list(attempt.accept(packet))
+            return [ready for packet in packets for ready in attempt.accept(packet)]
 
     def finish(self, running: RunningAttempt) -> list[Packet]:
         with running.touch() as attempt:

@@ -16,7 +16,7 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.process.handlers import serve
 from penstock.errors import PenstockError
 from penstock.runtime.context import OperatorFailedError
-from penstock.runtime.messages.packet import PACKET_SCHEMA, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.packet import PACKET_SCHEMA, Kind, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
@@ -119,10 +119,19 @@ def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) 
 
 
 def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, RunningAttempt]) -> Iterator[Packet]:
-    """Feed packets to their attempts, one by one, and send the output of each before it grows too large."""
+    """Feed packets to their attempts, and send the output of each before it grows too large: one by one those with
+    messages, together the trailers that follow."""
+    waiting: dict[int, list[Packet]] = {}
     for packet in from_batch(batch):
         if packet.dest in running:
-            yield from attempts.process(running[packet.dest], packet)
+            own = waiting.setdefault(packet.dest, [])
+            own.append(packet)
+            if packet.kind == Kind.DATA:
+                yield from attempts.process(running[packet.dest], own)
+                own.clear()
+    for task, own in waiting.items():
+        if own:
+            yield from attempts.process(running[task], own)
 
 
 def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Packet]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -16,6 +17,7 @@ from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input
 from penstock.clock import Clock
+from penstock.config.settings import JobSettings
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.closing import Closing
 from penstock.driver.feed.event_time import EventTime
@@ -62,6 +64,23 @@ class Feed(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class BatchRhythm:
+    """The pauses between batches, in seconds."""
+
+    idle_s: float
+    """The longest pause when there is nothing new."""
+    least_s: float = 0.0
+    """The shortest time from one batch to the next, unless messages have piled up."""
+
+    @classmethod
+    def of(cls, settings: JobSettings) -> BatchRhythm:
+        interval_ms, target_ms = settings.batch_interval_ms, settings.latency_target_ms
+        if target_ms is None:
+            return cls(interval_ms / 1000)
+        return cls(min(interval_ms, max(1.0, target_ms / 2)) / 1000, settings.batch_min_ms / 1000)
+
+
 class OffsetFeed:
     """Plans batches of new messages, as many as the pace allows, or of none when only time has passed.
 
@@ -73,7 +92,7 @@ class OffsetFeed:
         ends: Callable[[], Ends],
         graph: ApplicationGraph,
         bounds: BatchBounds,
-        interval_ms: int,
+        rhythm: BatchRhythm,
         until: Mapping[SystemStreamPartition, int] | None,
         clock: Clock,
         event_time: EventTime,
@@ -85,7 +104,6 @@ class OffsetFeed:
         """
         Args:
             graph: its sources have their numbers in the order of its inputs.
-            interval_ms: the longest pause when there is nothing new.
             until: input partition → the offset before which the run ends; None: it has no end.
             close: True if a run that reaches its end closes the stream, if that matters to the application.
             skipped: the inputs whose messages are skipped if they were deleted before they were read.
@@ -96,7 +114,8 @@ class OffsetFeed:
         self._ends = ends
         self._sources = tuple(op.stream for op in graph.sources)
         self._bounds = bounds
-        self._interval_s = interval_ms / 1000
+        self._rhythm = rhythm
+        self._not_before = 0.0
         self._until = until
         self._clock = clock
         self._event_time = event_time
@@ -119,6 +138,8 @@ class OffsetFeed:
         """
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", self._pace, self._latest)
+        if (now := self._clock.monotonic()) < self._not_before:
+            return Idle(self._not_before)
         ends = self._ends()
         if losses := find_losses(boundary.positions, ends, self._until):
             refuse_losses(losses, self._skipped)
@@ -133,6 +154,7 @@ class OffsetFeed:
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
+            self._not_before = 0.0 if self._piled_up(portions) else now + self._rhythm.least_s
             return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             self._event_time.tell(boundary, moment, _QUIET_MS)
@@ -155,7 +177,12 @@ class OffsetFeed:
     def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
         """The time until the next timer is due or the next period begins, at most the interval."""
         due = self._event_time.next_ms(boundary)
-        return self._interval_s if due is None else min(self._interval_s, (due - moment.time_ms) / 1000)
+        idle_s = self._rhythm.idle_s
+        return idle_s if due is None else min(idle_s, (due - moment.time_ms) / 1000)
+
+    def _piled_up(self, portions: Mapping[TaskSsp, Portion]) -> bool:
+        """True if more messages wait than a batch takes."""
+        return sum(portion.messages for portion in portions.values()) >= self._pace.messages
 
     def has_lost(self, ranges: BatchRanges) -> bool:
         """If so, the pace begins again: a small batch, if there is a pace, is read before its messages are deleted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from penstock.batch.batch import Batch
@@ -26,9 +27,10 @@ from penstock.runtime.stage.outcome import (
     decide_outcome,
 )
 from penstock.wire.calls import START_RUN
-from penstock.wire.ports import RunBrokenError
+from penstock.wire.ports import OtherWayError, RunBrokenError
 from penstock.wire.protocol import StartRun
 
+logger = logging.getLogger(__name__)
 _LOSS_SECONDS = 0.2
 
 
@@ -98,7 +100,7 @@ class BatchRuns:
 
     def _broken(self, error: RunBrokenError) -> None:
         """Answer a run that broke off: a lost container means a new epoch, anything else another run of the batch."""
-        if self._stop.is_set():
+        if self._stop.is_set() or (isinstance(error, OtherWayError) and error.too_large):
             return
         # A container that was killed and the run that broke on it fail at about the same time.
         self._clock.wait(self._stop, _LOSS_SECONDS)
@@ -107,5 +109,8 @@ class BatchRuns:
             raise PenstockTimeoutError(overdue) from error
         if self._fleet.any_lost:
             raise ContainerLostError(self._fleet.loss()) from error
-        self._failures.count(error)
+        if isinstance(error, OtherWayError):
+            logger.warning("the batch runs again as a Spark job: %s", error)
+        else:
+            self._failures.count(error)
         self._runner.await_quiet()

@@ -21,7 +21,7 @@ from penstock.driver.commit.record import Recorder
 from penstock.driver.commit.truncation import Truncation
 from penstock.driver.context import RunContext
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.feed import Feed, OffsetFeed
+from penstock.driver.feed.feed import BatchRhythm, Feed, OffsetFeed
 from penstock.driver.guards.failures import Failures
 from penstock.driver.guards.input_watch import InputWatch
 from penstock.driver.guards.lease_gate import LeaseGate
@@ -113,7 +113,7 @@ def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:
         watch.ends,
         job.topology.graph,
         bounds,
-        settings.batch_interval_ms,
+        BatchRhythm.of(settings),
         job.until,
         job.clock,
         EventTime.of(job.topology.graph, job.config),

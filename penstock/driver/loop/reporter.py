@@ -43,6 +43,7 @@ class ProgressReporter:
         self._job = job
         self._feed = feed
         self._fleet = run.fleet
+        self._runner = run.runner
         self._commits = commits
         self._board = board
         self._flow = TimeFlow.of(job.topology.graph) if job.topology.graph.uses_time else None
@@ -109,8 +110,9 @@ class ProgressReporter:
             last_checkpoint=self._board.last_checkpoint,
             container_bytes=self._fleet.resident_bytes(),
             commit_ms=self._commits.last_ms,
+            way=self._runner.way,
         )
-        self._board.metrics.took(watch.parts, total_ms)
+        self._board.metrics.took(watch.parts, total_ms, self._runner.way)
         now = self._job.clock.monotonic()
         again = self._board.replay.ended(inputs, planned.latest, before.positions, after.positions, good.began, now)
         self._board.metrics.replayed(again)

@@ -90,7 +90,7 @@ class Run:
         exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch)
         self.prometheus_port = exports.prometheus_port
         self._undo.callback(exports.close)  # after the last metrics have come
-        for close in (fleet.close, tables.close, loop.close, runner.cancel):
+        for close in (fleet.close, tables.close, loop.close, runner.close):
             self._undo.callback(close)
         return loop
 

@@ -63,8 +63,13 @@ class JobMetrics:
             if rows:
                 self._reported = self._reported.merged(Snapshot.of_rows(rows))
 
-    def took(self, parts_ms: Mapping[str, int], total_ms: int) -> None:
-        """Note the durations of a batch: its parts, named as in `JobProgress`, and in all."""
+    def took(self, parts_ms: Mapping[str, int], total_ms: int, way: str) -> None:
+        """Note the durations of a batch: its parts, named as in `JobProgress`, and in all.
+
+        `way`: see `BatchRunner`.
+        """
+        if way:
+            self._registry.new_counter(JOB, f"batches-{way}").inc()
         for part, duration_ms in (*parts_ms.items(), ("triggerExecution", total_ms)):
             if part in self._parts:
                 self._parts[part].update(duration_ms * NS_PER_MS)

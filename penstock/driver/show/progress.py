@@ -96,7 +96,7 @@ class SourceTime(NamedTuple):
 class JobProgress:
     """The last batch that ended.
 
-    Durations are milliseconds: `triggerExecution` of the whole batch, `addBatch` of the Spark job, `end` of applying
+    Durations are milliseconds: `triggerExecution` of the whole batch, `addBatch` of all its stages, `end` of applying
     it, `walCommit` of the synchronous part of the commit after it, if there was one, and `commitWait` of
     waiting for the one before.
     """
@@ -130,6 +130,8 @@ class JobProgress:
     sink: SinkProgress = SinkProgress()
     observed_metrics: Mapping[str, Any] = field(default_factory=dict)
     """Empty: `observe` is a DataFrame's."""
+    way: str = ""
+    """With `job.latency.target.ms`: `direct`, or `spark-` and the reason why Spark ran the batch."""
 
     @property
     def lag(self) -> int:

@@ -117,6 +117,8 @@ class StageInstance:
             except BaseException as second:
                 error.add_note(f"closing the tasks made before failed as well: {type(second).__name__}")
             raise
+        self._starting = _overriding("on_start_of_input", self._nodes)
+        self._ending = _overriding("on_end_of_input", self._nodes)
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
         self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
         self.first_intermediate = len(topology.graph.inputs)
@@ -139,19 +141,19 @@ class StageInstance:
 
     def on_start_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """The firings of the operators (by id) before the first message of the batch; see `on_end_of_input`."""
-        return self._firings(batch, lambda node, seen: node.on_start_of_input(seen))
+        return self._firings(batch, self._starting, lambda node, seen: node.on_start_of_input(seen))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[tuple[str, Firing | Firings]]:
         """The firings of the operators (by id) after the last message of the batch, operator by operator in topological
         order: each is asked when the firings of those before it have run. Raises OperatorFailedError, or
         PenstockTimeoutError after an operator that took longer than it may."""
-        return self._firings(batch, lambda node, seen: node.on_end_of_input(seen))
+        return self._firings(batch, self._ending, lambda node, seen: node.on_end_of_input(seen))
 
     def _firings(
-        self, batch: Batch, ask: Callable[[Node, Batch], Iterable[Firing | Firings]]
+        self, batch: Batch, nodes: Mapping[str, Node], ask: Callable[[Node, Batch], Iterable[Firing | Firings]]
     ) -> Iterator[tuple[str, Firing | Firings]]:
         try:
-            for op_id, node in reversed(self._nodes.items()):
+            for op_id, node in nodes.items():
                 if op_id in batch.closed:
                     continue
                 self.step = step = Step(op_id, self._step_limit)
@@ -254,3 +256,12 @@ class StageInstance:
             store_users=self._store_users,
             next_list_place=self._list_places.next,
         )
+
+
+def _overriding(method: str, nodes: dict[str, Node]) -> dict[str, Node]:
+    """The nodes that have this method of their own, in topological order. Most have not, and are not asked."""
+    return {
+        op_id: node
+        for op_id, node in reversed(nodes.items())
+        if getattr(type(node), method) is not getattr(Node, method)
+    }

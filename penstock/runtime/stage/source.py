@@ -177,12 +177,17 @@ def run_source(
     portions: Sequence[tuple[int, Portion]],
     readers: PortionReaders,
     progress: SourceProgress | None = None,
+    kept: dict[int, StageInstance] | None = None,
 ) -> Iterator[Packet]:
-    """All output for the task's portions (input index, portion): data packets, trailers, the report."""
+    """All output for the task's portions (input index, portion): data packets, trailers, the report.
+
+    `kept` has instances of stage 0 by task, which serve one batch after the other; one that failed is closed.
+    """
     token = new_token()
-    instance: StageInstance | None = None
+    instance = None if kept is None else kept.pop(task, None)
     try:
-        instance = StageInstance(topology, 0, task, settings, {})
+        if instance is None:
+            instance = StageInstance(topology, 0, task, settings, {})
         if progress is not None:
             progress.begin(instance.position)
         attempt = Attempt(instance, token, settings.tasks, batch)
@@ -192,6 +197,8 @@ def run_source(
                     yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
             attempt.end_input(index, portion)
         yield from attempt.finish()
+        if kept is not None and not attempt.failed:
+            kept[task], instance = instance, None
     except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
         yield from failed_attempt(topology, settings, 0, task, token, error)
     except RetryableError:
@@ -201,3 +208,19 @@ def run_source(
     finally:
         if instance is not None:
             instance.close()
+
+
+def run_sources(
+    topology: Topology,
+    settings: RuntimeSettings,
+    batch: Batch,
+    portions: Mapping[int, Sequence[tuple[int, Portion]]],
+    readers: InputReaders,
+    progress: SourceProgress,
+    kept: dict[int, StageInstance],
+) -> Iterator[Packet]:
+    """All output of several tasks, one after the other. `portions`: task → its portions (input index, portion).
+    `kept`: see `run_source`."""
+    readers.expect(portion for own in portions.values() for _, portion in own)
+    for task, own in portions.items():
+        yield from run_source(topology, settings, batch, task, own, readers, progress, kept)

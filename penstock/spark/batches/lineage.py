@@ -16,7 +16,8 @@ from penstock.graph.topology import Topology
 from penstock.runtime.messages.packet import REPORT_STAGE, from_batch
 from penstock.runtime.reports import Report
 from penstock.spark.batches.packet_rdd import PacketRdd, Step
-from penstock.spark.workers.worker import ContainerStage, Lane, SinkStage, lane_of_tasks
+from penstock.spark.workers.worker import ContainerStage, SinkStage
+from penstock.wire.address import Lane, lane_of_tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.session.gateway import spark_died
 from penstock.spark.session.spark_errors import cause_of
 from penstock.spark.workers.packages import Shipment
-from penstock.spark.workers.worker import ContainerStage, Lane, SinkStage, SourceStage
+from penstock.spark.workers.worker import ContainerStage, SinkStage, SourceStage
 from penstock.start.prepare import PreparedJob
-from penstock.wire.ports import RunBrokenError
+from penstock.wire.address import Lane
+from penstock.wire.ports import BatchRunner, RunBrokenError
 
 logger = logging.getLogger(__name__)
 _QUIET_SECONDS = 60
@@ -68,7 +69,7 @@ class JobGroup:
         return self._context.statusTracker().getJobIdsForGroup(self._group)
 
 
-class SparkRunner:
+class SparkRunner(BatchRunner):
     """The `BatchRunner` of a Spark context."""
 
     def __init__(

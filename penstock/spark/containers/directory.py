@@ -24,9 +24,8 @@ from penstock.spark.containers.losses import LOOK_SECONDS, LossWatch
 from penstock.spark.containers.replacing import ReplacementLaunch
 from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import pickled
-from penstock.spark.workers.worker import Lane
 from penstock.standby.driver.followers import moved_to, ready_standbys
-from penstock.wire.address import ContainerAddress, ContainerSpec
+from penstock.wire.address import ContainerAddress, ContainerSpec, Lane
 from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign
 from penstock.wire.calls import (
     CLOSE,

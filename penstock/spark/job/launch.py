@@ -24,8 +24,8 @@ from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import ConfigError
 from penstock.host.logs import log_directory
 from penstock.side.plan import with_side_inputs
-from penstock.spark.batches.spark_runner import SparkRunner
 from penstock.spark.batches.table_build import SparkTableBuilder
+from penstock.spark.batches.two_ways import runner_for
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job.handle import Job
 from penstock.spark.job.run_view import log_progress
@@ -38,8 +38,9 @@ from penstock.start.prepare import PreparedJob
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
 from penstock.wire.address import ContainerSpec
+from penstock.wire.ports import BatchRunner
 
-R = TypeVar("R", bound=SparkRunner)
+R = TypeVar("R", bound=BatchRunner)
 
 
 def run_application(
@@ -74,7 +75,7 @@ def run_application(
         else:
             context = spark.sparkContext
             check_session(spark, settings.container)
-        loop, runner = open_on_spark(run, context, SparkRunner)
+        loop, runner = open_on_spark(run, context, runner_for)
         if drain:
             loop.parts.drain.ask_at_start()
         run.obey(run.stop.ask)

@@ -18,7 +18,7 @@ from penstock.spark.batches.packet_rdd import PacketRdd, Step
 from penstock.spark.batches.spark_runner import SparkRunner
 from penstock.spark.query.source import QuerySource, RowReader
 from penstock.spark.workers.frames import RawFrames
-from penstock.spark.workers.worker import Lane
+from penstock.wire.address import Lane
 from penstock.wire.ports import RunBrokenError
 from penstock.wording import counted
 

@@ -12,8 +12,9 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.stage.source import SourceProgress, run_source
-from penstock.spark.workers.worker import PackedPackage, alive_packets, settle_worker, spark_partition
+from penstock.spark.workers.worker import alive_packets, settle_worker, spark_partition
 from penstock.system.contract.messages import RawMessage
+from penstock.wire.package import PackedPackage
 
 
 class RowReader(Protocol):

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pyspark import cloudpickle
 
 from penstock.errors import ConfigError
-from penstock.spark.workers.worker import PackedPackage, WorkerPackage
 from penstock.start.prepare import PreparedJob
+from penstock.wire.package import PackedPackage, WorkerPackage
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,52 +12,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
 
-from penstock.api.shipped import read_shipped
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.errors import PenstockTimeoutError
-from penstock.graph.topology import Topology
 from penstock.runtime.interrupts import mark_interrupts
 from penstock.runtime.messages.packet import NO_PACKETS, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.messages.streams import run_together
 from penstock.runtime.pandas_later import keep_pandas_out
-from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.kept_streams import KeptStreams
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, check_writing, write_outputs
-from penstock.runtime.stage.source import InputReaders, SourceProgress, run_source
-from penstock.system.base import System, WriterIdentity
-from penstock.wire.address import ContainerAddress
+from penstock.runtime.stage.source import SourceProgress, run_sources
+from penstock.system.base import WriterIdentity
+from penstock.wire.address import Lane
 from penstock.wire.exchange import exchange
+from penstock.wire.package import PackedPackage, WorkerPackage
 from penstock.wire.protocol import AttemptCall, Identity
 from penstock.wire.tls import TlsIdentity
 
-
-@dataclass(frozen=True, slots=True)
-class WorkerPackage:
-    """The part of a job that a Spark worker needs."""
-
-    topology: Topology
-    settings: RuntimeSettings
-    systems: Mapping[str, System]
-
-
-@dataclass(frozen=True, slots=True)
-class PackedPackage:
-    """A pickled WorkerPackage. Unpickled once per worker process, however many batches it serves."""
-
-    digest: str
-    data: bytes = field(repr=False)
-
-    def load(self) -> WorkerPackage:
-        if self.digest not in _packages:
-            _packages.clear()
-            _packages[self.digest] = read_shipped(self.data)
-        return _packages[self.digest]
-
-
-_packages: dict[str, WorkerPackage] = {}
-_readers: dict[tuple[str, int], InputReaders] = {}
-_writers: dict[tuple[str, WriterIdentity], OutputWriters] = {}
+_kept = KeptStreams()
 _settled = False
 _modules = 0
 """Number of loaded modules when the garbage collector last froze them."""
@@ -90,15 +63,6 @@ def hide_loaded() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
-    """The tasks one Spark task serves: those of one container, so that a batch costs one Spark task per slot and
-    stage, however many tasks the job has."""
-
-    address: ContainerAddress
-    tasks: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class SourceStage:
     """Stage 0: reads the portions of its lane's tasks. Nothing comes in."""
 
@@ -114,15 +78,12 @@ class SourceStage:
         for _ in batches:
             pass  # a worker whose input was not read to its end is not used again
         progress = SourceProgress()
-        packets = self.packets(package, self.lanes[spark_partition()].tasks, progress)
+        portions = {task: self.portions.get(task, ()) for task in self.lanes[spark_partition()].tasks}
+        readers = _kept.readers((self.package.digest, self.epoch), package.systems)
+        packets = run_sources(
+            package.topology, package.settings, self.batch, portions, readers, progress, _kept.instances
+        )
         yield from alive_packets(packets, progress)
-
-    def packets(self, package: WorkerPackage, tasks: Sequence[int], progress: SourceProgress) -> Iterator[Packet]:
-        readers = _input_readers(self.package.digest, self.epoch, package)
-        readers.expect(portion for task in tasks for _, portion in self.portions.get(task, ()))
-        for task in tasks:
-            portions = self.portions.get(task, ())
-            yield from run_source(package.topology, package.settings, self.batch, task, portions, readers, progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +131,7 @@ class SinkStage:
                     attempts[packet.dest].accept(packet)
                 if others.num_rows:
                     yield others
-            writers = _output_writers(self.package.digest, package, self.identity)
+            writers = _kept.writers(self.package.digest, package.systems, self.identity)
             yield from self._written(package, attempts, writers)
 
     def _written(
@@ -190,7 +151,7 @@ class SinkStage:
                 reported.update(batch.column("source_task").to_pylist())
                 yield batch
         except PenstockTimeoutError as error:
-            _writers.clear()  # one that is stuck cannot be closed
+            _kept.leave_writers()  # one that is stuck cannot be closed
             yield to_batch([attempt.report(error) for task, attempt in attempts.items() if task not in reported])
 
 
@@ -211,32 +172,6 @@ class ByLane:
                     yield lane, batch.filter(pc.equal(lanes, lane))
             else:
                 yield (found or [0])[0], batch
-
-
-def lane_of_tasks(lanes: Sequence[Lane]) -> list[int]:
-    return [lane for _, lane in sorted((task, number) for number, lane in enumerate(lanes) for task in lane.tasks)]
-
-
-def _input_readers(digest: str, epoch: int, package: WorkerPackage) -> InputReaders:
-    """The readers of this process; those of another job or epoch are closed."""
-    key = (digest, epoch)
-    if key not in _readers:
-        for older in _readers.values():
-            older.close()
-        _readers.clear()
-        _readers[key] = InputReaders(package.systems)
-    return _readers[key]
-
-
-def _output_writers(digest: str, package: WorkerPackage, identity: WriterIdentity) -> OutputWriters:
-    """The writers of this process; those of another job or epoch are closed."""
-    key = (digest, identity)
-    if key not in _writers:
-        for older in _writers.values():
-            older.close()
-        _writers.clear()
-        _writers[key] = OutputWriters(package.systems, identity)
-    return _writers[key]
 
 
 def spark_partition() -> int:

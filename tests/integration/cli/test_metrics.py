@@ -22,6 +22,7 @@ from tests.support.oracles.metrics_page import (
     OF_PUSHED_TABLES,
     OF_SIDE_INPUTS,
     OF_STANDBYS,
+    OF_THE_DIRECT_WAY,
     OF_TIME_TO_LIVE,
     PAGE,
     differences,
@@ -65,6 +66,7 @@ def test_the_page_lists_what_a_job_exports(spark: SparkSession, tmp_path: Path) 
         | OF_TIME_TO_LIVE
         | OF_PUSHED_TABLES
         | OF_STANDBYS
+        | OF_THE_DIRECT_WAY
         | OF_SIDE_INPUTS
         | OF_OUTBOXES
     )

@@ -1,6 +1,7 @@
 """A driver as a process of its own: `python driver.py <parameters.json>`.
 
-The parameters: `app` (a name in `APPS` of a module of applications), `config`, `until`, `from_checkpoint`, `result` (a
+The parameters: `app` (a name in `APPS` of a module of applications), `config` (with `test.ways.alternate`, see
+`ways`), `until`, `from_checkpoint`, `result` (a
 file that gets what came of the run), `faults` (the folder of the faults that the driver meets, or None; the points are
 in `driver_faults`) and `path` (where the tests can be imported from). SIGTERM stops the job, a second one at once.
 """
@@ -40,6 +41,10 @@ def run(parameters: dict[str, Any]) -> dict[str, Any]:
         from tests.support.faults.plan import Faults
 
         driver_faults.arm(Faults(Path(parameters["faults"])))
+    if parameters["config"].pop("test.ways.alternate", False):
+        from tests.support.faults import ways
+
+        ways.alternate()
     for module in (job_app, sided_app):
         cloudpickle.register_pickle_by_value(module)
     app = {**job_app.APPS, **sided_app.APPS, **drained_app.APPS}[parameters["app"]]()

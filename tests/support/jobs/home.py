@@ -372,6 +372,10 @@ class DriverProcess:
     def executors(self) -> list[psutil.Process]:
         return [p for p in self.jvms() if _is(p, lambda c: any("CoarseGrainedExecutorBackend" in part for part in c))]
 
+    def direct_workers(self) -> list[psutil.Process]:
+        """The process that runs small batches; none between two of them."""
+        return [p for p in self.descendants() if _is(p, lambda c: "penstock.direct" in c)]
+
     def workers(self) -> list[psutil.Process]:
         """PySpark's workers: the children of its daemons."""
         daemons = [p for p in self.descendants() if _is(p, lambda c: "penstock.spark.workers.worker_daemon" in c)]

@@ -41,6 +41,11 @@ OF_PUSHED_TABLES: set[Documented] = {
     ("store", "tables-bytes-downloaded", "counter"),
 }
 """Only of jobs with pushed tables."""
+OF_THE_DIRECT_WAY: set[Documented] = {
+    ("job", "batches-direct", "counter"),
+    *(("job", f"batches-spark-{reason}", "counter") for reason in ("start", "large", "control", "repeat", "failure")),
+}
+"""Only of jobs with a latency target."""
 OF_STANDBYS: set[Documented] = {
     ("standby", "takeovers", "counter"),
     ("standby", "bytes-restored", "counter"),

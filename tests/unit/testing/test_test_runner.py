@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
@@ -310,3 +311,14 @@ def test_an_input_of_a_higher_priority_fills_a_batch_first() -> None:
     runner.run(batch_messages=1)
     assert [message.value for message in runner.output("local.out")] == [[1, None], [2, None], [3, 3]]
     runner.close()
+
+
+def test_a_runner_that_nobody_closes_leaves_no_threads() -> None:
+    before = set(threading.enumerate())
+    for _ in range(3):
+        runner_of().input("m.in", [("a", 1)]).run()
+    gc.collect()
+    left = [thread for thread in threading.enumerate() if thread not in before]
+    for thread in left:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in left), left

@@ -12,7 +12,7 @@ from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
-from penstock.driver.feed.feed import OffsetFeed
+from penstock.driver.feed.feed import BatchRhythm, OffsetFeed
 from penstock.driver.feed.planned import End, Idle, PlannedBatch
 from penstock.errors import RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets
@@ -31,7 +31,7 @@ BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
     ends = {SSP: PartitionOffsets(0, upcoming)}
     return OffsetFeed(
-        lambda: ends, GRAPH, BOUNDS, 1000, None if until is None else {SSP: until}, SettableClock(), NO_TIME
+        lambda: ends, GRAPH, BOUNDS, BatchRhythm(1.0), None if until is None else {SSP: until}, SettableClock(), NO_TIME
     )
 
 

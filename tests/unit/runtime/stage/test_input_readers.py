@@ -17,12 +17,11 @@ from penstock.errors import NotFoundError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import Kind, Packet
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.stage.source import InputReaders, SourceProgress
+from penstock.runtime.stage.kept_streams import KeptStreams
+from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
 from penstock.spark.workers import worker
-from penstock.spark.workers.worker import Lane, PackedPackage, SourceStage, WorkerPackage
 from penstock.system.base import CHUNK_BYTES, OffsetRange, RawMessage, RawRecord, SystemReader, WriterIdentity
 from penstock.system.local import LocalSystem
-from penstock.wire.address import ContainerAddress
 from tests.support.processes.descriptors import open_under
 
 
@@ -215,45 +214,51 @@ def test_messages_that_a_compaction_took_are_missed(system: CountedSystem, reade
     assert values(readers, 7, 10) == numbers(7, 10)
 
 
-def package(system: LocalSystem, tasks: int) -> WorkerPackage:
+def sources(
+    system: LocalSystem,
+    tasks: int,
+    ends: dict[int, tuple[int, int]],
+    kept: KeptStreams,
+    job: str,
+    epoch: int,
+    progress: SourceProgress,
+) -> Iterator[Packet]:
+    """Stage 0 of these tasks in a process that has `kept`."""
     app = ps.StreamApplication("a")
     app.input("local.in", value=ps.Bytes()).send_to(app.output("local.out", value=ps.Bytes()))
-    return WorkerPackage(plan_topology(app.graph()), RuntimeSettings("a", tasks, {"local.out": 1}), {"local": system})
-
-
-def stage(digest: str, epoch: int, ends: dict[int, tuple[int, int]]) -> SourceStage:
+    settings = RuntimeSettings("a", tasks, {"local.out": 1})
     portions = {task: [(0, whole(*end, task))] for task, end in ends.items()}
-    address = ContainerAddress("0", "", "", 0, 0, "", "", "", (), "driver")
-    return SourceStage(PackedPackage(digest, b""), (Lane(address, tuple(ends)),), Batch(1, 1, 0), portions, epoch)
+    readers = kept.readers((job, epoch), {"local": system})
+    return run_sources(
+        plan_topology(app.graph()), settings, Batch(1, 1, 0), portions, readers, progress, kept.instances
+    )
 
 
 def test_a_worker_closes_the_readers_of_another_job_or_epoch(system: CountedSystem) -> None:
     append(system, 0, 30)
-    packed = package(system, 1)
-    for number, (digest, epoch) in enumerate([("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]):
-        list(stage(digest, epoch, {0: (number, number + 1)}).packets(packed, [0], SourceProgress()))
+    kept, instances = KeptStreams(), []
+    for number, (job, epoch) in enumerate([("a", 1), ("a", 1), ("a", 2), ("b", 2), ("a", 2)]):
+        list(sources(system, 1, {0: (number, number + 1)}, kept, job, epoch, SourceProgress()))
         assert system.open == 1
+        instances.append(kept.instances[0])
     assert system.opened == 4
-    for readers in worker._readers.values():
-        readers.close()
-    worker._readers.clear()
+    assert [instance is instances[0] for instance in instances] == [True, True, False, False, False]
+    kept.readers("none", {}).close()
 
 
 def test_all_tasks_of_a_lane_come_in_one_batch_and_each_is_a_sign_of_progress(system: CountedSystem) -> None:
     widen(system, 10)
     for task in range(10):
         append(system, 0, 1, task)
-    ends = dict.fromkeys(range(50), (0, 1))
-    progress, signs = SourceProgress(), set()
+    ends = dict.fromkeys(range(10), (0, 1))
+    progress, signs, kept = SourceProgress(), set(), KeptStreams()
 
     def watched() -> Iterator[Packet]:
-        for packet in stage("a", 1, ends).packets(package(system, 10), range(10), progress):
+        for packet in sources(system, 10, ends, kept, "a", 1, progress):
             signs.add(progress())
             yield packet
 
     (batch,) = worker._batches(watched())
     assert batch.column("kind").to_pylist().count(Kind.DATA) == 10
     assert len(signs) >= 10
-    for readers in worker._readers.values():
-        readers.close()
-    worker._readers.clear()
+    kept.readers("none", {}).close()

@@ -12,12 +12,14 @@ import pytest
 from penstock.errors import PenstockTimeoutError
 from penstock.runtime.messages import streams
 from penstock.runtime.messages.packet import Packet, from_batch
+from penstock.runtime.stage.kept_streams import KeptStreams
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt
 from penstock.runtime.steps import StepLimit, StepLimits
 from penstock.spark.workers import worker
-from penstock.spark.workers.worker import PackedPackage, SinkStage, WorkerPackage
+from penstock.spark.workers.worker import SinkStage
 from penstock.testing import in_process
 from penstock.testing.in_process import InProcessDriver
+from penstock.wire.package import PackedPackage, WorkerPackage
 from tests.support.world.waiting_job import Waiting, to_the_end
 
 
@@ -54,8 +56,9 @@ def test_it_is_named_and_the_run_fails(job: Waiting, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(job.systems["m"], "writer", stuck)
     job.ask(driver)
-    kept = dict.fromkeys([("", driver.job.writer(1))], OutputWriters({}, driver.job.writer(1)))
-    monkeypatch.setattr(worker, "_writers", kept)
+    kept = KeptStreams()
+    stuck_writers = kept.writers("", {}, driver.job.writer(1))
+    monkeypatch.setattr(worker, "_kept", kept)
     try:
         with pytest.raises(
             PenstockTimeoutError, match=r"the append to the output `m\.out` has taken [\d,]+ ms; task\.callback"
@@ -63,7 +66,7 @@ def test_it_is_named_and_the_run_fails(job: Waiting, monkeypatch: pytest.MonkeyP
             to_the_end(driver)
     finally:
         released.set()
-    assert kept == {}, "a writer that is stuck could not be closed"
+    assert kept.writers("", {}, driver.job.writer(1)) is not stuck_writers, "a writer that is stuck could not be closed"
     assert job.checkpoints[-1].ended is None
 
 

@@ -1,0 +1,86 @@
+"""The direct worker: `python -m penstock.direct <descriptor of its socket> <driver's pid>`.
+
+It runs one batch after the other, as its driver says, and never outlives the driver. It is killed, not told to stop:
+after a failure, or once nobody wants the result of a run any more.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+import pyarrow as pa
+
+from penstock.direct.messages import Answer, Broken, Ready, Reports, Sign
+from penstock.direct.stages import DirectStages, TooLargeError
+from penstock.file_modes import go_private
+from penstock.host.machine import watch_process
+from penstock.runtime.pandas_later import keep_pandas_out
+from penstock.wire.package import PackedPackage
+
+SIGN_SECONDS = 0.5
+
+
+class _Driver:
+    """The connection to the driver. Answers may come from two threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, answer: Answer) -> None:
+        with self._lock:
+            self._connection.send(answer)
+
+    def give_signs(self, stages: DirectStages, running: threading.Event) -> None:
+        """Show that this process is alive while a batch runs."""
+        while running.wait():
+            threading.Event().wait(SIGN_SECONDS)
+            if running.is_set():
+                self.send(Sign(stages.progress(), stages.writes))
+
+
+def main() -> None:
+    go_private()
+    keep_pandas_out()
+    watch_process(int(sys.argv[2]), lambda: os._exit(0))
+    for number in (signal.SIGINT, signal.SIGTERM):  # to all processes of a job: the driver still needs this one
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
+    faulthandler.enable()
+    connection = Connection(int(sys.argv[1]))
+    driver = _Driver(connection)
+    try:
+        stages = DirectStages(PackedPackage("", connection.recv_bytes()).load())
+        _settle()
+        running = threading.Event()
+        threading.Thread(target=driver.give_signs, args=(stages, running), name="signs", daemon=True).start()
+        driver.send(Ready())
+        while True:
+            order = connection.recv()
+            running.set()
+            answer = Reports(stages.run(order))
+            running.clear()
+            driver.send(answer)
+    except EOFError:
+        os._exit(0)  # the driver has ended
+    except BaseException as error:
+        driver.send(Broken(str(error) or repr(error), too_large=isinstance(error, TooLargeError)))
+        threading.Event().wait()  # for the end: the driver kills it
+
+
+def _settle() -> None:
+    """Prepare for many batches. Pages of decoded messages are many objects, and no garbage yet."""
+    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 50)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,154 @@
+"""All stages of a small batch, one after the other, in one process: read, through the containers, write."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+
+from penstock.direct.messages import RunOrder
+from penstock.errors import ContainerLostError, RetryableError
+from penstock.runtime.messages.packet import Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.spool import Spool
+from penstock.runtime.stage.kept_streams import KeptStreams
+from penstock.runtime.stage.sink import SinkAttempt, write_outputs
+from penstock.runtime.stage.source import SourceProgress, run_sources
+from penstock.wire.address import Lane, lane_of_tasks
+from penstock.wire.exchange import AttemptStream
+from penstock.wire.package import WorkerPackage
+from penstock.wire.protocol import AttemptCall, Identity
+
+_AT_ONCE_BYTES = 32 << 10
+"""An input up to this size is written before anything is read: no buffer between two processes is smaller."""
+
+
+class TooLargeError(RetryableError):
+    """The messages of a batch take more memory than it may."""
+
+
+class DirectStages:
+    """Runs batches of one job. Used by one thread, except for `progress` and `writes`."""
+
+    def __init__(self, package: WorkerPackage) -> None:
+        self._package = package
+        self._kept = KeptStreams()
+        self._source: SourceProgress | None = None
+        self._sinks: Sequence[SinkAttempt] = ()
+
+    def run(self, order: RunOrder) -> tuple[bytes, ...]:
+        """Run a batch. Returns the payloads of all reports.
+
+        Raises:
+            TooLargeError: the batch is not a small one.
+            RetryableError: a container is lost, or a system is away.
+            PenstockError: something failed for good.
+        """
+        topology = self._package.topology
+        packets = list(self._limited(self._read(order), order))
+        for stage in topology.container_stages:
+            packets = self._contain(order, stage.number, packets)
+        if topology.sink is not None:
+            packets = self._write(order, topology.sink, packets)
+        return tuple(bytes(packet.payload or b"") for packet in packets)
+
+    @property
+    def writes(self) -> bool:
+        """True while the outputs are being written."""
+        return bool(self._sinks)
+
+    def progress(self) -> object:
+        """A value that changes with each message that is processed or written here; None while containers work. Called
+        by any thread."""
+        source, sinks = self._source, self._sinks
+        if source is not None:
+            return source()
+        return sum(attempt.packets_written for attempt in sinks) if sinks else None
+
+    def _read(self, order: RunOrder) -> Iterator[Packet]:
+        package = self._package
+        readers = self._kept.readers(order.epoch, package.systems)
+        tasks = sorted(task for lane in order.lanes for task in lane.tasks)
+        portions = {task: order.portions.get(task, ()) for task in tasks}
+        self._source = SourceProgress()
+        try:
+            yield from run_sources(
+                package.topology, package.settings, order.batch, portions, readers, self._source, self._kept.instances
+            )
+        finally:
+            self._source = None
+
+    def _contain(self, order: RunOrder, stage: int, packets: Sequence[Packet]) -> list[Packet]:
+        """Send the packets of a stage through the containers. Returns their output, and the packets of others."""
+        lane_of = lane_of_tasks(order.lanes)
+        inputs: list[list[Packet]] = [[] for _ in order.lanes]
+        others: list[Packet] = []
+        for packet in packets:
+            (inputs[lane_of[packet.dest]] if packet.stage == stage else others).append(packet)
+        streams: list[AttemptStream] = []
+        try:
+            for lane, own in zip(order.lanes, inputs, strict=True):
+                streams.append(_open(order, lane, stage))
+                _feed(streams[-1], own)
+            for stream in streams:
+                found = (packet for batch in stream.read() for packet in from_batch(batch))
+                others.extend(self._limited(found, order))
+                stream.close()
+        except BaseException:
+            for stream in streams:
+                stream.cancel()
+            raise
+        return others
+
+    def _write(self, order: RunOrder, sink: int, packets: Sequence[Packet]) -> list[Packet]:
+        package = self._package
+        reports = [packet for packet in packets if packet.stage != sink]
+        with closing(Spool()) as spool:
+            attempts = {
+                task: SinkAttempt(package.topology, package.settings, order.batch, task, spool)
+                for lane in order.lanes
+                for task in lane.tasks
+            }
+            for packet in packets:
+                if packet.stage == sink:
+                    attempts[packet.dest].accept(packet)
+            writers = self._kept.writers("", package.systems, order.writer)
+            self._sinks = list(attempts.values())
+            try:
+                reports.extend(write_outputs(self._sinks, writers))
+            finally:
+                self._sinks = ()
+        return reports
+
+    def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
+        """The packets, as long as they are not too many for the memory of this process."""
+        size = 0
+        for packet in packets:
+            size += 0 if packet.payload is None else len(packet.payload)
+            if size > order.limit_bytes:
+                raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")
+            yield packet
+
+
+def _open(order: RunOrder, lane: Lane, stage: int) -> AttemptStream:
+    identity = Identity(lane.address.incarnation, order.epoch)
+    call = AttemptCall(identity, order.batch, stage, list(lane.tasks))
+    return AttemptStream(lane.address, order.secret, call, order.tls)
+
+
+def _feed(stream: AttemptStream, packets: Sequence[Packet]) -> None:
+    """Write an input: at once if it is small, else in another thread, because the container answers meanwhile."""
+    batches = [to_batch(group) for group in split_by_size(packets)]
+
+    def feed() -> None:
+        for batch in batches:
+            stream.write(batch)
+        stream.end()
+
+    def feed_beside() -> None:
+        with suppress(ContainerLostError):  # who reads the output gets it as well
+            feed()
+
+    if sum(batch.nbytes for batch in batches) <= _AT_ONCE_BYTES:
+        feed()
+    else:
+        threading.Thread(target=feed_beside, name="direct-feed", daemon=True).start()

@@ -1,0 +1,76 @@
+"""Kills beside the direct way: of its worker, of containers, of the driver. Every total is right all the same."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.faults.chaos import Chaos, chaos
+from tests.support.jobs.home import DriverProcess, Home, wait_until
+
+pytestmark = pytest.mark.spark
+
+MESSAGES = 4000
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home(
+        tmp_path,
+        job_latency_target_ms=50,
+        job_batch_max_messages=40,
+        container_lost_ms=5000,
+    )
+    home.publish(MESSAGES, seed=7)
+    return home
+
+
+def test_its_worker_is_killed_again_and_again(home: Home) -> None:
+    with chaos(home, 1) as attack:
+        attack.start()
+        struck = 0
+        for moment in attack.moments(4, MESSAGES):
+            struck += attack.await_moment(moment) and attack.strike(DriverProcess.direct_workers, "direct worker")
+        attack.finish()
+        assert struck == 4
+    assert len(home.log.claims) == 1, "a lost worker is no reason for a new epoch"
+
+
+@pytest.mark.slow
+def test_its_worker_stands_still(home: Home) -> None:
+    with chaos(home, 2) as attack:
+        driver = attack.start()
+        attack.await_moment(1000)
+        wait_until(driver.direct_workers, "the direct worker")
+        (worker,) = driver.direct_workers()
+        worker.send_signal(signal.SIGSTOP)
+        wait_until(lambda: not worker.is_running(), "the worker that stands still to be killed")
+        attack.finish()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3, 6))
+def test_ways_alternate_while_everything_is_killed(home: Home, seed: int) -> None:
+    with chaos(home, seed, **{"test.ways.alternate": True}) as attack:
+        attack.start()
+        for moment in attack.moments(8, MESSAGES):
+            if attack.await_moment(moment):
+                _strike_somebody(attack)
+        attack.finish()
+
+
+def _strike_somebody(attack: Chaos) -> None:
+    match attack.chance.choice(["direct worker", "container", "worker", "driver"]):
+        case "direct worker" as name:
+            attack.strike(DriverProcess.direct_workers, name)
+        case "container" as name:
+            attack.strike(DriverProcess.containers, name)
+        case "worker" as name:
+            attack.strike(DriverProcess.workers, name)
+        case _:
+            assert attack.driver is not None
+            attack.told.append("kill the driver")
+            attack.driver.kill()
+            attack.start()

@@ -1,0 +1,68 @@
+"""Small batches of a job with a latency target go to the containers directly, all others as Spark jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.metrics.snapshot import CounterValue
+from penstock.spark.batches import two_ways
+from penstock.spark.job.handle import Job
+from tests.support.jobs.home import Home, wait_until
+from tests.support.jobs.job_runs import finish, start
+
+pytestmark = pytest.mark.spark
+BATCHES = 12
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home(tmp_path, job_latency_target_ms=50)
+
+
+def ways(job: Job) -> dict[str, int]:
+    """The number of batches that took each way."""
+    return {
+        metric.name.removeprefix("batches-"): value.count
+        for metric, value in job._board.metrics.snapshot().items()
+        if metric.name.startswith("batches-") and isinstance(value, CounterValue)
+    }
+
+
+def publish_until(job: Job, home: Home, rows: int, way: str) -> None:
+    """Publish a little, again and again, until the last batch took this way."""
+    while True:
+        home.publish(20, seed=rows)
+        rows += 20
+        wait_until(lambda: job.progress and job.progress.total_input_rows == rows, f"{rows} messages")  # noqa: B023
+        assert job.progress is not None
+        if job.progress.way == way:
+            return
+
+
+def test_small_batches_go_directly_and_large_ones_to_spark(
+    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = start(home, spark, until=None)
+    publish_until(job, home, 0, "direct")
+    monkeypatch.setattr("penstock.direct.choice.MOST_MESSAGES", 10)
+    home.publish(50, seed=100)
+    wait_until(lambda: ways(job).get("spark-large"), "a batch that is too large")
+    job.stop()
+    assert set(ways(finish(job))) <= {"direct", "spark-start", "spark-large"}
+    home.verify()
+
+
+def test_a_run_that_breaks_off_is_repeated_as_a_spark_job(
+    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches are too large for the direct worker, which is found out in the middle of them."""
+    monkeypatch.setattr(two_ways, "LIMIT_BYTES", 10)
+    job = start(home, spark, until=None)
+    publish_until(job, home, 0, "spark-repeat")
+    publish_until(job, home, job.progress.total_input_rows, "spark-failure")  # type: ignore[union-attr]
+    job.stop()
+    finish(job)
+    home.verify()
