@@ -244,12 +244,18 @@ def explain(
     if code in _NOT_FOUND:
         return NotFoundError(text)
     if code in _WRONG:
-        return SystemRefusedError(text)
+        return _not_now(found, text, options, last) if _is_of_brokers_away(found) else SystemRefusedError(text)
     if code in _DAMAGED:
         return CorruptError(text)
     if code in _RETRIABLE or found.retriable():
         return _not_now(found, text, options, last)
     return PenstockError(text)
+
+
+def _is_of_brokers_away(error: KafkaError) -> bool:
+    """True if a replication factor is refused because brokers have not reported to the controller for a while. It
+    fences them until they do; there is no code for that."""
+    return error.code() == KafkaError.INVALID_REPLICATION_FACTOR and "fenced" in error.str()
 
 
 def is_away(error: KafkaError | None) -> bool:

@@ -266,6 +266,15 @@ def test_a_handshake_that_was_broken_off_is_no_refusal() -> None:
         reported.check("it", parsed())
 
 
+def test_brokers_that_are_away_for_a_moment_are_no_wrong_replication_factor() -> None:
+    why = "Unable to replicate the partition 1 time(s): All brokers are currently fenced."
+    away = explain(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, why), "it", parsed())
+    assert isinstance(away, RetryableError)
+    why = "The target replication factor of 3 cannot be reached because only 1 broker(s) are registered."
+    wrong = explain(KafkaError(KafkaError.INVALID_REPLICATION_FACTOR, why), "it", parsed())
+    assert isinstance(wrong, SystemRefusedError)
+
+
 def test_who_is_fenced() -> None:
     assert is_fenced(KafkaError(KafkaError._FENCED))
     assert not is_fenced(KafkaError(KafkaError._TIMED_OUT))
