@@ -16,8 +16,8 @@ from multiprocessing.connection import Connection
 
 import pyarrow as pa
 
-from penstock.direct.messages import Answer, Broken, Ready, Reports, Sign
-from penstock.direct.stages import DirectStages, TooLargeError
+from penstock.direct.messages import Answer, Broken, Ready, Reports, RunOrder, Sign
+from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.file_modes import go_private
 from penstock.host.machine import watch_process
 from penstock.runtime.pandas_later import keep_pandas_out
@@ -53,6 +53,7 @@ def main() -> None:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
     faulthandler.enable()
+    os.set_inheritable(int(sys.argv[1]), False)  # what the application starts must not keep it open
     connection = Connection(int(sys.argv[1]))
     driver = _Driver(connection)
     try:
@@ -62,16 +63,24 @@ def main() -> None:
         threading.Thread(target=driver.give_signs, args=(stages, running), name="signs", daemon=True).start()
         driver.send(Ready())
         while True:
-            order = connection.recv()
+            try:
+                order: RunOrder = connection.recv()
+            except EOFError:
+                os._exit(0)  # the driver has ended
             running.set()
-            answer = Reports(stages.run(order))
+            answer = _run(stages, order)
             running.clear()
             driver.send(answer)
-    except EOFError:
-        os._exit(0)  # the driver has ended
     except BaseException as error:
-        driver.send(Broken(str(error) or repr(error), too_large=isinstance(error, TooLargeError)))
+        driver.send(Broken(str(error) or repr(error)))
         threading.Event().wait()  # for the end: the driver kills it
+
+
+def _run(stages: DirectStages, order: RunOrder) -> Answer:
+    try:
+        return Reports(stages.run(order))
+    except DeclinedError as error:
+        return Broken(str(error), declined=True)
 
 
 def _settle() -> None:

@@ -25,7 +25,7 @@ class BatchFacts:
     worker_is_ready: bool
     """False while the direct worker starts."""
     left_out: int
-    """So many batches go to Spark because a direct run has failed."""
+    """So many batches go to Spark because a direct run broke off, or the worker ended."""
 
 
 def reason_for_spark(facts: BatchFacts) -> str:

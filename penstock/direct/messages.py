@@ -52,11 +52,12 @@ class Reports:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The run broke off, and the worker with it. `why`: the cause in words."""
+    """The run broke off. `why`: the cause in words."""
 
     why: str
-    too_large: bool = False
-    """True if nothing failed: the messages take more memory than the order allows."""
+    declined: bool = False
+    """True if it broke off before anything but the inputs was touched, and the worker is as before. Otherwise the
+    worker takes no more orders."""
 
 
 Answer: TypeAlias = Ready | Sign | Reports | Broken

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 
 from penstock.direct.messages import RunOrder
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.runtime.messages.packet import Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.packet import REPORT_STAGE, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.messages.spool import Spool
+from penstock.runtime.reports import Report
 from penstock.runtime.stage.kept_streams import KeptStreams
 from penstock.runtime.stage.sink import SinkAttempt, write_outputs
 from penstock.runtime.stage.source import SourceProgress, run_sources
@@ -26,12 +27,19 @@ class TooLargeError(RetryableError):
     """The messages of a batch take more memory than it may."""
 
 
+class DeclinedError(RetryableError):
+    """The batch is not for this way, as its first stage shows. Nothing but the inputs was touched."""
+
+
 class DirectStages:
     """Runs batches of one job. Used by one thread, except for `progress` and `writes`."""
 
     def __init__(self, package: WorkerPackage) -> None:
         self._package = package
         self._kept = KeptStreams()
+        self._bytes = 0
+        """The bytes of all messages of the run so far."""
+        self._in_containers = False
         self._source: SourceProgress | None = None
         self._sinks: Sequence[SinkAttempt] = ()
 
@@ -39,12 +47,15 @@ class DirectStages:
         """Run a batch. Returns the payloads of all reports.
 
         Raises:
-            TooLargeError: the batch is not a small one.
+            DeclinedError: the batch is too large, or the application failed on a message in stage 0. That may be
+                because this process lacks something that Spark's workers have: they decide.
+            TooLargeError: operators in containers made too many messages.
             RetryableError: a container is lost, or a system is away.
             PenstockError: something failed for good.
         """
         topology = self._package.topology
-        packets = list(self._limited(self._read(order), order))
+        self._bytes = 0
+        packets = self._read(order)
         for stage in topology.container_stages:
             packets = self._contain(order, stage.number, packets)
         if topology.sink is not None:
@@ -60,11 +71,24 @@ class DirectStages:
         """A value that changes with each message that is processed or written here; None while containers work. Called
         by any thread."""
         source, sinks = self._source, self._sinks
-        if source is not None:
-            return source()
-        return sum(attempt.packets_written for attempt in sinks) if sinks else None
+        if self._in_containers:
+            return None
+        written = sum(attempt.packets_written for attempt in sinks)
+        return (source is None, None if source is None else source(), len(sinks), written)
 
-    def _read(self, order: RunOrder) -> Iterator[Packet]:
+    def _read(self, order: RunOrder) -> list[Packet]:
+        try:
+            packets = list(self._limited(self._read_inputs(order), order))
+        except TooLargeError as error:
+            raise DeclinedError(str(error)) from error
+        for packet in packets:
+            if packet.stage == REPORT_STAGE:
+                report = Report.from_payload(bytes(packet.payload or b""))
+                if report.failed is not None or report.dead_letters:
+                    raise DeclinedError(f"the application failed on a message in task {report.task}, stage 0")
+        return packets
+
+    def _read_inputs(self, order: RunOrder) -> Iterator[Packet]:
         package = self._package
         readers = self._kept.readers(order.epoch, package.systems)
         tasks = sorted(task for lane in order.lanes for task in lane.tasks)
@@ -85,6 +109,7 @@ class DirectStages:
         for packet in packets:
             (inputs[lane_of[packet.dest]] if packet.stage == stage else others).append(packet)
         streams: list[AttemptStream] = []
+        self._in_containers = True
         try:
             for lane, own in zip(order.lanes, inputs, strict=True):
                 streams.append(_open(order, lane, stage))
@@ -97,6 +122,8 @@ class DirectStages:
             for stream in streams:
                 stream.cancel()
             raise
+        finally:
+            self._in_containers = False
         return others
 
     def _write(self, order: RunOrder, sink: int, packets: Sequence[Packet]) -> list[Packet]:
@@ -121,10 +148,9 @@ class DirectStages:
 
     def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
         """The packets, as long as they are not too many for the memory of this process."""
-        size = 0
         for packet in packets:
-            size += 0 if packet.payload is None else len(packet.payload)
-            if size > order.limit_bytes:
+            self._bytes += 0 if packet.payload is None else len(packet.payload)
+            if self._bytes > order.limit_bytes:
                 raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")
             yield packet
 
@@ -145,8 +171,13 @@ def _feed(stream: AttemptStream, packets: Sequence[Packet]) -> None:
         stream.end()
 
     def feed_beside() -> None:
-        with suppress(ContainerLostError):  # who reads the output gets it as well
+        try:
             feed()
+        except ContainerLostError:
+            pass  # who reads the output gets it as well
+        except BaseException:
+            stream.cancel()
+            raise
 
     if sum(batch.nbytes for batch in batches) <= _AT_ONCE_BYTES:
         feed()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
@@ -21,18 +22,24 @@ from penstock.wire.ports import OtherWayError
 logger = logging.getLogger(__name__)
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "2", "ARROW_DEFAULT_MEMORY_POOL": "system"}
 _LOOK_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 1.0
+"""The end of a process may be seen a little after that of its connection."""
+_NOTHING: Mapping[str, str] = {}
 
 
 class DirectWorker:
     """One process that runs batches, one at a time. Used by one thread, except for `kill` and `writes`."""
 
-    def __init__(self, package: PackedPackage, silence_s: float, standstill_s: float) -> None:
+    def __init__(
+        self, package: PackedPackage, silence_s: float, standstill_s: float, environment: Mapping[str, str] = _NOTHING
+    ) -> None:
         """Start the process, without waiting for it.
 
         Args:
             package: the job.
             silence_s: the process is killed if it gives no sign for this long.
             standstill_s: it is killed if it processes and writes nothing for this long.
+            environment: the variables that it has beside those of this process.
 
         Raises:
             OSError: no process can be started.
@@ -40,11 +47,15 @@ class DirectWorker:
         self._silence_s, self._standstill_s = silence_s, standstill_s
         own, other = socket.socketpair()
         with other:
-            environment = {**_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            path = os.pathsep.join(filter(None, sys.path))
             command = [sys.executable, "-m", "penstock.direct", str(other.fileno()), str(os.getpid())]
             try:
                 self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and module
-                    command, stdin=subprocess.DEVNULL, stdout=2, env=environment, pass_fds=[other.fileno()]
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=2,
+                    env={**_ENVIRONMENT, **os.environ, **environment, "PYTHONPATH": path},
+                    pass_fds=[other.fileno()],
                 )
             except BaseException:
                 own.close()
@@ -52,8 +63,10 @@ class DirectWorker:
         self._connection = Connection(own.detach())
         self._greeting = threading.Thread(target=self._greet, args=(package.data,), name="direct-start", daemon=True)
         self._ready = False
-        self._failure = ""
-        self._killed = False
+        self.failure = ""
+        """Why it did not start, in words; empty if it did, or still may."""
+        self.is_cancelled = False
+        """True once `kill` was called."""
         self.writes = False
         """True while the outputs are being written. Read by any thread."""
         self._greeting.start()
@@ -63,17 +76,18 @@ class DirectWorker:
         return self._process.pid
 
     @property
-    def is_ready(self) -> bool:
-        """True once it takes batches, and until it ends."""
-        return self._ready and not self._killed and self._process.poll() is None
+    def has_ended(self) -> bool:
+        """True if it takes no batches any more."""
+        return bool(self.failure) or self.is_cancelled or self._process.poll() is not None
 
     @property
-    def failure(self) -> str:
-        """Why it did not start, in words; empty if it did, or still may."""
-        return self._failure
+    def is_ready(self) -> bool:
+        """True once it takes batches, and until it ends."""
+        return self._ready and not self.has_ended
 
     def run(self, order: RunOrder) -> tuple[bytes, ...]:
-        """Run a batch. Returns the payloads of the reports. If this raises, the process has ended.
+        """Run a batch. Returns the payloads of the reports. If this raises anything but an error that says that the
+        batch was declined, the process has ended.
 
         Raises:
             OtherWayError: the run broke off.
@@ -82,7 +96,11 @@ class DirectWorker:
             self._connection.send_bytes(pickle.dumps(order, pickle.HIGHEST_PROTOCOL))
             return self._await_reports()
         except (EOFError, OSError) as error:
-            raise OtherWayError(f"the direct worker (process {self.pid}) {self._end()}") from error
+            raise OtherWayError(f"the direct worker (process {self.pid}) {self._end(_LAST_WORDS_SECONDS)}") from error
+        except OtherWayError as error:
+            if not error.declined:
+                self._end()
+            raise
         except BaseException:
             self._end()
             raise
@@ -91,9 +109,8 @@ class DirectWorker:
 
     def kill(self) -> None:
         """End the process at once. From any thread; a run that goes on in it breaks off."""
-        self._killed = True
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        self.is_cancelled = True
+        self._process.kill()
 
     def close(self) -> None:
         """End the process, and wait for its end."""
@@ -101,39 +118,52 @@ class DirectWorker:
         self._greeting.join()
         self._connection.close()
 
-    def _end(self) -> str:
-        """Kill the process if it still lives. Returns its end in words."""
-        killed, status = self._killed, self._process.poll()
-        self.kill()
-        after = self._process.wait()
-        return "was ended" if killed else "did not answer" if status is None and after == -9 else ending(after)
+    def _end(self, wait_s: float = 0.0) -> str:
+        """Kill the process if it still lives after this time. Returns its end in words."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(wait_s)
+        lives = self._process.poll() is None
+        self._process.kill()
+        status = self._process.wait()
+        return "was ended" if self.is_cancelled else "did not answer" if lives else ending(status)
 
     def _greet(self, package: bytes) -> None:
         try:
             self._connection.send_bytes(package)
-            answer: Answer = self._connection.recv()
+            answer = self._receive()
+            while answer is None:
+                answer = self._receive()
             if isinstance(answer, Ready):
                 self._ready = True
             elif isinstance(answer, Broken):
-                self._failure = answer.why
+                self.failure = answer.why
         except (EOFError, OSError):
-            self._failure = "" if self._killed else self._end()
+            self.failure = f"it {self._end(_LAST_WORDS_SECONDS)}"
+
+    def _receive(self) -> Answer | None:
+        """The next answer; None if none came for a moment. Raises EOFError if none can come any more."""
+        if not self._connection.poll(_LOOK_SECONDS):
+            if self._process.poll() is None or self._connection.poll(0):
+                return None
+            raise EOFError
+        answer: Answer = self._connection.recv()
+        return answer
 
     def _await_reports(self) -> tuple[bytes, ...]:
         seen: object = None
         heard = moved = time.monotonic()
         while True:
-            if not self._connection.poll(_LOOK_SECONDS):
+            answer = self._receive()
+            if answer is None:
                 if time.monotonic() - heard > self._silence_s:
                     raise OtherWayError(f"the direct worker gave no sign for {self._silence_s:.0f} s, and was killed")
                 continue
-            answer: Answer = self._connection.recv()
             heard = time.monotonic()
             match answer:
                 case Reports(payloads):
                     return payloads
-                case Broken(why, too_large):
-                    raise OtherWayError(why, too_large=too_large)
+                case Broken(why, declined):
+                    raise OtherWayError(why, declined=declined)
                 case Sign(progress, writes):
                     self.writes = writes
                     if progress is None or progress != seen:

@@ -32,10 +32,10 @@ class RunBrokenError(RetryableError):
 class OtherWayError(RunBrokenError):
     """A run broke off, and the next run of the batch goes another way: this one says nothing about that."""
 
-    def __init__(self, text: str, *, too_large: bool = False) -> None:
-        """`too_large`: nothing failed, but the batch is too large for this way."""
+    def __init__(self, text: str, *, declined: bool = False) -> None:
+        """`declined`: nothing failed, but the batch is not for this way."""
         super().__init__(text)
-        self.too_large = too_large
+        self.declined = declined
 
 
 def ignore_answer(container: str, answer: object) -> None: ...

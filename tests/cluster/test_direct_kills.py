@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.faults.chaos import Chaos, chaos
+from tests.support.faults.chaos import Chaos, Victims, chaos
 from tests.support.jobs.home import DriverProcess, Home, wait_until
 
 pytestmark = pytest.mark.spark
@@ -62,15 +62,18 @@ def test_ways_alternate_while_everything_is_killed(home: Home, seed: int) -> Non
 
 
 def _strike_somebody(attack: Chaos) -> None:
-    match attack.chance.choice(["direct worker", "container", "worker", "driver"]):
-        case "direct worker" as name:
-            attack.strike(DriverProcess.direct_workers, name)
-        case "container" as name:
-            attack.strike(DriverProcess.containers, name)
-        case "worker" as name:
-            attack.strike(DriverProcess.workers, name)
-        case _:
-            assert attack.driver is not None
-            attack.told.append("kill the driver")
-            attack.driver.kill()
-            attack.start()
+    """Kill a process of the job that is there now."""
+    driver = attack.driver
+    assert driver is not None
+    kinds: dict[str, Victims] = {
+        "direct worker": DriverProcess.direct_workers,
+        "container": DriverProcess.containers,
+        "worker": DriverProcess.workers,
+    }
+    name = attack.chance.choice(["driver", *(name for name, victims in kinds.items() if victims(driver))])
+    if name in kinds:
+        attack.strike(kinds[name], name)
+        return
+    attack.told.append(f"kill the driver {driver.pid}")
+    driver.kill()
+    attack.start()

@@ -127,6 +127,7 @@ class OffsetFeed:
 
     def begin(self) -> None:
         self._event_time.begin()
+        self._not_before = 0.0
 
     def next(self, boundary: Boundary) -> Next:
         """Plan portions from the boundary's positions on, if there is something new. Lost messages come first.
@@ -138,8 +139,8 @@ class OffsetFeed:
         """
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", self._pace, self._latest)
-        if (now := self._clock.monotonic()) < self._not_before:
-            return Idle(self._not_before)
+        if (now := self._clock.monotonic()) < self._not_before and not boundary.is_behind:
+            return Idle(min(self._not_before, now + self._rhythm.idle_s), looked=False)
         ends = self._ends()
         if losses := find_losses(boundary.positions, ends, self._until):
             refuse_losses(losses, self._skipped)
@@ -154,7 +155,7 @@ class OffsetFeed:
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
-            self._not_before = 0.0 if self._piled_up(portions) else now + self._rhythm.least_s
+            self._not_before = 0.0 if _piled_up(portions) else now + self._rhythm.least_s
             return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             self._event_time.tell(boundary, moment, _QUIET_MS)
@@ -180,10 +181,6 @@ class OffsetFeed:
         idle_s = self._rhythm.idle_s
         return idle_s if due is None else min(idle_s, (due - moment.time_ms) / 1000)
 
-    def _piled_up(self, portions: Mapping[TaskSsp, Portion]) -> bool:
-        """True if more messages wait than a batch takes."""
-        return sum(portion.messages for portion in portions.values()) >= self._pace.messages
-
     def has_lost(self, ranges: BatchRanges) -> bool:
         """If so, the pace begins again: a small batch, if there is a pace, is read before its messages are deleted
         as well."""
@@ -205,3 +202,8 @@ class OffsetFeed:
         if self._until is None:
             return None
         return boundary.left + sum(max(0, self._until[at.ssp] - offset) for at, offset in boundary.positions.items())
+
+
+def _piled_up(portions: Mapping[TaskSsp, Portion]) -> bool:
+    """True if more messages may wait than the batch takes."""
+    return any(each.messages < each.offsets.end - each.offsets.start for each in portions.values())

@@ -34,6 +34,8 @@ class Idle:
     """Do nothing before `until`, on the run's monotonic clock, in seconds."""
 
     until: float
+    looked: bool = True
+    """False if the inputs were not looked at, because it is too early for another batch."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,7 +100,7 @@ class BatchRuns:
 
     def _broken(self, error: RunBrokenError) -> None:
         """Answer a run that broke off: a lost container means a new epoch, anything else another run of the batch."""
-        if self._stop.is_set() or (isinstance(error, OtherWayError) and error.too_large):
+        if self._stop.is_set() or (isinstance(error, OtherWayError) and error.declined):
             return
         # A container that was killed and the run that broke on it fail at about the same time.
         self._clock.wait(self._stop, _LOSS_SECONDS)

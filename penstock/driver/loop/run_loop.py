@@ -190,8 +190,9 @@ class RunLoop:
         match following:
             case End():
                 return True
-            case Idle(until):
-                parts.failures.none()
+            case Idle(until, looked):
+                if looked:
+                    parts.failures.none()
                 parts.commits.if_due(self.boundary, BatchTimer())
                 run.clock.wait(run.stop.graceful, max(0.0, until - run.clock.monotonic()))
                 return False

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Mapping
 
 from pyspark import SparkContext
 
 from penstock.batch.batch import Batch
 from penstock.batch.ranges import BatchRanges
-from penstock.config.model import JobConfig
 from penstock.direct.choice import LIMIT_BYTES, Backoff, BatchFacts, reason_for_spark
 from penstock.direct.messages import RunOrder
 from penstock.direct.worker import DirectWorker
@@ -32,43 +32,75 @@ class TwoWays(BatchRunner):
     never goes the direct way.
     """
 
-    def __init__(self, spark: SparkRunner, job: PreparedJob, shipment: Shipment, directory: ContainerDirectory) -> None:
+    def __init__(
+        self,
+        spark: SparkRunner,
+        job: PreparedJob,
+        shipment: Shipment,
+        directory: ContainerDirectory,
+        environment: Mapping[str, str],
+    ) -> None:
+        """`environment`: the variables that Spark gives to its Python workers."""
         self._spark = spark
         self._job = job
         self._shipment = shipment
         self._directory = directory
+        self._environment = environment
         self._worker: DirectWorker | None = None
-        self._lock = threading.Lock()
-        self._closed = False
         self._running = False
         """True while the worker runs a batch."""
         self._backoff = Backoff()
         self._message_bytes = 0.0
-        self._start_worker()
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
-        worker = self._worker
-        if worker is not None and worker.failure:
-            logger.warning("the direct worker did not start; Spark runs small batches as well: %s", worker.failure)
-            self._replace_worker()
-        ready = worker is not None and worker.is_ready
+        worker = self._present_worker()
         facts = BatchFacts(
             batch.run,
             batch.control != "none",
             ranges.messages,
             self._message_bytes,
-            ready,
+            worker is not None and worker.is_ready,
             self._backoff.left_out,
         )
         reason = reason_for_spark(facts)
         self.way = f"spark-{reason}" if reason else "direct"
         if worker is not None and not reason:
             reports = self._run_directly(worker, epoch, batch, ranges)
+            self._backoff = self._backoff.succeeded()
         else:
-            self._backoff = self._backoff.skipped()
             reports = self._spark.run(epoch, batch, ranges)
+            if batch.run == 1:  # the repeat of a run that broke off is none of those that follow it
+                self._backoff = self._backoff.skipped()
         self._note_sizes(reports)
         return reports
+
+    def _present_worker(self) -> DirectWorker | None:
+        """The worker; another one, which starts, in place of one that has ended."""
+        worker = self._worker
+        if worker is not None and worker.has_ended:
+            if not worker.is_cancelled:
+                why = worker.failure or "it ended between two batches"
+                logger.warning("Spark runs small batches as well for a while, because of the direct worker: %s", why)
+                self._backoff = self._backoff.failed()
+            worker.close()
+            self._worker = None
+        if self._worker is None and not self._backoff.left_out:
+            self._worker = self._start_worker()
+        return self._worker
+
+    def _start_worker(self) -> DirectWorker | None:
+        limits = self._job.config.container
+        try:
+            return DirectWorker(
+                self._shipment.worker_package,
+                limits.lost_ms / 1000,
+                limits.attempt_timeout_ms / 1000,
+                self._environment,
+            )
+        except OSError as error:
+            logger.warning("the direct worker cannot be started; Spark runs small batches as well: %s", error)
+            self._backoff = self._backoff.failed()
+            return None
 
     def _run_directly(self, worker: DirectWorker, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         job, directory = self._job, self._directory
@@ -80,14 +112,17 @@ class TwoWays(BatchRunner):
             self._running = True
             payloads = worker.run(order)
         except OtherWayError as error:
-            self._backoff = self._backoff.failed()
-            self._replace_worker()
-            if error.too_large:
-                logger.info("%s is not small, and runs as a Spark job: %s", batch, error)
+            self._running = False
+            if error.declined:
+                logger.info("%s runs as a Spark job: %s", batch, error)
+            if not worker.is_cancelled:
+                self._backoff = self._backoff.failed()
+            if worker.has_ended:
+                worker.close()
+                self._worker = None
             raise
         finally:
             self._running = False
-        self._backoff = self._backoff.succeeded()
         return [Report.from_payload(payload) for payload in payloads]
 
     def _note_sizes(self, reports: list[Report]) -> None:
@@ -117,20 +152,10 @@ class TwoWays(BatchRunner):
         return self._spark.death(error, last_checkpoint)
 
     def close(self) -> None:
-        """End the direct worker. No call follows."""
-        with self._lock:
-            self._closed = True
+        """Cancel the current run, and end the direct worker. No call follows."""
+        self._spark.close()
         if self._worker is not None:
             self._worker.close()
-
-    def _replace_worker(self) -> None:
-        if self._worker is not None:
-            self._worker.close()
-        self._start_worker()
-
-    def _start_worker(self) -> None:
-        with self._lock:
-            self._worker = None if self._closed else _worker(self._shipment, self._job.config)
 
 
 def runner_for(
@@ -142,13 +167,6 @@ def runner_for(
 ) -> SparkRunner | TwoWays:
     """The runner of a job, by its configuration. Arguments as of `SparkRunner`."""
     spark = SparkRunner(context, job, shipment, directory, stop)
-    return spark if job.config.job.latency_target_ms is None else TwoWays(spark, job, shipment, directory)
-
-
-def _worker(shipment: Shipment, config: JobConfig) -> DirectWorker | None:
-    limits = config.container
-    try:
-        return DirectWorker(shipment.worker_package, limits.lost_ms / 1000, limits.attempt_timeout_ms / 1000)
-    except OSError as error:
-        logger.warning("the direct worker cannot be started; Spark runs small batches as well: %s", error)
-        return None
+    if job.config.job.latency_target_ms is None:
+        return spark
+    return TwoWays(spark, job, shipment, directory, context.environment)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import psutil
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.metrics.snapshot import CounterValue
 from penstock.spark.batches import two_ways
 from penstock.spark.job.handle import Job
-from tests.support.jobs.home import Home, wait_until
+from tests.support.jobs.home import Home, kill, wait_until
 from tests.support.jobs.job_runs import finish, start
 
 pytestmark = pytest.mark.spark
-BATCHES = 12
 
 
 @pytest.fixture
@@ -31,15 +31,15 @@ def ways(job: Job) -> dict[str, int]:
     }
 
 
-def publish_until(job: Job, home: Home, rows: int, way: str) -> None:
-    """Publish a little, again and again, until the last batch took this way."""
+def publish_until(job: Job, home: Home, rows: int, way: str) -> int:
+    """Publish a little, again and again, until the last batch took this way. Returns the number of messages."""
     while True:
         home.publish(20, seed=rows)
         rows += 20
         wait_until(lambda: job.progress and job.progress.total_input_rows == rows, f"{rows} messages")  # noqa: B023
         assert job.progress is not None
         if job.progress.way == way:
-            return
+            return rows
 
 
 def test_small_batches_go_directly_and_large_ones_to_spark(
@@ -55,14 +55,27 @@ def test_small_batches_go_directly_and_large_ones_to_spark(
     home.verify()
 
 
+def test_a_worker_that_was_killed_between_two_batches_is_replaced(spark: SparkSession, home: Home) -> None:
+    job = start(home, spark, until=None)
+    rows = publish_until(job, home, 0, "direct")
+    (worker,) = (p for p in psutil.Process().children() if "penstock.direct" in p.cmdline())
+    assert kill(worker)
+    rows = publish_until(job, home, rows, "spark-failure")
+    publish_until(job, home, rows, "direct")
+    job.stop()
+    finish(job)
+    assert not [p for p in psutil.Process().children() if "penstock.direct" in p.cmdline()]
+    home.verify()
+
+
 def test_a_run_that_breaks_off_is_repeated_as_a_spark_job(
     spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batches are too large for the direct worker, which is found out in the middle of them."""
     monkeypatch.setattr(two_ways, "LIMIT_BYTES", 10)
     job = start(home, spark, until=None)
-    publish_until(job, home, 0, "spark-repeat")
-    publish_until(job, home, job.progress.total_input_rows, "spark-failure")  # type: ignore[union-attr]
+    rows = publish_until(job, home, 0, "spark-repeat")
+    publish_until(job, home, rows, "spark-failure")
     job.stop()
     finish(job)
     home.verify()

@@ -23,7 +23,7 @@ from penstock.direct.worker import DirectWorker
 from penstock.graph.topology import plan_topology
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
-from penstock.runtime.stage.outcome import SuccessfulBatch, UserCodeFailed, decide_outcome
+from penstock.runtime.stage.outcome import SuccessfulBatch, decide_outcome
 from penstock.system.base import OffsetRange, WriterIdentity
 from penstock.system.local import LocalSystem
 from penstock.wire.address import ContainerAddress, Lane
@@ -50,6 +50,8 @@ def expand(value: bytes) -> list[bytes]:
             threading.Event().wait()
         case b"many":
             return [value] * MANY
+        case b"variable":
+            return [os.environ["FROM_SPARK"].encode()]
     return [value]
 
 
@@ -105,7 +107,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def worker(world: World) -> Iterator[DirectWorker]:
-    worker = DirectWorker(world.package, silence_s=2.0, standstill_s=2.0)
+    worker = DirectWorker(world.package, 2.0, 2.0, {"FROM_SPARK": "as in a worker of Spark"})
     wait_until(lambda: worker.is_ready or worker.failure, "the worker to start")
     assert worker.failure == ""
     yield worker
@@ -121,13 +123,27 @@ def test_it_runs_one_batch_after_the_other(world: World, worker: DirectWorker) -
     assert world.output() == [b"a", b"b", b"c"]
 
 
-def test_an_error_of_the_application_is_reported_as_by_spark(world: World, worker: DirectWorker) -> None:
-    failed = world.outcome(worker.run(world.order(b"a", b"raise")))
-    assert isinstance(failed, UserCodeFailed)
-    assert "bad message" in str(failed.failed)
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"raise", r"the application failed on a message in task 0, stage 0"),
+        (b"many", rf"take more than {LIMIT_BYTES} bytes"),
+    ],
+)
+def test_it_declines_a_batch_before_anything_is_touched(
+    world: World, worker: DirectWorker, value: bytes, text: str
+) -> None:
+    with pytest.raises(OtherWayError, match=text) as caught:
+        worker.run(world.order(b"a", value))
+    assert caught.value.declined
     assert worker.is_ready
     assert isinstance(world.outcome(worker.run(world.order(b"b"))), SuccessfulBatch)
     assert world.output() == [b"b"]
+
+
+def test_it_has_the_variables_of_sparks_workers(world: World, worker: DirectWorker) -> None:
+    worker.run(world.order(b"variable"))
+    assert world.output() == [b"as in a worker of Spark"]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +152,6 @@ def test_an_error_of_the_application_is_reported_as_by_spark(world: World, worke
         (b"exit", r"ended with exit status 3"),
         (b"stop", r"gave no sign for 2 s, and was killed"),
         (b"hang", r"processed nothing for 2 s, and was killed"),
-        (b"many", rf"take more than {LIMIT_BYTES} bytes"),
     ],
 )
 def test_after_a_run_that_broke_off_its_process_is_gone(
@@ -145,7 +160,7 @@ def test_after_a_run_that_broke_off_its_process_is_gone(
     worker.run(world.order(b"a"))
     with pytest.raises(OtherWayError, match=text) as caught:
         worker.run(world.order(b"b", value))
-    assert caught.value.too_large == (value == b"many")
+    assert not caught.value.declined
     assert not worker.is_ready
     assert not psutil.pid_exists(worker.pid)
     assert world.output() == [b"a"]

@@ -28,11 +28,11 @@ NO_TIME = EventTime(None, {})
 BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 
 
-def feed_to(upcoming: int, until: int | None = None) -> OffsetFeed:
-    ends = {SSP: PartitionOffsets(0, upcoming)}
-    return OffsetFeed(
-        lambda: ends, GRAPH, BOUNDS, BatchRhythm(1.0), None if until is None else {SSP: until}, SettableClock(), NO_TIME
-    )
+def feed_to(
+    upcoming: int, until: int | None = None, rhythm: BatchRhythm = BatchRhythm(1.0), clock: SettableClock | None = None
+) -> OffsetFeed:
+    ends, to = {SSP: PartitionOffsets(0, upcoming)}, None if until is None else {SSP: until}
+    return OffsetFeed(lambda: ends, GRAPH, BOUNDS, rhythm, to, clock or SettableClock(), NO_TIME)
 
 
 def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
@@ -45,6 +45,25 @@ def test_a_batch_from_the_boundary_on_as_large_as_the_pace_allows() -> None:
 def test_idle_when_there_is_nothing_new_and_the_end_when_there_is_an_end() -> None:
     assert feed_to(3).next(Boundary({AT: 3})) == Idle(1.0)
     assert feed_to(25, until=3).next(Boundary({AT: 3})) == End()
+
+
+def test_a_small_batch_waits_for_its_time_and_a_backlog_does_not() -> None:
+    clock = SettableClock()
+    feed = feed_to(25, rhythm=BatchRhythm(idle_s=0.05, least_s=0.02), clock=clock)
+    assert isinstance(feed.next(Boundary({AT: 3})), PlannedBatch)
+    assert isinstance(feed.next(Boundary({AT: 13})), PlannedBatch), "there was more than a batch takes"
+    assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
+    assert feed.next(Boundary({AT: 22})) == Idle(0.02, looked=False)
+    clock.advance(0.03)
+    assert isinstance(feed.next(Boundary({AT: 22})), PlannedBatch)
+    feed.begin()
+    assert isinstance(feed.next(Boundary({AT: 22})), PlannedBatch), "another epoch begins at once"
+
+
+def test_a_long_pause_between_batches_is_looked_at_now_and_then() -> None:
+    feed = feed_to(25, rhythm=BatchRhythm(idle_s=0.05, least_s=60.0))
+    assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
+    assert feed.next(Boundary({AT: 22})) == Idle(0.05, looked=False)
 
 
 def test_nothing_behind_the_end_is_read() -> None:
