@@ -28,8 +28,11 @@ NO_TIME = EventTime(None, {})
 BOUNDS = BatchBounds(messages=10, bytes=1 << 20, target_ms=0)
 
 
+CALM = BatchRhythm(1.0)
+
+
 def feed_to(
-    upcoming: int, until: int | None = None, rhythm: BatchRhythm = BatchRhythm(1.0), clock: SettableClock | None = None
+    upcoming: int, until: int | None = None, rhythm: BatchRhythm = CALM, clock: SettableClock | None = None
 ) -> OffsetFeed:
     ends, to = {SSP: PartitionOffsets(0, upcoming)}, None if until is None else {SSP: until}
     return OffsetFeed(lambda: ends, GRAPH, BOUNDS, rhythm, to, clock or SettableClock(), NO_TIME)
