@@ -8,7 +8,7 @@ from contextlib import closing
 
 from penstock.direct.messages import RunOrder
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.runtime.messages.packet import REPORT_STAGE, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.packet import NO_PACKETS, REPORT_STAGE, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.kept_streams import KeptStreams
@@ -166,9 +166,10 @@ def _feed(stream: AttemptStream, packets: Sequence[Packet]) -> None:
     batches = [to_batch(group) for group in split_by_size(packets)]
 
     def feed() -> None:
-        for batch in batches:
+        *first, last = batches or [NO_PACKETS]
+        for batch in first:
             stream.write(batch)
-        stream.end()
+        stream.end(last)
 
     def feed_beside() -> None:
         try:

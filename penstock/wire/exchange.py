@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from penstock.errors import ContainerLostError
@@ -46,21 +45,21 @@ class AttemptStream:
         with self._blaming():
             self._writer.write_batch(batch)
 
-    def end(self) -> None:
-        """End the input.
+    def end(self, last: pa.RecordBatch = NO_PACKETS) -> None:
+        """End the input, with these packets.
 
         The end is a message, because closing the writer would race the reader: when the container refuses the attempts,
         the reader's end closes the writer too, and if both do at once, gRPC aborts the process.
         """
         with self._blaming():
-            self._writer.write_with_metadata(NO_PACKETS, END_OF_INPUT)
+            self._writer.write_with_metadata(last, END_OF_INPUT)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The output. Each attempt ends with its report; a stream with fewer reports was cut off."""
         reports, attempts = 0, len(self._call.tasks)
         with self._blaming():
             for chunk in self._reader:
-                reports += pc.sum(pc.equal(chunk.data.column("kind"), int(Kind.REPORT))).as_py() or 0
+                reports += chunk.data.column("kind").to_pylist().count(Kind.REPORT)
                 yield chunk.data
         if reports != attempts:
             raise ContainerLostError(f"the container's stream ended after {reports} of {attempts} reports")

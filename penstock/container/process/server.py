@@ -16,7 +16,15 @@ from penstock.container.epoch.epoch import Epoch
 from penstock.container.process.handlers import serve
 from penstock.errors import PenstockError
 from penstock.runtime.context import OperatorFailedError
-from penstock.runtime.messages.packet import PACKET_SCHEMA, Kind, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.packet import (
+    NO_PACKETS,
+    PACKET_SCHEMA,
+    Kind,
+    Packet,
+    from_batch,
+    split_by_size,
+    to_batch,
+)
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
@@ -80,6 +88,7 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
         self._note_peer(context)
         writer.begin(PACKET_SCHEMA)
         running: dict[int, RunningAttempt] = {}
+        last = NO_PACKETS
         attempts: Attempts | None = None
         try:
             call = load(AttemptCall, descriptor.command)
@@ -88,10 +97,11 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             failed = _begin(epoch, call, running)
             for chunk in reader:
                 if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT:
-                    break  # without it the worker has ended, and trailers are missing
+                    last = chunk.data  # without it the worker has ended, and trailers are missing
+                    break
                 _send(writer, _outputs(chunk.data, attempts, running))
             # One stream for all: for a small batch this is one message, reports and all, however many the tasks.
-            _send(writer, chain(failed, _rest(attempts, running)))
+            _send(writer, chain(failed, _outputs(last, attempts, running), _rest(attempts, running)))
         except PenstockError as error:
             raise flight.FlightServerError(str(error)) from error
         finally:

@@ -7,12 +7,13 @@ task of every stage it sends to, and one report packet for the driver.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
+from itertools import accumulate
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptError
@@ -68,6 +69,9 @@ PACKET_SCHEMA = pa.schema(
     ]
 )
 
+_TOKEN = PACKET_SCHEMA.get_field_index("token")
+"""All columns before the payload are integers, except for this one."""
+
 NO_PACKETS = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in PACKET_SCHEMA], schema=PACKET_SCHEMA)
 """A batch that only shows that its sender is alive."""
 
@@ -98,9 +102,19 @@ def split_origin(code: int) -> tuple[int, int]:
 
 
 def to_batch(packets: Sequence[Packet]) -> pa.RecordBatch:
-    *columns, payloads = zip(*packets, strict=True) if packets else [()] * len(PACKET_SCHEMA)
-    arrays = [pa.array(column, field.type) for field, column in zip(PACKET_SCHEMA, columns, strict=False)]
+    if not packets:
+        return NO_PACKETS
+    *columns, payloads = zip(*packets, strict=True)
+    arrays = [
+        pa.array(column, pa.string()) if number == _TOKEN else _integer_column(column)
+        for number, column in enumerate(columns)
+    ]
     return pa.RecordBatch.from_arrays([*arrays, _binary_column(payloads)], schema=PACKET_SCHEMA)
+
+
+def _integer_column(cells: Sequence[int]) -> pa.Int32Array:
+    """The cells as a column, in half the time that `pa.array` takes for a few of them."""
+    return pa.Array.from_buffers(pa.int32(), len(cells), [None, pa.py_buffer(array("i", cells))])
 
 
 def _binary_column(cells: Sequence[bytes | pa.Buffer | None]) -> pa.BinaryArray:
@@ -113,13 +127,12 @@ def _binary_column(cells: Sequence[bytes | pa.Buffer | None]) -> pa.BinaryArray:
         arrays = [pa.array([memoryview(data)], pa.binary()) for _ in range(100)]
         del arrays; print(sys.getrefcount(data))  # 102, and 2 is right
     """
-    offsets = np.zeros(len(cells) + 1, np.int64)
-    np.cumsum([_size(cell) for cell in cells], out=offsets[1:])
+    offsets = list(accumulate(map(_size, cells), initial=0))
     if offsets[-1] > _MAX_COLUMN_BYTES:
         raise ValueError(f"packets of {offsets[-1]} bytes together do not fit into one Arrow batch")
     valid = None if all(cell is not None for cell in cells) else pa.array([cell is not None for cell in cells])
     data = b"".join([cell for cell in cells if cell is not None])
-    buffers = [valid and valid.buffers()[1], pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data)]
+    buffers = [valid and valid.buffers()[1], pa.py_buffer(array("i", offsets)), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(cells), buffers)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -41,6 +42,8 @@ logger = logging.getLogger(__name__)
 _said: set[tuple[str, str]] = set()
 _REPLICAS = "replication.factor"
 _LOOK_MESSAGES = 1000
+_KNOWN_S = 1.0
+"""How long a topic is assumed to keep its number of partitions."""
 
 
 class KafkaAdmin(SystemAdmin):
@@ -57,6 +60,8 @@ class KafkaAdmin(SystemAdmin):
                 logger.warning("the system `%s`: %s", options.system, each)
         self._cluster = Cluster(options)
         self._owners = Owners(options)
+        self._counts: dict[str, tuple[int, float]] = {}
+        """The number of partitions of topics, and when the brokers said it."""
 
     def partition_count(self, stream: str) -> int:
         """Asks the brokers each time."""
@@ -65,9 +70,18 @@ class KafkaAdmin(SystemAdmin):
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
         """`upcoming` is the end of the committed messages: no message of an open transaction is before it. If some were
         compacted or aborted, a reader finds fewer messages than offsets."""
-        count = self._cluster.partition_count(stream)
+        count = self._recent_count(stream)
         oldest, stable = self._cluster.offsets(stream, range(count), [OffsetSpec.earliest(), OffsetSpec.latest()])
         return {n: PartitionOffsets(min(oldest[n], stable[n]), stable[n]) for n in range(count)}
+
+    def _recent_count(self, stream: str) -> int:
+        """The number of partitions, as of the last moment: to ask for it takes as long as to ask for the offsets. If a
+        partition is gone, so are its offsets."""
+        count, asked_s = self._counts.get(stream, (0, 0.0))
+        if not count or time.monotonic() - asked_s > _KNOWN_S:
+            count = self._cluster.partition_count(stream)
+            self._counts[stream] = count, time.monotonic()
+        return count
 
     def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
         """Partitions where more was written than is committed. Aborted and committed messages may be behind an open
@@ -149,6 +163,7 @@ class KafkaAdmin(SystemAdmin):
     def delete_stream(self, stream: str) -> None:
         """Waits until the brokers no longer know the topic."""
         identity = self._topic_id(stream)
+        self._counts.pop(stream, None)
         self._cluster.delete(stream)
 
         def is_gone() -> bool:
