@@ -43,7 +43,7 @@ _said: set[tuple[str, str]] = set()
 _REPLICAS = "replication.factor"
 _LOOK_MESSAGES = 1000
 _KNOWN_S = 1.0
-"""How long a topic is assumed to keep its number of partitions."""
+"""The time for which a topic is assumed to keep its number of partitions."""
 
 
 class KafkaAdmin(SystemAdmin):
