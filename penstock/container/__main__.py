@@ -7,11 +7,9 @@ executor it was started by, and ends soon after the last driver that listened to
 from __future__ import annotations
 
 import faulthandler
-import gc
 import logging
 import os
 import shutil
-import signal
 import sys
 import threading
 from contextlib import suppress
@@ -19,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 import orjson
-import pyarrow as pa
 
 from penstock.container.epoch.container import Container
 from penstock.container.process.port import ContainerPort
@@ -28,6 +25,7 @@ from penstock.documents import decode
 from penstock.file_modes import go_private
 from penstock.host.logs import log_path, log_to, setup_logging
 from penstock.host.machine import machine_id, watch_process
+from penstock.host.process import ignore_signals, settle
 from penstock.host.socket_folders import make_socket_folder, remove_dead_folders
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.state.copies import tasks_with_copies
@@ -49,7 +47,7 @@ def main() -> None:
     folder = make_socket_folder()
     log = log_path(spec.log_directory, name, incarnation)
     watch_process(parent, lambda: _follow(parent, folder))
-    _ignore(signal.SIGINT, signal.SIGTERM)
+    ignore_signals()
     container = Container(name, incarnation)
     check = TokenCheck(spec.secret, incarnation)
     socket_uri = f"grpc+unix://{folder}/s"
@@ -78,11 +76,7 @@ def main() -> None:
     faulthandler.enable()
     setup_logging()
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
-    # Pages of decoded messages are many objects, and no garbage yet: look through them rarely.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
-    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
+    settle()
     remove_dead_folders()
     while not container.closed.wait(_LOOK_SECONDS):
         if container.audience.absent_s > _ALONE_SECONDS:
@@ -95,16 +89,6 @@ def main() -> None:
         threading.Thread(target=server.shutdown, daemon=True).start()
     threading.Event().wait(_LAST_REPLIES_SECONDS)
     _vanish(folder)
-
-
-def _ignore(*numbers: signal.Signals) -> None:
-    """A signal to all processes of a job is meant for its driver, which still needs this one for the last commit.
-
-    A handler that does nothing, because processes that the application starts would inherit SIG_IGN.
-    """
-    for number in numbers:
-        signal.signal(number, lambda *_: None)
-        signal.siginterrupt(number, False)
 
 
 def _follow(parent: int, folder: Path) -> None:

@@ -7,19 +7,16 @@ after a failure, or once nobody wants the result of a run any more.
 from __future__ import annotations
 
 import faulthandler
-import gc
 import os
-import signal
 import sys
 import threading
 from multiprocessing.connection import Connection
-
-import pyarrow as pa
 
 from penstock.direct.messages import Answer, Broken, Ready, Reports, RunOrder, Sign
 from penstock.direct.stages import DeclinedError, DirectStages
 from penstock.file_modes import go_private
 from penstock.host.machine import watch_process
+from penstock.host.process import ignore_signals, settle
 from penstock.runtime.pandas_later import keep_pandas_out
 from penstock.wire.package import PackedPackage
 
@@ -49,16 +46,14 @@ def main() -> None:
     go_private()
     keep_pandas_out()
     watch_process(int(sys.argv[2]), lambda: os._exit(0))
-    for number in (signal.SIGINT, signal.SIGTERM):  # to all processes of a job: the driver still needs this one
-        signal.signal(number, lambda *_: None)
-        signal.siginterrupt(number, False)
+    ignore_signals()
     faulthandler.enable()
     os.set_inheritable(int(sys.argv[1]), False)  # what the application starts must not keep it open
     connection = Connection(int(sys.argv[1]))
     driver = _Driver(connection)
     try:
         stages = DirectStages(PackedPackage("", connection.recv_bytes()).load())
-        _settle()
+        settle()
         running = threading.Event()
         threading.Thread(target=driver.give_signs, args=(stages, running), name="signs", daemon=True).start()
         driver.send(Ready())
@@ -81,14 +76,6 @@ def _run(stages: DirectStages, order: RunOrder) -> Answer:
         return Reports(stages.run(order))
     except DeclinedError as error:
         return Broken(str(error), declined=True)
-
-
-def _settle() -> None:
-    """Prepare for many batches. Pages of decoded messages are many objects, and no garbage yet."""
-    pa.set_memory_pool(pa.system_memory_pool())  # Arrow's own gives memory back and takes it again for each packet
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 50)
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ _clients: dict[tuple[int, str], tuple[ContainerAddress, TlsIdentity | None, flig
 class AttemptStream:
     """Attempts that run in their container: their input goes there, and their output comes from there.
 
-    A client that wrote all of a large input before it read would stop for ever once the buffers in between are full:
-    one thread writes and another one reads then.
+    For a large input, one thread must write while another one reads: if a client wrote all of it first, both sides
+    would block as soon as the buffers between them are full.
 
     Every method raises ContainerLostError if the container refuses an attempt or breaks off before its reports.
     """
@@ -39,7 +39,11 @@ class AttemptStream:
             self._writer, self._reader = _client(address, tls).do_exchange(
                 descriptor, call_options(secret, address.incarnation)
             )
-            self._writer.begin(PACKET_SCHEMA)
+            try:
+                self._writer.begin(PACKET_SCHEMA)
+            except BaseException:
+                self._reader.cancel()
+                raise
 
     def write(self, batch: pa.RecordBatch) -> None:
         with self._blaming():

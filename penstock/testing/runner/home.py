@@ -133,7 +133,7 @@ class RunnerHome:
             "job.logged.store.base.dir": str(self._folder),
             "job.retry.max": 0,
             "task.commit.ms": 0,
-            # Nobody else asks for a drain. A monitor's thread would keep a runner that nobody closes for ever.
+            # Nobody else asks for a drain, and the thread of a monitor would keep a runner alive that nobody closes.
             "job.drain-monitor.enabled": False,
             **{key: value for key, value in given.flat().items() if _is_used(key)},
             **_exactly_once(given),
