@@ -28,8 +28,8 @@ logger = logging.getLogger(__name__)
 class TwoWays(BatchRunner):
     """The `BatchRunner` of a job with a latency target.
 
-    A run that breaks off in the direct worker ends that process first. The batch then runs as a Spark job: a repeat
-    never goes the direct way.
+    If a run breaks off in the direct worker, that process ends first, unless the batch was declined before anything was
+    touched. The batch then runs as a Spark job: a repeat never goes the direct way.
     """
 
     def __init__(
