@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from penstock.cli.shared.output import (
 )
 from penstock.errors import ConfigError
 from penstock.standby.shown import StandbyFacts
-from penstock.wording import counted, duration_text, lag_text, utc_text
+from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
 _WATCH_SECONDS = 1.0
 
@@ -186,6 +187,8 @@ def _show(facts: JobStatus) -> None:
     rows += _outbox_rows(facts)
     if facts.dead_letters:
         rows.append(("dead letters", f"{facts.dead_letters:,} in its last run, {_seen(facts)}"))
+    if facts.ways:
+        rows.append(("batches", f"{_ways(facts.ways)}; in its last run, {_seen(facts)}"))
     rows += _drain_rows(facts)
     print_facts(rows)
     for each in facts.drain.unreadable:
@@ -233,6 +236,14 @@ def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:
     there = "" if done is None else f", {done:,} of them are published"
     publishes = "the next start makes sure of it" if facts.has_ended else "the job publishes them"
     return [("  exactly once", f"{outputs}{there}: {publishes}")]
+
+
+def _ways(ways: Mapping[str, int]) -> str:
+    reasons = {way.removeprefix("spark-"): count for way, count in ways.items() if way != "direct"}
+    by_spark = f"{sum(reasons.values()):,} by Spark"
+    if reasons:
+        by_spark += f" ({listed([f'{count:,} {reason}' for reason, count in reasons.items()])})"
+    return f"{ways.get('direct', 0):,} direct, {by_spark}"
 
 
 def _drain_rows(facts: JobStatus) -> list[tuple[str, object]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.job.shown_metrics import MetricsBoard
-from penstock.metrics.snapshot import GaugeValue, Snapshot
+from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot
 
-_STORE, _LAG, _TABLES = "store.", "side-inputs-lag-", "tables-"
+_STORE, _LAG, _TABLES, _WAY = "store.", "side-inputs-lag-", "tables-", "batches-"
 
 
 def metrics_of(job: FoundJob) -> Snapshot:
@@ -100,3 +101,12 @@ def tables_in(metrics: Snapshot) -> tuple[TableUse, ...]:
         )
         for table, own in sorted(by_table.items())
     )
+
+
+def ways_in(metrics: Snapshot) -> Mapping[str, int]:
+    """The batches of a run with a latency target by their way, named as `JobProgress.way`."""
+    return {
+        key.name.removeprefix(_WAY): value.count
+        for key, value in sorted(metrics.items())
+        if isinstance(value, CounterValue) and key.group == "job" and key.name.startswith(_WAY)
+    }

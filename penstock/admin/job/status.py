@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
 from penstock.admin.job.inputs import InputStatus, input_statuses
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
-from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in
+from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in, ways_in
 from penstock.admin.jobs import FoundJob
 from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
@@ -115,9 +115,12 @@ class JobStatus:
     """The pushed tables, as of some seconds ago or of the end of the last run."""
     dead_letters: int = 0
     """Messages that the last run sent to the dead-letter stream, as of some seconds ago or of its end."""
+    ways: Mapping[str, int] = field(default_factory=dict)
+    """With `job.latency.target.ms`: the batches of the last run by the way that they took, `direct` or `spark-` and the
+    reason, as of some seconds ago or of its end."""
     metrics_ms: int | None = None
-    """The time of `side_inputs`, `tables` and `dead_letters`, in epoch milliseconds; None while the job runs: some
-    seconds ago."""
+    """The time of `side_inputs`, `tables`, `dead_letters` and `ways`, in epoch milliseconds; None while the job runs:
+    some seconds ago."""
     intermediate: tuple[IntermediateFacts, ...] = ()
     """The durable intermediate streams, as of the last checkpoint."""
     side_stores: tuple[SideStoreFacts, ...] = ()
@@ -219,6 +222,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         side_inputs=side_inputs_in(metrics),
         tables=tables_in(metrics),
         dead_letters=_dead_letters_in(metrics),
+        ways=ways_in(metrics),
         metrics_ms=None if shown is None or lease.running == "running" else shown.time_ms,
         intermediate=() if last is None else intermediate_facts(last),
         side_stores=side_stores(job),

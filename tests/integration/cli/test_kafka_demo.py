@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_demo_on_a_few_flights(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-    small = ["--flights", "1500", "--batch", "200"]
+    small = ["--flights", "1500", "--batch", "200", "--rate", "100", "--seconds", "2"]
     monkeypatch.setattr(demo, "KINDS", ["broker"])  # other tests kill the rest
     monkeypatch.setattr(sys, "argv", ["demo", *small])
     demo.main()
@@ -37,6 +38,7 @@ def test_the_demo_on_a_few_flights(monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert "(broker)" in shown
     assert "verified: 1500 flights" in shown
     assert " messages exactly once" in shown
+    assert re.search(r"verified: \d+ flights at 100 a second; .* [\d,]+ ms \(median\)", shown)
 
 
 def test_the_broker_is_stopped_when_the_demo_is_told_to_end(tmp_path: Path) -> None:

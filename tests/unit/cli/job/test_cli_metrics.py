@@ -96,3 +96,19 @@ def test_the_status_counts_dead_letters(objects: FileObjectStore) -> None:
     MetricsBoard(objects, PATHS).put(ShownRun("run", 1, Snapshot().merged(*[task.snapshot() for task in tasks])))
     assert call_json("status", "flights")["deadLetters"] == 1200
     assert re.search(r"dead letters +1,200 in its last run", call("status", "flights")[0])
+
+
+def test_status_says_which_way_batches_took(objects: FileObjectStore) -> None:
+    assert not call_json("status", "flights")["ways"]
+    assert "batches " not in call("status", "flights")[0]
+    job = MetricsRegistry("job")
+    for name, count in (
+        ("batches", 1_300),
+        ("batches-direct", 1_250),
+        ("batches-spark-large", 46),
+        ("batches-spark-start", 4),
+    ):
+        job.new_counter("job", name).inc(count)
+    MetricsBoard(objects, PATHS).put(ShownRun("run", 1, job.snapshot()))
+    assert call_json("status", "flights")["ways"] == {"direct": 1_250, "spark-large": 46, "spark-start": 4}
+    assert "1,250 direct, 50 by Spark (46 large and 4 start); in its last run, at 1970" in call("status", "flights")[0]
