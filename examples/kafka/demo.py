@@ -1,7 +1,7 @@
 """The demo of Kafka: a job from topic to topic with exactly-once output, while all its processes are killed.
 
 The demo starts a broker. It kills driver, container, Spark worker and broker with `kill -9` while the job runs. Then
-the job goes on with a latency target, and the demo measures how long flights take.
+the job runs with a latency target, and the demo measures how long flights take.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def measure_latency(broker: KafkaBroker, config: Path, flights: int | None, rate
     from examples.kafka.latency import Latencies, measure
 
     target = [f"{key}={value}" for key, value in LIVE.items()]
-    step(f"the job goes on with {', '.join(target)}; flights come one by one")
+    step(f"the job runs again, with {', '.join(target)}; flights come one by one")
     before = Counter({aircraft: total["flights"] for aircraft, total in expected_totals(flights)[1].items()})
     latencies = Latencies(broker.client_options(), PARTITIONS, before)
     job = subprocess.Popen([*run_command(config), *chain.from_iterable(("-c", each) for each in target)])
