@@ -10,8 +10,10 @@ by themselves; what cannot be installed is left out, in one line.
   computation.
 * `restart`: all processes of a side are killed with `kill -9` and started again at once; the time from the kill to the
   first message that is sent after it. Durable every second.
-* `latency`: from `produce` to a reader of committed messages, in Penstock, for both guarantees; and what the job uses
-  and writes for it. Every message has to come.
+* `latency`: from `produce` to a reader of committed messages, where every message changes its key's state and is sent
+  on; and what the side uses for it. Penstock runs with both guarantees, and with Spark jobs only (`spark`) or small
+  batches without them (`direct`). Every message has to come. Spark's own engine drops duplicates, in micro-batches and
+  in Real-Time Mode.
 
 Sides run in turn, `--repeat` times; medians count. Each part has a file of results, `kafka.<part>.json`.
 
@@ -47,6 +49,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 PARTITIONS = 2
 TOPIC = "events"
 SIDES = ("penstock", *ENGINES)
+ONLY_LATENCY = {"spark-real-time"}
 GUARANTEES = ("at-least-once", "exactly-once")
 TARGET_MS = 50
 """The latency target of the direct way."""
@@ -72,6 +75,7 @@ SHOWN = {
 """By part, the figures of its table."""
 TARGETS = {"spark": 1.2, "quix": 2.0, "bytewax": 2.0, "faust": 2.0}
 """Penstock's rows per second divided by the side's, at least."""
+NOTHING_WRITTEN = dict.fromkeys(("outbox_bytes_per_message", "outbox_bytes_per_commit", "record_bytes"))
 Measurement = tuple[str, Callable[[], dict[str, Any]]]
 """A side's name, and what makes a run of it."""
 
@@ -106,12 +110,12 @@ class World:
     def _throughput_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
         for commit_s in self.options.commit_s:
             for _ in range(self.options.repeat):
-                for side in sides:
+                for side in (side for side in sides if side not in ONLY_LATENCY):
                     yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
 
     def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
         for _ in range(self.options.repeat):
-            for side in sides:
+            for side in (side for side in sides if side not in ONLY_LATENCY):
                 if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
                     yield side, partial(self.restart, side)
 
@@ -119,9 +123,12 @@ class World:
         for _ in range(self.options.latency_repeat):
             for commit_s in self.options.latency_commit_s:
                 for rate in self.options.rates:
-                    for guarantee, way in product(GUARANTEES, self.options.ways):
+                    own = product(GUARANTEES, self.options.ways) if "penstock" in sides else ()
+                    for guarantee, way in own:
                         name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
                         yield name, partial(self.latency, guarantee, rate, commit_s, way)
+                    for side in (side for side in sides if side != "penstock"):
+                        yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""
@@ -160,22 +167,35 @@ class World:
         """Produce at a rate, and read what comes out. `way`: `spark` for Spark jobs only, `direct`."""
         target = {"job.latency.target.ms": TARGET_MS} if way == "direct" else {}
         given = {**self._given("penstock", commit_s), "guarantee": guarantee, "config": target}
+        found = self._flow("echo", given, rate, commit_s, ends=True)
+        written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
+        return {**found, **written, **per_message(written)}
+
+    def latency_of(self, engine: str, rate: int, commit_s: float) -> dict[str, Any]:
+        """The same through another engine, which sends at least once."""
+        given = self._given(engine, commit_s)
+        return {**self._flow(engine, {**given, "echo": True, "seconds": 3600}, rate, commit_s), **NOTHING_WRITTEN}
+
+    def _flow(
+        self, side: str, given: dict[str, Any], rate: int, commit_s: float, *, ends: bool = False
+    ) -> dict[str, Any]:
+        """`ends`: the side ends with a signal, and says something then. Otherwise it is killed."""
         given["topic"] = topic = given["output"].replace("out", "in")
         create(self.brokers, [topic], PARTITIONS)
-        process = self._start("echo", given)
+        process = self._start(side, given)
         flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
         try:
             flow.begin()
             self._await(lambda: bool(flow.read()), process)
             seconds = max(self.options.latency_s, commit_s)
             found = flow.run(rate, self.options.latency_warm_up_s, seconds, 2 * commit_s + 20, process.pid)
-            process.send_signal(signal.SIGTERM)
-            process.wait(_STOP_S)
+            if ends:
+                process.send_signal(signal.SIGTERM)
+                process.wait(_STOP_S)
+            return found
         finally:
             flow.close()
             end(process)
-        written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
-        return {**found, **written, **per_message(written)}
 
     def _given(self, side: str, commit_s: float) -> dict[str, Any]:
         self._outputs += 1
@@ -196,6 +216,7 @@ class World:
             "warm_up_s": self.options.warm_up_s,
             "seconds": self.options.seconds,
             "start_s": 120,
+            "echo": False,
             "spark_rate": self.options.spark_rate,
         }
 
@@ -270,11 +291,11 @@ def main(given: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     status = 0
     for part in (part for part in PARTS if part in options.parts):
-        sides = installed(options.sides) if part != "latency" else []
+        sides = installed(options.sides)
         own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
         with harness.Bench("kafka", own) as bench, KafkaBroker(heap_mb=1024, java_options=()) as broker:
             world = World(bench, broker.bootstrap_servers)
-            if sides:
+            if part != "latency":
                 world.fill()
             world.run(part, sides)
             report(bench, part)

@@ -68,10 +68,14 @@ class Engine:
         return Path(__file__).parent / "peers" / self.script
 
 
+def _spark(version: str) -> Engine:
+    connector = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
+    return Engine(f"pyspark=={version}", "spark_count.py", connector, threads=True)
+
+
 ENGINES = {
-    "spark": Engine(
-        "pyspark==4.2.0", "spark_count.py", ("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0"), threads=True
-    ),
+    "spark": _spark("4.2.0"),
+    "spark-real-time": _spark("4.3.0"),  # the first one that drops duplicates there
     "quix": Engine("quixstreams==3.28.1", "quix.py"),
     "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", "bytewax_count.py"),
     "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", "faust_count.py"),
@@ -102,13 +106,19 @@ def install(engine: Engine) -> str | None:
         for command in commands:
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
             if done.returncode != 0:
-                return (done.stderr.strip().splitlines() or ["it could not be installed"])[-1]
+                return _reason(done.stdout + done.stderr)
         making.rename(engine.folder)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     finally:
         shutil.rmtree(making, ignore_errors=True)
     return None
+
+
+def _reason(said: str) -> str:
+    """The line that says why a command failed: the first error, else the last line."""
+    lines = [line for line in said.splitlines() if line.strip()] or ["it could not be installed"]
+    return next((line for line in lines if "ERROR" in line), lines[-1])
 
 
 def _fetch_jars(folder: Path, group: str, name: str, version: str) -> list[str]:

@@ -135,6 +135,7 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
         "prepare": False,
         "heap": DRIVER_MEMORY,
         "jars": own.jars(),
+        "slots": given["threads"] * (2 if given["engine"] == "spark-real-time" else 1),
     }
     if start == 0 and given["engine"] == "bytewax":
         _script(own.python, own.path, {**each, "process": 0, "prepare": True}).wait()

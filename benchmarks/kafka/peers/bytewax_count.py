@@ -36,15 +36,26 @@ def main() -> None:
         number = (before or 0) + 1
         return number, number
 
+    def echo(before: int | None, value: bytes) -> tuple[int, bytes]:
+        return (before or 0) + 1, orjson.dumps(orjson.loads(value))
+
     def record(item: tuple[str, int]) -> KafkaSinkMessage[Any, Any]:
         return KafkaSinkMessage(item[0].encode(), orjson.dumps({"count": item[1]}))
+
+    def echoed(item: tuple[str, bytes]) -> KafkaSinkMessage[Any, Any]:
+        return KafkaSinkMessage(item[0].encode(), item[1])
 
     flow = Dataflow("count")
     events = kafka.input("events", flow, brokers=[given["brokers"]], topics=[given["topic"]])
     keyed = op.map("keyed", events.oks, lambda message: (message.key.decode(), message.value))
-    counts = op.stateful_map("count", keyed, count)
-    some = op.filter("some", counts, lambda item: (item[1] + ord(item[0][-1])) % EVERY == 0)
-    kafka.output("counts", op.map("record", some, record), brokers=[given["brokers"]], topic=given["output"])
+    records: Any
+    if given["echo"]:
+        records = op.map("record", op.stateful_map("count", keyed, echo), echoed)
+    else:
+        counts = op.stateful_map("count", keyed, count)
+        some = op.filter("some", counts, lambda item: (item[1] + ord(item[0][-1])) % EVERY == 0)
+        records = op.map("record", some, record)
+    kafka.output("counts", records, brokers=[given["brokers"]], topic=given["output"])
     cli_main(
         flow,
         process_id=given["process"],

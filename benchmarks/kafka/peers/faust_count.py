@@ -32,11 +32,13 @@ table = app.Table("counts", default=int, partitions=given["partitions"])
 @app.agent(events)
 async def count(stream: Any) -> None:
     """Count each message."""
-    async for key, _ in stream.items():  # noqa: PERF102 - a stream, not a dict
+    async for key, value in stream.items():
         number = table[key] + 1
         table[key] = number
         counted.messages += 1
-        if (number + ord(key[-1])) % EVERY == 0:
+        if given["echo"]:
+            await counts.send(key=key, value=value)
+        elif (number + ord(key[-1])) % EVERY == 0:
             await counts.send(key=key, value={"count": number})
 
 

@@ -34,9 +34,14 @@ def main() -> None:
         counted.messages += 1
         return value["key"], number
 
-    frame = app.dataframe(events).apply(count, stateful=True)
-    frame = frame.filter(lambda found: (found[1] + ord(found[0][-1])) % EVERY == 0)
-    frame = frame.apply(lambda found: {"count": found[1]})
+    def echo(value: dict[str, Any], state: Any) -> dict[str, Any]:
+        state.set("count", state.get("count", 0) + 1)
+        return value
+
+    frame = app.dataframe(events).apply(echo if given["echo"] else count, stateful=True)
+    if not given["echo"]:
+        frame = frame.filter(lambda found: (found[1] + ord(found[0][-1])) % EVERY == 0)
+        frame = frame.apply(lambda found: {"count": found[1]})
     frame.to_topic(counts)
     app.run()
 
