@@ -131,7 +131,7 @@ class JobSettings(Settings):
         "directly, without a Spark job.")
     batch_min_ms = key("job.batch.min.ms", Millis(0), "20",
         "The shortest time from the start of a batch to the start of the next, unless messages have piled up. It "
-        "counts with `job.latency.target.ms` only.")
+        "counts with `job.latency.target.ms` only. Batches are further apart where the target lets them be.")
     lease_ms = key("job.lease.ms", Millis(1), "10000",
         "How long the lease must stay unchanged before another driver may take the job over.")
     intermediate_stream_partitions = key("job.intermediate.stream.partitions", Number(1),

@@ -72,13 +72,20 @@ class BatchRhythm:
     """The longest pause when there is nothing new."""
     least_s: float = 0.0
     """The shortest time from one batch to the next, unless messages have piled up."""
+    target_s: float = 0.0
+    """A message that comes just after a batch was planned should be processed after this time."""
 
     @classmethod
     def of(cls, settings: JobSettings) -> BatchRhythm:
         interval_ms, target_ms = settings.batch_interval_ms, settings.latency_target_ms
         if target_ms is None:
             return cls(interval_ms / 1000)
-        return cls(min(interval_ms, max(1.0, target_ms / 2)) / 1000, settings.batch_min_ms / 1000)
+        idle_ms = min(interval_ms, max(1.0, target_ms / 2))
+        return cls(idle_ms / 1000, settings.batch_min_ms / 1000, target_ms / 1000)
+
+    def to_next_s(self, took_s: float) -> float:
+        """The time from the start of one batch to that of the next, if batches take this long."""
+        return max(self.least_s, self.target_s - took_s)
 
 
 class OffsetFeed:
@@ -116,6 +123,7 @@ class OffsetFeed:
         self._bounds = bounds
         self._rhythm = rhythm
         self._not_before = 0.0
+        self._took_s = 0.0
         self._until = until
         self._clock = clock
         self._event_time = event_time
@@ -155,7 +163,7 @@ class OffsetFeed:
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
-            self._not_before = 0.0 if _piled_up(portions) else now + self._rhythm.least_s
+            self._not_before = 0.0 if _piled_up(portions) else now + self._rhythm.to_next_s(self._took_s)
             return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             self._event_time.tell(boundary, moment, _QUIET_MS)
@@ -193,6 +201,7 @@ class OffsetFeed:
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Adapt the pace to the duration of the batch, and to the number and size of its messages."""
+        self._took_s = took_ms / 1000
         messages = sum(part.messages for part in read.values())
         self._pace = self._pace.after(self._bounds, took_ms, messages, read_by_input(read))
 

@@ -63,6 +63,17 @@ def test_a_small_batch_waits_for_its_time_and_a_backlog_does_not() -> None:
     assert isinstance(feed.next(Boundary({AT: 22})), PlannedBatch), "another epoch begins at once"
 
 
+def test_small_batches_are_as_far_apart_as_the_latency_target_lets_them() -> None:
+    clock = SettableClock()
+    feed = feed_to(25, rhythm=BatchRhythm(idle_s=60.0, least_s=0.02, target_s=0.1), clock=clock)
+    for took_ms, apart_s in (30, 0.07), (95, 0.02), (500, 0.02):
+        feed.ended(took_ms, {})
+        assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
+        found = feed.next(Boundary({AT: 20}))
+        assert found == Idle(pytest.approx(clock.monotonic() + apart_s), looked=False)
+        clock.advance(1.0)
+
+
 def test_a_long_pause_between_batches_is_looked_at_now_and_then() -> None:
     feed = feed_to(25, rhythm=BatchRhythm(idle_s=0.05, least_s=60.0))
     assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
