@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+import penstock as ps
 from penstock.metrics.snapshot import CounterValue
 from penstock.spark.batches import two_ways
 from penstock.spark.job.handle import Job
@@ -79,3 +82,70 @@ def test_a_run_that_breaks_off_is_repeated_as_a_spark_job(
     job.stop()
     finish(job)
     home.verify()
+
+
+@pytest.mark.slow
+def test_directly_over_tls_to_an_exactly_once_output(spark: SparkSession, home: Home) -> None:
+    once = {"streams_local_totals_output_guarantee": "exactly-once"}
+    job = start(home, spark, until=None, job_container_tls_enabled=True, **once)
+    rows = publish_until(job, home, 0, "direct")
+    for _ in range(5):
+        rows = publish_until(job, home, rows, "direct")
+    job.stop()
+    finish(job)
+    home.verify()
+    assert home.length("totals") == rows
+
+
+LARGE = 100 << 20
+MANY = 1_000_000
+
+
+def pieces(value: bytes) -> list[bytes]:
+    """A message as it is; of the message `many`, a million."""
+    return [b"x" * 100] * MANY if value == b"many" else [value]
+
+
+class Sum(ps.StreamTask):
+    """Keeps the number and the size of all messages."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.sums = context.store("sums")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        count, size = self.sums.get(envelope.key, (0, 0))
+        self.sums.put(envelope.key, (count + 1, size + len(envelope.value)))
+
+
+@pytest.mark.slow
+def test_a_batch_that_becomes_large_is_run_by_spark(spark: SparkSession, home: Home) -> None:
+    """A message is too large, or one becomes a million: that shows once the batch is under way."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    app = ps.StreamApplication("totals")
+    app.store("sums", key=ps.String(), value=ps.Json())
+    parts = app.input("local.events", value=ps.Bytes()).flat_map(pieces)
+    parts.partition_by(lambda piece: str(len(piece)), key=ps.String(), value=ps.Bytes()).process(Sum, stores=["sums"])
+    job = start(home, spark, app, until=None)
+    sent: list[bytes] = []
+
+    def way_of(message: bytes) -> str:
+        home.append_raw(0, [message])
+        sent.append(message)
+        wait_until(lambda: job.progress and job.progress.total_input_rows == len(sent), repr(message[:6]))
+        assert job.progress is not None
+        return job.progress.way
+
+    for message in b"many", b"1" * LARGE:
+        while way_of(b"little") != "direct":
+            pass
+        assert way_of(message) == "spark-repeat"
+    job.stop()
+    finish(job)
+    expected: dict[str, list[int]] = {}
+    for piece in (piece for message in sent for piece in pieces(message)):
+        own = expected.setdefault(str(len(piece)), [0, 0])
+        own[0] += 1
+        own[1] += len(piece)
+    assert home.stored("sums") == expected
