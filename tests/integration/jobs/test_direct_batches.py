@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 
 import psutil
@@ -86,8 +87,8 @@ def test_a_run_that_breaks_off_is_repeated_as_a_spark_job(
 
 @pytest.mark.slow
 def test_directly_over_tls_to_an_exactly_once_output(spark: SparkSession, home: Home) -> None:
-    once = {"streams_local_totals_output_guarantee": "exactly-once"}
-    job = start(home, spark, until=None, job_container_tls_enabled=True, **once)
+    home.config |= {"job.container.tls.enabled": True, "streams.local.totals.output.guarantee": "exactly-once"}
+    job = start(home, spark, until=None)
     rows = publish_until(job, home, 0, "direct")
     for _ in range(5):
         rows = publish_until(job, home, rows, "direct")
@@ -143,9 +144,6 @@ def test_a_batch_that_becomes_large_is_run_by_spark(spark: SparkSession, home: H
         assert way_of(message) == "spark-repeat"
     job.stop()
     finish(job)
-    expected: dict[str, list[int]] = {}
-    for piece in (piece for message in sent for piece in pieces(message)):
-        own = expected.setdefault(str(len(piece)), [0, 0])
-        own[0] += 1
-        own[1] += len(piece)
-    assert home.stored("sums") == expected
+    counts = Counter(len(piece) for message in sent for piece in pieces(message))
+    stored: dict[str, object] = {**home.stored("sums")}
+    assert stored == {str(length): [count, length * count] for length, count in counts.items()}

@@ -69,8 +69,9 @@ def test_small_batches_are_as_far_apart_as_the_latency_target_lets_them() -> Non
     for took_ms, apart_s in (30, 0.07), (95, 0.02), (500, 0.02):
         feed.ended(took_ms, {})
         assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
-        found = feed.next(Boundary({AT: 20}))
-        assert found == Idle(pytest.approx(clock.monotonic() + apart_s), looked=False)
+        waits = feed.next(Boundary({AT: 20}))
+        assert isinstance(waits, Idle)
+        assert waits.until == pytest.approx(clock.monotonic() + apart_s)
         clock.advance(1.0)
 
 
