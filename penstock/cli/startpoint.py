@@ -15,6 +15,7 @@ from penstock.admin.startpoint.set import AskedFacts
 from penstock.admin.startpoint.set import import_startpoints as write_startpoints
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
 from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
+from penstock.admin.stream.names import full_name
 from penstock.api.startpoint import (
     Startpoint,
     StartpointOldest,
@@ -40,7 +41,15 @@ AppOption = Annotated[
         "have the input.",
     ),
 ]
-StreamOption = Annotated[str, typer.Option("--stream", metavar="STREAM", help="The input, `system.stream`.")]
+StreamOption = Annotated[
+    str,
+    typer.Option(
+        "--stream",
+        metavar="STREAM",
+        help="The input: `system.stream`, or a name without a dot for one of `local`.",
+        callback=full_name,
+    ),
+]
 PartitionOption = Annotated[
     list[int] | None, typer.Option("--partition", metavar="N", min=0, help="A partition; may be repeated.")
 ]
@@ -239,7 +248,7 @@ def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
         ("stream", "partition", "task", "startpoint", "means now", "state", "made", "expires", "status"),
         [
             (
-                *(each.stream, each.partition, each.task, each.text, each.resolves_to, each.with_state),
+                *(each.stream, each.partition, each.task, each.text, each.resolves_to, each.with_state or "keep"),
                 *(time_text(each.created_ms), time_text(each.expires_ms), each.status),
             )
             for each in facts

@@ -39,6 +39,11 @@ def no_stream(stream: SystemStream) -> NotFoundError:
     )
 
 
+def full_name(name: str) -> str:
+    """The name with its system, which is `local` if the name has no dot."""
+    return name if "." in name else f"{DEFAULT_SYSTEM}.{name}"
+
+
 def open_stream(
     name: str,
     file: str | Path | None = None,
@@ -60,7 +65,7 @@ def open_stream(
         'local.trips'
     """
     config = load_without_job(file, assignments, overrides)
-    stream = SystemStream.parse(name if "." in name else f"{DEFAULT_SYSTEM}.{name}")
+    stream = SystemStream.parse(full_name(name))
     try:
         system = open_system(config.system(stream.system))
     except ConfigError as error:

@@ -377,3 +377,14 @@ def test_a_message_of_samza_from_the_future_is_refused(job: StoppedJob) -> None:
     line = message("samza-startpoint-v1", f"{INPUT}.0", value)
     assert "in the future by the clock of this host" in call("import", "flights", "-", text=line, status=2)[1]
     assert requests(job) == ()
+
+
+def test_a_name_without_a_dot_is_of_a_local_stream(job: StoppedJob) -> None:
+    said = call("set", "flights", "--stream", "flights", "--all-partitions", "--oldest", status=1)[1]
+    assert "`local.flights` is not an input of the job" in said
+
+
+def test_the_list_says_that_the_state_is_kept(job: StoppedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    set_json("--partition", "0", "--offset", "3")
+    assert " keep " in call("list", "flights")[0]
