@@ -36,6 +36,7 @@ class DirectStages:
 
     def __init__(self, package: WorkerPackage) -> None:
         self._package = package
+        self._first = min((stage.number for stage in package.topology.container_stages), default=None)
         self._kept = KeptStreams()
         self._bytes = 0
         """The bytes of all messages of the run so far."""
@@ -112,7 +113,7 @@ class DirectStages:
         self._in_containers = True
         try:
             for lane, own in zip(order.lanes, inputs, strict=True):
-                streams.append(_open(order, lane, stage))
+                streams.append(_open(order, lane, stage, starts=stage == self._first))
                 _feed(streams[-1], own)
             for stream in streams:
                 found = (packet for batch in stream.read() for packet in from_batch(batch))
@@ -155,9 +156,9 @@ class DirectStages:
             yield packet
 
 
-def _open(order: RunOrder, lane: Lane, stage: int) -> AttemptStream:
+def _open(order: RunOrder, lane: Lane, stage: int, *, starts: bool) -> AttemptStream:
     identity = Identity(lane.address.incarnation, order.epoch)
-    call = AttemptCall(identity, order.batch, stage, list(lane.tasks))
+    call = AttemptCall(identity, order.batch, stage, list(lane.tasks), starts)
     return AttemptStream(lane.address, order.secret, call, order.tls)
 
 

@@ -52,7 +52,7 @@ from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
 from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.wire.assignment import Assignment, ContainerPlace, assign
-from penstock.wire.calls import Call
+from penstock.wire.calls import START_RUN, Call
 from penstock.wire.package import JobPackage
 from penstock.wire.ports import BatchRunner, EpochOpening, Fleet, PublishedTables, RunBrokenError, ignore_answer
 from penstock.wire.protocol import (
@@ -61,6 +61,7 @@ from penstock.wire.protocol import (
     Identity,
     OpenEpoch,
     Request,
+    StartRun,
 )
 
 Q = TypeVar("Q", bound=Request)
@@ -258,6 +259,7 @@ class InProcessRunner(BatchRunner):
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         self._cancelled.clear()
+        self._fleet.ask(START_RUN, epoch, StartRun(batch))
         try:
             packets = self._sources(batch, ranges)
             for stage in self._job.topology.container_stages:

@@ -186,10 +186,12 @@ class BatchRunner(Protocol):
     """The way of the last run, for jobs with several: `direct`, or `spark-` and the reason."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
-        """Run all stages of a batch once. Returns the report of every attempt that reported.
+        """Run all stages of a batch once. Containers admit this run, and none of an earlier one, before its first
+        attempt comes. Returns the report of every attempt that reported.
 
         Raises:
             RunBrokenError: the run broke off, or was cancelled.
+            ContainerLostError: a container did not admit the run.
         """
         ...
 

@@ -41,6 +41,8 @@ class AttemptCall:
     batch: Batch
     stage: int
     tasks: list[int]
+    starts: bool = False
+    """True if it also admits the run, as `StartRun` does."""
 
 
 class Request:

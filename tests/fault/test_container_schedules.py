@@ -245,6 +245,16 @@ def test_an_attempt_of_something_else_is_refused(job: Job, changed: dict[str, ob
     job.run_batch(1, messages(10), run=2)
 
 
+def test_an_attempt_may_start_its_run_but_not_one_of_before(job: Job) -> None:
+    run = job.start(1, messages(10))
+    own = [to_batch(run.for_task(0))]
+    later = job.call(run, 0, batch=Batch(1, 2, 0), starts=True)
+    assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT
+    with pytest.raises(ContainerLostError, match="batch 1 run 1 came after a later run"):
+        attempt(job.homes[0].address, job.call(run, 0, starts=True), own)
+    assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT, "a second one, as Spark may try it"
+
+
 def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> None:
     run = job.start(1, messages(10))
     job.start_run(4, 1)

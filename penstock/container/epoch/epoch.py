@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from penstock.batch.batch import Due
+from penstock.batch.batch import NO_BATCH, Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.committers import Committers
@@ -96,6 +96,9 @@ class Epoch:
         self.standbys = Standbys(resources, lambda: self.side_inputs.standbys.is_ready)
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
         self.attempts = Attempts(self.number, self.tasks)
+        self._starting = threading.Lock()
+        """A call that comes late must not admit its run in the place of a later one."""
+        self._admitted = (NO_BATCH.number, NO_BATCH.run)
         self.services = Services()
         """Background work beside the calls, in the order of its start."""
         for service in (
@@ -132,8 +135,14 @@ class Epoch:
         return Snapshot().merged(*own, self.services.metrics())
 
     def start_run(self, request: StartRun) -> None:
-        """Admit attempts of this run, and none of an earlier one."""
-        self.services.start_run(request.batch)
+        """Admit attempts of this run, and none of an earlier one. Raises ContainerLostError if a later one was
+        admitted."""
+        batch = request.batch
+        with self._starting:
+            if (batch.number, batch.run) < self._admitted:
+                raise ContainerLostError(f"{batch} came after a later run")
+            self.services.start_run(batch)
+            self._admitted = batch.number, batch.run
 
     def end(self, request: EndBatch) -> None:
         """Apply the batch in every task of this container, exactly these attempts. Idempotent.

@@ -30,7 +30,7 @@ from penstock.runtime.stage.failure import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
 from penstock.wire.auth import TokenCheck
 from penstock.wire.calls import CALLS
-from penstock.wire.protocol import END_OF_INPUT, AttemptCall, load
+from penstock.wire.protocol import END_OF_INPUT, AttemptCall, StartRun, load
 from penstock.wire.tls import TlsIdentity
 
 logger = logging.getLogger(__name__)
@@ -94,6 +94,8 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             call = load(AttemptCall, descriptor.command)
             epoch = self._container.epoch(call.identity)
             attempts = epoch.attempts
+            if call.starts:
+                epoch.start_run(StartRun(call.batch))
             failed = _begin(epoch, call, running)
             for chunk in reader:
                 if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT:

@@ -26,9 +26,7 @@ from penstock.runtime.stage.outcome import (
     UserCodeFailed,
     decide_outcome,
 )
-from penstock.wire.calls import START_RUN
 from penstock.wire.ports import OtherWayError, RunBrokenError
-from penstock.wire.protocol import StartRun
 
 logger = logging.getLogger(__name__)
 _LOSS_SECONDS = 0.2
@@ -73,7 +71,6 @@ class BatchRuns:
         """
         while not self._stop.is_set():
             began, self.begun = self._clock.monotonic(), batch.run
-            self._fleet.ask(START_RUN, epoch, StartRun(batch))
             try:
                 reports = self._runner.run(epoch, batch, planned.ranges)
                 outcome = self._decide(reports)

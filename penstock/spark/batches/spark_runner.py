@@ -26,7 +26,9 @@ from penstock.spark.workers.packages import Shipment
 from penstock.spark.workers.worker import ContainerStage, SinkStage, SourceStage
 from penstock.start.prepare import PreparedJob
 from penstock.wire.address import Lane
+from penstock.wire.calls import START_RUN
 from penstock.wire.ports import BatchRunner, RunBrokenError
+from penstock.wire.protocol import StartRun
 
 logger = logging.getLogger(__name__)
 _QUIET_SECONDS = 60
@@ -93,6 +95,7 @@ class SparkRunner(BatchRunner):
         """True while a Spark job runs, or is about to."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
+        self._directory.ask(START_RUN, epoch, StartRun(batch))
         self._jobs.enter()
         lanes = self._directory.lanes()
         try:
