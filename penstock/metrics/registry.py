@@ -48,7 +48,7 @@ class MetricsRegistry:
         Raises:
             ValueError: the name is another kind of metric.
         """
-        return self._new(group, name, Counter())
+        return self._of(group, name, Counter)
 
     def new_gauge(self, group: str, name: str, value: float = 0) -> Gauge:
         """A gauge.
@@ -65,7 +65,7 @@ class MetricsRegistry:
             >>> waiting = MetricsRegistry("Partition 0").new_gauge("orders", "waiting")
             >>> waiting.set(3)
         """
-        return self._new(group, name, Gauge(value))
+        return self._of(group, name, Gauge, value)
 
     def new_timer(self, group: str, name: str) -> Timer:
         """A timer.
@@ -81,16 +81,18 @@ class MetricsRegistry:
             >>> lookups = MetricsRegistry("Partition 0").new_timer("orders", "lookup")
             >>> lookups.update(duration_ns=1_500)
         """
-        return self._new(group, name, Timer())
+        return self._of(group, name, Timer)
 
-    def _new(self, group: str, name: str, made: M) -> M:
+    def _of(self, group: str, name: str, kind: type[M], *first: float) -> M:
         key = MetricId(self.source, f"{self._prefix}{group}", name)
-        with self._lock:
-            found = self._metrics.setdefault(key, made)
-        if not isinstance(found, type(made)):
+        found = self._metrics.get(key)
+        if found is None:
+            with self._lock:
+                found = self._metrics.setdefault(key, kind(*first))
+        if not isinstance(found, kind):
             raise ValueError(  # noqa: TRY004 - the name is wrong, not the type of an argument
                 f"metric `{name}` of group `{group}` is a {type(found).__name__.lower()} already; give the "
-                f"{type(made).__name__.lower()} another name"
+                f"{kind.__name__.lower()} another name"
             )
         return found
 
