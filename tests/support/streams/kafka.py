@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import faulthandler
 import fcntl
 import functools
 import logging
@@ -76,6 +77,7 @@ def _for_others(broker: KafkaBroker) -> KafkaBroker:
 def _await_others(users: TextIO, known: Path) -> None:
     with _locked(known.with_name("kafka-broker-lock")):
         known.unlink()
+    faulthandler.cancel_dump_traceback_later()  # a wait for the tests of others, each of which has its own time limit
     fcntl.flock(users, fcntl.LOCK_EX)
 
 
