@@ -50,6 +50,8 @@ PARTITIONS = 2
 TOPIC = "events"
 SIDES = ("penstock", *ENGINES)
 ONLY_LATENCY = {"spark-real-time"}
+AT_EACH_BATCH = {"spark", "spark-real-time"}
+"""The sides whose echo has no interval of its own."""
 GUARANTEES = ("at-least-once", "exactly-once")
 TARGET_MS = 50
 """The latency target of the direct way."""
@@ -110,12 +112,12 @@ class World:
     def _throughput_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
         for commit_s in self.options.commit_s:
             for _ in range(self.options.repeat):
-                for side in (side for side in sides if side not in ONLY_LATENCY):
+                for side in sides:
                     yield f"{side}, {commit_s:g} s", partial(self.throughput, side, commit_s)
 
     def _restart_runs(self, sides: Sequence[str]) -> Iterator[Measurement]:
         for _ in range(self.options.repeat):
-            for side in (side for side in sides if side not in ONLY_LATENCY):
+            for side in sides:
                 if not any(one["restart_ms"] > _LONG_RESTART_MS for one in self.bench.runs.get(side, ())):
                     yield side, partial(self.restart, side)
 
@@ -128,7 +130,10 @@ class World:
                         name = f"{guarantee}, {rate:,}, {commit_s:g} s, {way}"
                         yield name, partial(self.latency, guarantee, rate, commit_s, way)
                     for side in (side for side in sides if side != "penstock"):
-                        yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
+                        if side not in AT_EACH_BATCH:
+                            yield f"{side}, {rate:,}, {commit_s:g} s", partial(self.latency_of, side, rate, commit_s)
+                        elif commit_s == self.options.latency_commit_s[0]:
+                            yield f"{side}, {rate:,}", partial(self.latency_of, side, rate, commit_s)
 
     def throughput(self, side: str, commit_s: float) -> dict[str, Any]:
         """Run a side once, then check what it sent."""
@@ -186,7 +191,7 @@ class World:
         flow = Flow(self.brokers, topic, given["output"], PARTITIONS)
         try:
             flow.begin()
-            self._await(lambda: bool(flow.read()), process)
+            self._await(flow.has_begun, process)
             seconds = max(self.options.latency_s, commit_s)
             found = flow.run(rate, self.options.latency_warm_up_s, seconds, 2 * commit_s + 20, process.pid)
             if ends:
@@ -291,11 +296,11 @@ def main(given: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     status = 0
     for part in (part for part in PARTS if part in options.parts):
-        sides = installed(options.sides)
+        sides = installed([side for side in options.sides if part == "latency" or side not in ONLY_LATENCY])
         own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
         with harness.Bench("kafka", own) as bench, KafkaBroker(heap_mb=1024, java_options=()) as broker:
             world = World(bench, broker.bootstrap_servers)
-            if part != "latency":
+            if part != "latency" and sides:
                 world.fill()
             world.run(part, sides)
             report(bench, part)

@@ -29,14 +29,22 @@ class Flow:
         self._reader.assign([TopicPartition(output, n, OFFSET_END) for n in range(partitions)])
         self._reader.consume(1, 0.5)
         self._sent = 0
+        self._partitions = partitions
+        self._begun: set[int] = set()
 
     def begin(self) -> None:
-        """Send the first message, whose number is -1."""
-        self._send(self._producer, -1)
+        """Send a message to each partition."""
+        for partition in range(self._partitions):
+            self._producer.produce(self._topic, orjson.dumps({"n": -1 - partition, "at": 0.0}), b"begin", partition)
         self._producer.flush(10)
 
-    def read(self, timeout_s: float = 0.05) -> list[Sighting]:
-        """The messages that have come."""
+    def has_begun(self) -> bool:
+        """True once all of them have come."""
+        self._begun |= {number for number, _, _ in self.read()}
+        return len(self._begun) == self._partitions
+
+    def read(self, timeout_s: float = 0.002) -> list[Sighting]:
+        """The messages that have come. The client waits for the whole time unless 5,000 come before."""
         messages = self._reader.consume(5000, timeout_s)
         now = time.time()
         found = [orjson.loads(each.value() or b"{}") for each in messages if each.error() is None]

@@ -152,6 +152,10 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
             process.kill()
             process.wait()
 
+    if given["echo"]:
+        while True:  # until it is killed
+            counted()
+            time.sleep(_LOOK_SECONDS)
     return {"samples": _until(given, counted, stop)}
 
 

@@ -7,6 +7,7 @@ the job runs with a latency target, and the demo measures how long flights take.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import shutil
@@ -94,12 +95,14 @@ def measure_latency(broker: KafkaBroker, config: Path, flights: int | None, rate
     try:
         measure(latencies, job, rate, seconds)
         job.send_signal(signal.SIGTERM)
-        if job.wait(STOP_S):
-            sys.exit(job.returncode)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            job.wait(STOP_S)
+        if job.returncode != 0:
+            sys.exit(job.returncode or f"the job did not end within {STOP_S:.0f} s")
     finally:
-        latencies.close()
         job.kill()
         job.wait()
+        latencies.close()
 
 
 def run_command(config: Path) -> tuple[str, ...]:

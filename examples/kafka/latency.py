@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -35,12 +36,13 @@ class Latencies:
         self._flights: Iterator[dict[str, Any]] = (each for each in cycle(flights()) if each["tailnum"] is not None)
         self._numbers = before.copy()
         self._waiting: dict[tuple[str, int], float] = {}
+        self.since = 0.0
+        """Flights that were sent before do not count."""
         self.seconds: list[float] = []
         self.unexpected: list[tuple[str, int]] = []
 
-    @property
     def waiting(self) -> int:
-        """The flights whose totals have not come."""
+        """The number of flights whose totals have not come."""
         return len(self._waiting)
 
     def send(self) -> None:
@@ -52,17 +54,18 @@ class Latencies:
         self._producer.produce("flights", orjson.dumps(flight), aircraft)
         self._producer.poll(0)
 
-    def read(self, timeout_s: float) -> None:
-        """Take note of the totals that have come."""
+    def read(self, timeout_s: float = 0.002) -> None:
+        """Take note of the totals that have come. The client waits for the whole time unless very many come."""
         messages = self._consumer.consume(_AT_ONCE, timeout_s)
         now = time.monotonic()
         for message in messages:
             if message.error() is None:
                 key = (message.key() or b"").decode(), orjson.loads(message.value() or b"null")["flights"]
-                if key in self._waiting:
-                    self.seconds.append(now - self._waiting.pop(key))
-                else:
+                sent = self._waiting.pop(key, None)
+                if sent is None:
                     self.unexpected.append(key)
+                elif sent >= self.since:
+                    self.seconds.append(now - sent)
 
     def flow(self, rate: int, seconds: float) -> None:
         """Send so many flights a second, for so long."""
@@ -72,13 +75,13 @@ class Latencies:
             for _ in range(int((now - began) * rate) - sent):
                 self.send()
                 sent += 1
-            self.read(0.002)
+            self.read()
 
     def await_all(self, job: subprocess.Popen[bytes]) -> None:
         """Read until every total has come, the job has ended, or it takes too long."""
         deadline = time.monotonic() + ANSWER_S
         while self._waiting and time.monotonic() < deadline and job.poll() is None:
-            self.read(0.1)
+            self.read()
 
     def close(self) -> None:
         """Send and read no more."""
@@ -89,16 +92,18 @@ class Latencies:
 def measure(latencies: Latencies, job: subprocess.Popen[bytes], rate: int, seconds: float) -> None:
     """Print the latency of flights. Exit status 1 unless each came exactly once."""
     latencies.send()
-    latencies.await_all(job)  # the job has started
+    latencies.await_all(job)
+    if latencies.waiting():
+        sys.exit("the job did not start: no total came")
     latencies.flow(rate, WARM_UP_S)
-    latencies.seconds.clear()
+    latencies.since = time.monotonic()
     latencies.flow(rate, seconds)
     latencies.await_all(job)
     latencies.read(1.0)  # totals that came twice
-    wrong = [f"output aircraft-totals {key}: {number} came twice" for key, number in latencies.unexpected]
-    if latencies.waiting:
-        wrong.append(f"the totals of {latencies.waiting} flights did not come")
-    parts = statistics.quantiles(latencies.seconds or [0.0, 0.0], n=100)
+    wrong = [f"output aircraft-totals {key}: {number} is one too many" for key, number in latencies.unexpected]
+    if latencies.waiting():
+        wrong.append(f"the totals of {latencies.waiting()} flights did not come")
+    parts = statistics.quantiles([*latencies.seconds, *latencies.seconds] or [0.0, 0.0], n=100)
     conclude(
         Console(),
         wrong,

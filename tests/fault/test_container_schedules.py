@@ -252,7 +252,7 @@ def test_an_attempt_may_start_its_run_but_not_one_of_before(job: Job) -> None:
     assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT
     with pytest.raises(ContainerLostError, match="batch 1 run 1 came after a later run"):
         attempt(job.homes[0].address, job.call(run, 0, starts=True), own)
-    assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT, "a second one, as Spark may try it"
+    assert attempt(job.homes[0].address, later, own)[-1].kind == Kind.REPORT, "a second one"
 
 
 def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> None:

@@ -107,9 +107,11 @@ class Attempts(Service):
             self._check()
             self._batch = batch
             self._processed.clear()
-            running, self._running = self._running, {}
-        for attempt in running.values():
-            self._discard(attempt)
+            running = list(self._running.values())
+        for attempt in running:
+            self._discard(attempt)  # it stays listed until then, so that a beat tells how long this takes
+            with self._lock:
+                self._unlist(attempt)
         for instance in self._tasks.values():
             instance.drop_attempts()
 

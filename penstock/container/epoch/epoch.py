@@ -135,14 +135,16 @@ class Epoch:
         return Snapshot().merged(*own, self.services.metrics())
 
     def start_run(self, request: StartRun) -> None:
-        """Admit attempts of this run, and none of an earlier one. Raises ContainerLostError if a later one was
-        admitted."""
+        """Admit attempts of this run, and none of an earlier one. Idempotent. Raises ContainerLostError if a later one
+        was admitted."""
         batch = request.batch
+        run = batch.number, batch.run
         with self._starting:
-            if (batch.number, batch.run) < self._admitted:
+            if run < self._admitted:
                 raise ContainerLostError(f"{batch} came after a later run")
-            self.services.start_run(batch)
-            self._admitted = batch.number, batch.run
+            if run > self._admitted:
+                self._admitted = run
+                self.services.start_run(batch)
 
     def end(self, request: EndBatch) -> None:
         """Apply the batch in every task of this container, exactly these attempts. Idempotent.

@@ -18,7 +18,7 @@ from penstock.batch.positions import Ends, Positions, TaskSsp
 from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input
 from penstock.clock import Clock
 from penstock.config.settings import JobSettings
-from penstock.driver.feed.boundary import Boundary, Moment
+from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.closing import Closing
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Idle, Next, PlannedBatch, Skip
@@ -73,7 +73,7 @@ class BatchRhythm:
     least_s: float = 0.0
     """The shortest time from one batch to the next, unless messages have piled up."""
     target_s: float = 0.0
-    """A message that comes just after a batch was planned should be processed after this time."""
+    """A message that comes just after a batch was planned should be processed within this time."""
 
     @classmethod
     def of(cls, settings: JobSettings) -> BatchRhythm:
@@ -83,8 +83,8 @@ class BatchRhythm:
         idle_ms = min(interval_ms, max(1.0, target_ms / 2))
         return cls(idle_ms / 1000, settings.batch_min_ms / 1000, target_ms / 1000)
 
-    def to_next_s(self, took_s: float) -> float:
-        """The time from the start of one batch to that of the next, if batches take this long."""
+    def apart_s(self, took_s: float) -> float:
+        """The time from the start of a batch that took this long to the start of the next."""
         return max(self.least_s, self.target_s - took_s)
 
 
@@ -122,8 +122,9 @@ class OffsetFeed:
         self._sources = tuple(op.stream for op in graph.sources)
         self._bounds = bounds
         self._rhythm = rhythm
+        self._planned: float | None = None
+        """The start of the last batch, if the next one is to keep its distance."""
         self._not_before = 0.0
-        self._took_s = 0.0
         self._until = until
         self._clock = clock
         self._event_time = event_time
@@ -147,8 +148,9 @@ class OffsetFeed:
         """
         if boundary.partly_closed:
             return self._closing.next(boundary, "end-of-stream", self._pace, self._latest)
-        if (now := self._clock.monotonic()) < self._not_before and not boundary.is_behind:
-            return Idle(min(self._not_before, now + self._rhythm.idle_s), looked=False)
+        now = self._clock.monotonic()
+        if (pause_s := self._pause_s(boundary, now)) > 0:
+            return Idle(now + pause_s, looked=False)
         ends = self._ends()
         if losses := find_losses(boundary.positions, ends, self._until):
             refuse_losses(losses, self._skipped)
@@ -163,11 +165,11 @@ class OffsetFeed:
         if ends_here and boundary.closed:
             return End()
         if portions or self._event_time.is_due(boundary, moment, periods=not ends_here):
-            self._not_before = 0.0 if _piled_up(portions) else now + self._rhythm.to_next_s(self._took_s)
+            self._planned = None if _piled_up(portions) or self._until is not None else now
             return PlannedBatch(BatchRanges.group(portions, self._sources), latest, moment)
         if not ends_here:
             self._event_time.tell(boundary, moment, _QUIET_MS)
-            return Idle(self._clock.monotonic() + self._idle_s(boundary, moment))
+            return Idle(self._clock.monotonic() + self._idle_s(boundary, moment.time_ms))
         if not self._close:
             return End()
         return self._closing.close(boundary, "end-of-stream", moment, latest)
@@ -183,11 +185,18 @@ class OffsetFeed:
     def drain(self, boundary: Boundary) -> Next:
         return self._closing.next(boundary, "drain", self._pace, self._latest)
 
-    def _idle_s(self, boundary: Boundary, moment: Moment) -> float:
+    def _pause_s(self, boundary: Boundary, now: float) -> float:
+        """The time until the next batch of new messages may begin, or anything else is due; at most the interval."""
+        left_s = self._not_before - now
+        if left_s <= 0 or boundary.is_behind or boundary.left:
+            return 0.0
+        return min(left_s, self._idle_s(boundary, self._clock.now_ms()))
+
+    def _idle_s(self, boundary: Boundary, time_ms: int) -> float:
         """The time until the next timer is due or the next period begins, at most the interval."""
         due = self._event_time.next_ms(boundary)
         idle_s = self._rhythm.idle_s
-        return idle_s if due is None else min(idle_s, (due - moment.time_ms) / 1000)
+        return idle_s if due is None else min(idle_s, (due - time_ms) / 1000)
 
     def has_lost(self, ranges: BatchRanges) -> bool:
         """If so, the pace begins again: a small batch, if there is a pace, is read before its messages are deleted
@@ -201,7 +210,7 @@ class OffsetFeed:
 
     def ended(self, took_ms: float, read: Mapping[TaskSsp, PortionRead]) -> None:
         """Adapt the pace to the duration of the batch, and to the number and size of its messages."""
-        self._took_s = took_ms / 1000
+        self._not_before = 0.0 if self._planned is None else self._planned + self._rhythm.apart_s(took_ms / 1000)
         messages = sum(part.messages for part in read.values())
         self._pace = self._pace.after(self._bounds, took_ms, messages, read_by_input(read))
 

@@ -20,7 +20,9 @@ from penstock.spark.batches.spark_runner import SparkRunner
 from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.workers.packages import Shipment
 from penstock.start.prepare import PreparedJob
+from penstock.wire.calls import START_RUN
 from penstock.wire.ports import BatchRunner, OtherWayError
+from penstock.wire.protocol import StartRun
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +53,8 @@ class TwoWays(BatchRunner):
         """True while the worker runs a batch."""
         self._backoff = Backoff()
         self._message_bytes = 0.0
+        self._started: tuple[int, Mapping[str, int]] | None = None
+        """The epoch and the tables of the last run that was named to every container."""
 
     def run(self, epoch: int, batch: Batch, ranges: BatchRanges) -> list[Report]:
         worker = self._present_worker()
@@ -64,10 +68,15 @@ class TwoWays(BatchRunner):
         )
         reason = reason_for_spark(facts)
         self.way = f"spark-{reason}" if reason else "direct"
+        needed = epoch, batch.tables
         if worker is not None and not reason:
+            if needed != self._started:  # containers without tasks, such as those of standbys, get no attempts
+                self._directory.ask(START_RUN, epoch, StartRun(batch))
+                self._started = needed
             reports = self._run_directly(worker, epoch, batch, ranges)
             self._backoff = self._backoff.succeeded()
         else:
+            self._started = needed
             reports = self._spark.run(epoch, batch, ranges)
             if batch.run == 1:  # the repeat of a run that broke off is none of those that follow it
                 self._backoff = self._backoff.skipped()

@@ -10,6 +10,7 @@ from penstock.batch.batch import Batch
 from penstock.batch.pace import BatchBounds
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import TaskSsp
+from penstock.checkpoint.intermediate import Intermediate, WrittenRanges
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, OffsetFeed
@@ -50,15 +51,23 @@ def test_idle_when_there_is_nothing_new_and_the_end_when_there_is_an_end() -> No
     assert feed_to(25, until=3).next(Boundary({AT: 3})) == End()
 
 
+def run(feed: OffsetFeed, boundary: Boundary, took_ms: float = 0) -> None:
+    """A batch from there on, which ends."""
+    assert isinstance(feed.next(boundary), PlannedBatch)
+    feed.ended(took_ms, {})
+
+
 def test_a_small_batch_waits_for_its_time_and_a_backlog_does_not() -> None:
     clock = SettableClock()
     feed = feed_to(25, rhythm=BatchRhythm(idle_s=0.05, least_s=0.02), clock=clock)
-    assert isinstance(feed.next(Boundary({AT: 3})), PlannedBatch)
-    assert isinstance(feed.next(Boundary({AT: 13})), PlannedBatch), "there was more than a batch takes"
-    assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
+    run(feed, Boundary({AT: 3}))
+    run(feed, Boundary({AT: 13}))  # there was more than a batch takes
+    run(feed, Boundary({AT: 20}))
     assert feed.next(Boundary({AT: 22})) == Idle(0.02, looked=False)
     clock.advance(0.03)
     assert isinstance(feed.next(Boundary({AT: 22})), PlannedBatch)
+    assert isinstance(feed.next(Boundary({AT: 22})), PlannedBatch), "one that did not end is planned again at once"
+    feed.ended(0, {})
     feed.begin()
     assert isinstance(feed.next(Boundary({AT: 22})), PlannedBatch), "another epoch begins at once"
 
@@ -67,17 +76,29 @@ def test_small_batches_are_as_far_apart_as_the_latency_target_lets_them() -> Non
     clock = SettableClock()
     feed = feed_to(25, rhythm=BatchRhythm(idle_s=60.0, least_s=0.02, target_s=0.1), clock=clock)
     for took_ms, apart_s in (30, 0.07), (95, 0.02), (500, 0.02):
-        feed.ended(took_ms, {})
-        assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
+        run(feed, Boundary({AT: 20}), took_ms)
         waits = feed.next(Boundary({AT: 20}))
         assert isinstance(waits, Idle)
         assert waits.until == pytest.approx(clock.monotonic() + apart_s)
         clock.advance(1.0)
 
 
+def test_nothing_that_is_due_waits_for_the_latency_target() -> None:
+    clock = SettableClock(now_ms=1000)
+    feed = feed_to(25, rhythm=BatchRhythm(idle_s=60.0, target_s=10.0), clock=clock)
+    run(feed, Boundary({AT: 20}, batch_time_ms=1000))
+    timer = Boundary({AT: 25}, 1, 1000, next_due={"timer": (None, 3000)})
+    assert feed.next(timer) == Idle(2.0, looked=False)
+    between = {STREAM: Intermediate(unread=(WrittenRanges(1, 0, {0: ((0, 5),)}),))}
+    assert isinstance(feed.next(Boundary({AT: 20}, intermediate=between)), PlannedBatch)
+    to_the_end = feed_to(25, until=25, rhythm=BatchRhythm(idle_s=60.0, target_s=10.0), clock=clock)
+    run(to_the_end, Boundary({AT: 20}))
+    assert to_the_end.next(Boundary({AT: 25})) == End()
+
+
 def test_a_long_pause_between_batches_is_looked_at_now_and_then() -> None:
     feed = feed_to(25, rhythm=BatchRhythm(idle_s=0.05, least_s=60.0))
-    assert isinstance(feed.next(Boundary({AT: 20})), PlannedBatch)
+    run(feed, Boundary({AT: 20}))
     assert feed.next(Boundary({AT: 22})) == Idle(0.05, looked=False)
 
 
