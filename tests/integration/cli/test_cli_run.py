@@ -159,7 +159,8 @@ def test_a_run_its_state_and_its_stop(project: Path) -> None:
     """SIGTERM ends it after the batch, with a commit. The state is read while it runs and afterwards."""
     gate, reached = project / "gate", project / "reached"
     publish(parcels())
-    more = [{"to": "town-1", "kg": 5, "waits for": str(gate), "reached": str(reached)}, {"to": "new", "kg": 1}]
+    # Both in one partition, which gets them at once: they are of one batch.
+    more = [{"to": "town-1", "kg": 5, "waits for": str(gate), "reached": str(reached)}, {"to": "fresh", "kg": 1}]
     with start(*RUN) as process:
         try:
             lines = lines_of(process)
@@ -174,7 +175,7 @@ def test_a_run_its_state_and_its_stop(project: Path) -> None:
             await_file(reached)
             assert scanned() == totals(parcels()), "a batch that has not ended is in no version"
             assert call("state", "get", *STORE, "town-1")[0] == f"{totals(parcels())['town-1']}\n"
-            assert "there is no key `new`" in call("state", "get", *STORE, "new", status=1)[1]
+            assert "there is no key `fresh`" in call("state", "get", *STORE, "fresh", status=1)[1]
             process.send_signal(signal.SIGTERM)
             await_line(lines, "stopping after the current batch")
             gate.touch()
@@ -203,7 +204,7 @@ def test_a_run_its_state_and_its_stop(project: Path) -> None:
     *changes, counts = call("state", "diff", *STORE, "--json", "--from", first)[0].splitlines()
     town = totals(parcels())["town-1"]
     assert [{name: each[name] for name in each if name != "task"} for each in map(json.loads, changes)] == [
-        {"change": "added", "key": "new", "to": 1},
+        {"change": "added", "key": "fresh", "to": 1},
         {"change": "changed", "key": "town-1", "from": town, "to": town + 5},
     ]
     assert json.loads(counts)["counts"] == {"added": 1, "removed": 0, "changed": 1}
