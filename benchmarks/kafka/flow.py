@@ -24,7 +24,7 @@ class Flow:
 
     def __init__(self, brokers: str, topic: str, output: str, partitions: int) -> None:
         self._topic = topic
-        self._producer = new_producer(brokers, **{"linger.ms": 0})
+        self._producer = new_producer(brokers, **{"linger.ms": 2})
         self._reader = new_reader(brokers)
         self._reader.assign([TopicPartition(output, n, OFFSET_END) for n in range(partitions)])
         self._reader.consume(1, 0.5)
@@ -43,7 +43,7 @@ class Flow:
         self._begun |= {number for number, _, _ in self.read()}
         return len(self._begun) == self._partitions
 
-    def read(self, timeout_s: float = 0.002) -> list[Sighting]:
+    def read(self, timeout_s: float = 0.005) -> list[Sighting]:
         """The messages that have come. The client waits for the whole time unless 5,000 come before."""
         messages = self._reader.consume(5000, timeout_s)
         now = time.time()
