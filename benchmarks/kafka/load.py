@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -117,7 +118,8 @@ def install(engine: Engine) -> str | None:
 
 def _reason(said: str) -> str:
     """The line that says why a command failed: the first error, else the last line."""
-    lines = [line for line in said.splitlines() if line.strip()] or ["it could not be installed"]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)  # without colours
+    lines = [line for line in plain.splitlines() if line.strip()] or ["it could not be installed"]
     return next((line for line in lines if "ERROR" in line), lines[-1])
 
 
