@@ -21,7 +21,7 @@ class_archive.use()
 # Tests are not timed: neither an example nor the making of one. A failure prints what repeats it.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.register_profile("quick", _UNTIMED, max_examples=20, stateful_step_count=20)
-settings.register_profile("deep", _UNTIMED, max_examples=200, stateful_step_count=50)
+settings.register_profile("deep", _UNTIMED, max_examples=100, stateful_step_count=50)
 settings.load_profile("quick")
 
 _QUICK_SEEDS = 3
