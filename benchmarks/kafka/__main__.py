@@ -51,7 +51,7 @@ TOPIC = "events"
 SIDES = ("penstock", *ENGINES)
 ONLY_LATENCY = {"spark-real-time"}
 AT_EACH_BATCH = {"spark", "spark-real-time"}
-"""The sides whose echo has no interval of its own."""
+"""The sides whose echo becomes durable with each batch."""
 GUARANTEES = ("at-least-once", "exactly-once")
 TARGET_MS = 50
 """The latency target of the direct way."""
