@@ -248,7 +248,7 @@ def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
         ("stream", "partition", "task", "startpoint", "means now", "state", "made", "expires", "status"),
         [
             (
-                *(each.stream, each.partition, each.task, each.text, each.resolves_to, _state(each)),
+                *(each.stream, each.partition, each.task, each.text, each.resolves_to, each.state_choice),
                 *(time_text(each.created_ms), time_text(each.expires_ms), each.status),
             )
             for each in facts
@@ -260,10 +260,6 @@ def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
         if each.problem is not None:
             what = "" if each.status == "unreadable" else "the job will not start: "
             say(f"warning: {what}{each.problem}")
-
-
-def _state(request: RequestFacts) -> str | None:
-    return request.with_state if request.status == "unreadable" else request.with_state or "keep"
 
 
 def _show_asked(facts: AskedFacts, call: JsonCall) -> None:

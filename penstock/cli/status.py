@@ -358,7 +358,7 @@ def _show_startpoints(facts: JobStatus) -> None:
         _show_taken(facts.taken_startpoints)
     if facts.startpoints:
         rows = [
-            (e.stream, e.partition, e.task, e.text, e.with_state or "keep", time_text(e.expires_ms), e.status)
+            (e.stream, e.partition, e.task, e.text, e.state_choice, time_text(e.expires_ms), e.status)
             for e in facts.startpoints
         ]
         columns = ("stream", "partition", "task", "startpoint", "state", "expires", "status")

@@ -51,6 +51,11 @@ class RequestFacts:
         clamp = ", or the nearest" if self.clamp else ""
         return self.kind if self.value is None else f"offset {self.value}{clamp}"
 
+    @property
+    def state_choice(self) -> str | None:
+        """What happens to the state; None if the request is unreadable."""
+        return self.with_state if self.status == "unreadable" else self.with_state or "keep"
+
 
 @dataclass(frozen=True, slots=True)
 class MovedFacts:
