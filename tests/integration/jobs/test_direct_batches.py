@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 import penstock as ps
 from penstock.metrics.snapshot import CounterValue
 from penstock.spark.batches import two_ways
+from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job.handle import Job
 from tests.support.jobs.home import Home, kill, wait_until
 from tests.support.jobs.job_runs import finish, start
@@ -56,6 +58,29 @@ def test_small_batches_go_directly_and_large_ones_to_spark(
     wait_until(lambda: ways(job).get("spark-large"), "a batch that is too large")
     job.stop()
     assert set(ways(finish(job))) <= {"direct", "spark-start", "spark-large"}
+    home.verify()
+
+
+def test_a_direct_batch_needs_no_call_to_start(
+    spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    ask = ContainerDirectory.ask
+
+    def noted(self: ContainerDirectory, call: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append(call.name)
+        return ask(self, call, *arguments, **options)
+
+    monkeypatch.setattr(ContainerDirectory, "ask", noted)
+    job = start(home, spark, until=None)
+    rows = publish_until(job, home, 0, "direct")
+    starts, ends = asked.count("start-run"), asked.count("end")
+    publish_until(job, home, rows, "direct")
+    job.stop()
+    finish(job)
+    assert starts >= 1, "containers without tasks learn of the first run of an epoch"
+    assert asked.count("start-run") == starts
+    assert asked.count("end") > ends
     home.verify()
 
 
