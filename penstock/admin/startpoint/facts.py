@@ -53,7 +53,7 @@ class RequestFacts:
 
     @property
     def state_choice(self) -> str | None:
-        """What happens to the state; None if the request is unreadable."""
+        """The fate of the state: `with_state`, or what it means when not given. None if the request is unreadable."""
         return self.with_state if self.status == "unreadable" else self.with_state or "keep"
 
 
