@@ -133,6 +133,8 @@ class OffsetFeed:
         self._closing = Closing(graph, event_time, clock)
         self._pace = Pace.first(bounds)
         self._latest: Mapping[SystemStreamPartition, int] = {}
+        self._nothing_new: tuple[Positions, Ends] | None = None
+        """The positions and ends of the last look, if it found nothing to read: an idle job makes many such looks."""
 
     def begin(self) -> None:
         self._event_time.begin()
@@ -156,9 +158,11 @@ class OffsetFeed:
             refuse_losses(losses, self._skipped)
             return Skip(losses)
         portions: Mapping[TaskSsp, Portion] = {}
-        if not boundary.is_behind:
+        looked = boundary.positions, ends
+        if not boundary.is_behind and (boundary.left or looked != self._nothing_new):
             unread = UnreadMessages.of(boundary.unread, boundary.left)
             portions = plan_with_unread(partial(self._of_inputs, boundary.positions, ends), self._pace, unread)
+            self._nothing_new = None if portions else looked
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
         ends_here = not portions and (self._until is not None or len(moment.ended_inputs) == len(ends))

@@ -25,6 +25,7 @@ import shutil
 import sqlite3
 import uuid
 from dataclasses import dataclass
+from functools import lru_cache
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -251,6 +252,7 @@ def _verify(connection: sqlite3.Connection, path: str, uid: str, partition: int)
         )
 
 
+@lru_cache(maxsize=64)
 def _parse(content: bytes, path: str) -> StreamInfo:
     what = f"`{path}` is damaged, it is not the description of a stream"
     info = decode_format(StreamInfo, content, what, f"`{path}`", FORMAT)

@@ -129,6 +129,8 @@ def _is_full(path: str) -> bool:
 
 def stored_integer(value: object, path: str, what: str) -> int:
     """A whole number read from a file: SQLite does not enforce the type of a column. Raises CorruptError."""
+    if type(value) is int and value >= 0:
+        return value
     with decoding(f"`{path}` is damaged: {what}"):
         return convert(Count, value)
 
