@@ -14,14 +14,21 @@ from penstock.public_names import lazy_names
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from penstock.api.batch_processor import BatchCollector as BatchCollector
+    from penstock.api.batch_processor import BatchProcessor as BatchProcessor
+    from penstock.api.batch_processor import BatchProcessorContext as BatchProcessorContext
+    from penstock.api.batch_processor import MessageBatch as MessageBatch
     from penstock.api.drain import DrainMode as DrainMode
     from penstock.api.drain import DrainNotification as DrainNotification
+    from penstock.api.expressions import Expression as Expression
+    from penstock.api.expressions import col as col
     from penstock.api.intermediate import DrainMessage as DrainMessage
     from penstock.api.intermediate import EndOfStreamMessage as EndOfStreamMessage
     from penstock.api.intermediate import IntermediateMessageSerde as IntermediateMessageSerde
     from penstock.api.intermediate import MessageType as MessageType
     from penstock.api.intermediate import WatermarkMessage as WatermarkMessage
     from penstock.api.serdes import Bytes as Bytes
+    from penstock.api.serdes import Columns as Columns
     from penstock.api.serdes import Double as Double
     from penstock.api.serdes import Integer as Integer
     from penstock.api.serdes import Json as Json
@@ -40,6 +47,7 @@ if TYPE_CHECKING:
     from penstock.api.startpoint import StartpointTimestamp as StartpointTimestamp
     from penstock.api.startpoint import StartpointUpcoming as StartpointUpcoming
     from penstock.api.startpoint import StartpointVisitor as StartpointVisitor
+    from penstock.api.state.column_store import ColumnStore as ColumnStore
     from penstock.api.state.key_state import ListState as ListState
     from penstock.api.state.key_state import MapState as MapState
     from penstock.api.state.key_state import ValueState as ValueState
@@ -67,6 +75,7 @@ if TYPE_CHECKING:
     from penstock.api.time.aggregates import Mean as Mean
     from penstock.api.time.aggregates import Min as Min
     from penstock.api.time.aggregates import Sum as Sum
+    from penstock.api.time.aggregates import Variance as Variance
     from penstock.api.time.timers import ExpiredTimer as ExpiredTimer
     from penstock.api.time.triggers import Trigger as Trigger
     from penstock.api.time.triggers import Triggers as Triggers

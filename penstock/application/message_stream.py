@@ -14,6 +14,7 @@ from penstock.api.state.tables import Table
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
 from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
+from penstock.application.column_operators import ColumnOperators
 from penstock.errors import ConfigError
 from penstock.graph.declarations import Declarations
 from penstock.graph.specs import (
@@ -39,7 +40,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class MessageStream(Generic[T]):
+class MessageStream(ColumnOperators, Generic[T]):
     """The messages that an operator emits, as Samza's MessageStream.
 
     Functions get a message's value; its key, timestamp and origin are passed on unchanged. With `envelope=True` a
@@ -290,6 +291,7 @@ class MessageStream(Generic[T]):
             >>> [message.value for message in runner.output("local.long-trips")]
             [{'miles': 1400}]
         """
+        self._check_condition(function, "filter()", envelope=envelope)
         return self._next(
             "filter", id, lambda i: FilterSpec(id=i, function=function, envelope=envelope, **self._same())
         )
@@ -379,6 +381,7 @@ class MessageStream(Generic[T]):
             {('N1', 0)}
         """
         same = self._same()
+        self._check_expression(function, "partition_by()", envelope=envelope)
 
         def make(i: str) -> PartitionBySpec:
             place = partition_by_place(f"operator `{i}`")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -100,6 +100,11 @@ class JobConfig(Settings):
     def system_names(self) -> tuple[str, ...]:
         """All systems: `local`, and those that the configuration names."""
         return tuple(sorted({DEFAULT_SYSTEM, *(each.partition(".")[0] for each in self._subjects("systems."))}))
+
+    def with_columns(self, stores: Iterable[str]) -> JobConfig:
+        """The same, in which these stores are kept in columns if nothing else is given for them."""
+        given = {StoreSettings.factory.full(name): "columns" for name in stores}
+        return replace(self, resolved=replace(self.resolved, values={**given, **self.resolved.values}))
 
     def store(self, name: str) -> StoreSettings:
         return StoreSettings(self.resolved, name)

@@ -32,7 +32,7 @@ from penstock.config.values.retained import Retention
 from penstock.errors import ConfigError
 
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
-EngineKind: TypeAlias = Literal["rocksdb", "memory"]
+EngineKind: TypeAlias = Literal["rocksdb", "memory", "columns"]
 OnDataLoss: TypeAlias = Literal["fail", "skip"]
 OnSideError: TypeAlias = Literal["fail", "continue"]
 Guarantee: TypeAlias = Literal["at-least-once", "exactly-once"]
@@ -335,8 +335,9 @@ class StoreSettings(Settings):
     all_replication_factor = key("stores.default.changelog.replication.factor", Number(1),
         Absent("`systems.<name>.default.stream.replication.factor`, or the brokers' default"),
         "How many brokers keep each changelog in Kafka.", "Samza")
-    factory = key("stores.<name>.factory", Choice[EngineKind](("rocksdb", "memory")), "rocksdb",
-        "Where a store's working copy is: in RocksDB on disk, or in memory.", "Samza")
+    factory = key("stores.<name>.factory", Choice[EngineKind](("rocksdb", "memory", "columns")), "rocksdb",
+        "Where a store's working copy is: in RocksDB on disk; in memory, in order; or in memory, in columns. The last "
+        "is the default for stores that operators use by column.", "Samza")
     object_cache_size = key("stores.<name>.object.cache.size", Number(0), "100000",
         "The number of most recently used entries that a task keeps in memory. The cache holds at most twice as many.",
         "Samza")

@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
 from penstock.api.callbacks import check_all
-from penstock.api.serdes import Bytes, Json, Serde, String, Tuple
+from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
     SerdePlace,
     declared,
@@ -126,7 +127,7 @@ class Declarations:
         place = store_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
         filled = None if side is None else side.checked(place.name, key.for_keys(), value)
-        spec = StoreSpec(name, key.for_store_keys(), value, ttl, filled)
+        spec = StoreSpec(name, key.for_store_keys(), value.for_store_values(), ttl, filled)
         check_side_store(spec)
         self._stores[name] = spec
 
@@ -206,11 +207,32 @@ class Declarations:
         if spec.side is not None:
             raise ConfigError(f"{what}{read_only(spec)}")
 
-    def own_store(self, name: str, kind: OperatorKind, definition: str) -> str:
+    def check_stores(self, stores: Iterable[str], what: str) -> tuple[str, ...]:
+        """The names as a tuple. Raises ConfigError if one is not that of a declared store; `what` is the method that is
+        called."""
+        if isinstance(stores, str):
+            raise ConfigError(f'stores="{stores}" is one string, but {what} takes a list of names: stores=["{stores}"]')
+        names = tuple(stores)
+        for name in names:
+            if name not in self._stores:
+                known = ", ".join(f"`{s}`" for s in self._stores) or "none"
+                raise ConfigError(
+                    f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first"
+                )
+        return names
+
+    def use_by_column(self, stores: Iterable[str]) -> None:
+        """Note that an operator uses many keys of these stores at once."""
+        for name in stores:
+            spec = self._stores[name]
+            if spec.side is None and spec.ttl is None and isinstance(spec.value_serde, ColumnSerde):
+                self._stores[name] = replace(spec, by_column=True)
+
+    def own_store(self, name: str, kind: OperatorKind, definition: str, *, by_column: bool = False) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
         text without spaces, with the number of the kind's layout: an operator with another definition or layout is
         refused the bytes."""
-        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)))
+        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)), by_column=by_column)
         return name
 
     def timers(self, op_id: str, place: SerdePlace, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
@@ -334,17 +356,8 @@ class Declarations:
     ) -> ProcessSpec:
         """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, and for
         `timers_at_drain` that does not fit the timers."""
-        if isinstance(stores, str):
-            raise ConfigError(
-                f'stores="{stores}" is one string, but process() takes a list of names: stores=["{stores}"]'
-            )
-        names = tuple(stores)
+        names = self.check_stores(stores, "process()")
         for name in names:
-            if name not in self._stores:
-                known = ", ".join(f"`{s}`" for s in self._stores) or "none"
-                raise ConfigError(
-                    f"store `{name}` is not declared; declared stores: {known}. Use `app.store(...)` first"
-                )
             if name in self._tables and self._tables[name].history_ms is not None:
                 raise ConfigError(
                     f"table `{name}` has history (history_ms): its store holds versions by event time, which a task "

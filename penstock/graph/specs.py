@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
+from penstock.api.batch_processor import BatchProcessor
 from penstock.api.batch_task import BatchTask
 from penstock.api.callbacks import Callback, maker, methods
 from penstock.api.joins import Join, JoinFunction, JoinSide
-from penstock.api.serdes import Serde
+from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
+from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
 from penstock.api.time.windows import Window
@@ -119,6 +121,21 @@ class FilterSpec(FunctionSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MapBatchesSpec(FunctionSpec):
+    """Columns -> columns of as many rows. The function gets and returns a RecordBatch."""
+
+    message_serde: ColumnSerde
+    result_serde: ColumnSerde
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterBatchesSpec(FunctionSpec):
+    """Keeps the rows for which the function of their RecordBatch gives true."""
+
+    message_serde: ColumnSerde
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec(OperatorSpec):
     """Merges several streams."""
 
@@ -199,6 +216,35 @@ class BatchTaskSpec(OperatorSpec):
 
     def callbacks(self) -> Iterator[Callback]:
         return maker(self.task)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnTaskSpec(OperatorSpec):
+    """A BatchProcessor with stores: it gets all messages of a batch at once, as columns."""
+
+    needs_task = True
+
+    processor: Callable[[], BatchProcessor]
+    message_serde: ColumnSerde
+    result_serde: ColumnSerde
+
+    def callbacks(self) -> Iterator[Callback]:
+        return maker(self.processor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateSpec(OperatorSpec):
+    """Keeps aggregates for each key, and emits those of the keys that a batch changed."""
+
+    needs_task = True
+
+    aggregates: Mapping[str, Aggregate]
+    message_serde: Serde[Any]
+    """Its aggregates are by column if this is a ColumnSerde."""
+
+    def callbacks(self) -> Iterator[Callback]:
+        for name, aggregate in self.aggregates.items():
+            yield Callback(f"`of` of `{name}`", aggregate.of)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from penstock.api.intermediate import IntermediateMessageSerde
-from penstock.api.serdes import Bytes, Serde, String
+from penstock.api.serdes import Bytes, ColumnSerde, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.state.tables import TableSpec
@@ -51,7 +51,8 @@ class Channel:
     """The messages one operator sends to a later stage.
 
     `source` is the operator that emits them, `targets` are the operators that get them (none: a stream gets them).
-    A `raw` channel carries an input's bytes as they are; they are decoded where they arrive.
+    A `raw` channel carries an input's bytes as they are; they are decoded where they arrive. Rows of a schema are
+    decoded at the input, because a channel carries them in columns.
     """
 
     number: int
@@ -290,7 +291,7 @@ class _Channels:
                 Routing.KEY if by_key else Routing.TASK,
                 source.key_serde,
                 source.value_serde,
-                raw=source.is_input,
+                raw=source.is_input and not isinstance(source.value_serde, ColumnSerde),
             )
         )
 

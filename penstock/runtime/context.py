@@ -135,6 +135,10 @@ class Page:
             self._untimed = set()
         return self._untimed
 
+    def set_times(self, first: int, times: Sequence[int]) -> None:
+        """Set the event times of rows, from the row `first` on."""
+        self.timestamps[first : first + len(times)] = times  # type: ignore[index]
+
     def highest_time(self, limit_ms: int) -> tuple[int | None, int]:
         """The highest event time up to the limit, and the number of messages above the limit."""
         times = self.timestamps
@@ -175,6 +179,7 @@ class ReceivedPage(Page):
 
     def __init__(self, ssps: SspTable, timestamps: Int64, origins: Int64, offsets: Int64) -> None:
         self._ssps = ssps
+        self._untimed = None
         self._columns = (timestamps, origins, offsets)
         self._lists: dict[int, list[int]] = {}
 
@@ -195,6 +200,10 @@ class ReceivedPage(Page):
     @property
     def offsets(self) -> Sequence[int]:  # type: ignore[override]
         return self._list(2)
+
+    def set_times(self, first: int, times: Sequence[int]) -> None:
+        self._columns[0][first : first + len(times)] = times
+        self._lists.pop(0, None)
 
     def at_time(self, row: int, timestamp_ms: int) -> int:
         times = self._list(0)

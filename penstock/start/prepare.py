@@ -206,6 +206,7 @@ def prepare(
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
         NotFoundError: an input, a side input, the named checkpoint, or an operator of `reset_operators` does not exist.
     """
+    config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
     topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     check_config(graph, config)
     paths = JobPaths(config.job.name, config.job.id)

@@ -18,6 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns.byte_arrays import ByteArray, write_at
+from penstock.columns.entries import Entries
 from penstock.errors import CorruptError
 
 Changes: TypeAlias = Mapping[bytes, bytes | None]
@@ -27,6 +29,7 @@ _LENGTH = struct.Struct(">i")
 _END = _LENGTH.pack(-1)
 _LONGEST = 2**31 - 1
 _ENCODE_AT_ONCE = 1024
+_COLUMNS_AT_ONCE = 1 << 16
 _PLAUSIBLE = 100
 """Data that compresses better than this is counted before its claimed size is believed."""
 _COUNT_BYTES = 1 << 20
@@ -39,16 +42,34 @@ def _nothing() -> pa.Scalar:
     return pa.scalar(b"", pa.large_binary())
 
 
+def merged(first: Changes | None, second: Changes) -> Changes:
+    """The changes of both, those of the second above those of the first. May change the first one, if it is a dict."""
+    if first is None:
+        return second
+    if isinstance(first, dict):
+        first.update(second)
+        return first
+    if isinstance(first, Entries) and isinstance(second, Entries):
+        return Entries.last_of((first, second))
+    return {**first, **second}
+
+
 def changes_bytes(changes: Changes) -> int:
+    if isinstance(changes, Entries):
+        return changes.size
     return sum(map(len, changes)) + sum(map(len, filter(None, changes.values())))
 
 
 def deletes_in(changes: Changes) -> int:
+    if isinstance(changes, Entries):
+        return changes.deletes
     empty = len(changes) - len(list(filter(None, changes.values())))
     return countOf(changes.values(), None) if empty else 0
 
 
 def encode_records(changes: Changes) -> bytes:
+    if isinstance(changes, Entries):
+        return b"".join([*map(_encode_columns, changes.blocks(_COLUMNS_AT_ONCE)), _END])
     # Joined by Arrow, a thousand at a time: six tenths of what it costs to join the pieces of each record in Python.
     chunks: list[bytes | pa.Buffer] = []
     remaining, values = iter(changes), iter(changes.values())
@@ -59,6 +80,22 @@ def encode_records(changes: Changes) -> bytes:
         chunks.append(pc.binary_join_element_wise(*pieces, _nothing()).buffers()[2])
     chunks.append(_END)
     return b"".join(chunks)
+
+
+def _encode_columns(entries: Entries) -> bytes:
+    keys, values = entries.key_bytes, entries.value_bytes
+    if len(entries) and max(int(keys.lengths.max()), int(values.lengths.max())) > _LONGEST:
+        raise ValueError(f"a key or value is too long to be kept; at most {_LONGEST} bytes")
+    lengths = keys.lengths + values.lengths + 2 * _LENGTH.size
+    starts = np.cumsum(lengths) - lengths
+    data = np.empty(int(lengths.sum()), np.uint8)
+    write_at(data, starts, ByteArray.matrix(keys.lengths.astype(">i4")))
+    write_at(data, starts + _LENGTH.size, keys)
+    behind = starts + _LENGTH.size + keys.lengths
+    sizes = np.where(entries.present, values.lengths, -1)
+    write_at(data, behind, ByteArray.matrix(sizes.astype(">i4")))
+    write_at(data, behind + _LENGTH.size, values)
+    return data.tobytes()
 
 
 def decode_records(data: bytes, name: str) -> dict[bytes, bytes | None]:

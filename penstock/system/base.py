@@ -9,6 +9,7 @@ from penstock.system.contract.admin import SystemAdmin
 from penstock.system.contract.definition import System
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.contract.messages import (
+    ColumnChunk,
     Compaction,
     OffsetRange,
     OpenTransaction,
@@ -33,6 +34,7 @@ __all__ = [
     "CHUNK_BYTES",
     "Appended",
     "AppendedAtCommit",
+    "ColumnChunk",
     "Compaction",
     "MarkedAtCommit",
     "OffsetRange",

@@ -10,6 +10,7 @@ import pytest
 
 from penstock.side.store.engine import SideEngine
 from penstock.side.store.positions import Positions
+from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
@@ -42,6 +43,12 @@ class TestMemory(EngineContract):
     @pytest.fixture
     def open_engine(self) -> OpenEngine:
         return MemoryEngine
+
+
+class TestColumns(EngineContract):
+    @pytest.fixture
+    def open_engine(self) -> OpenEngine:
+        return ColumnEngine
 
 
 class SideAsEngine(Engine):

@@ -46,7 +46,7 @@ WITHOUT_EXAMPLE = {
 
 MADE_BY_PENSTOCK = {
     "Job", "LeaseHeldError", "ListState", "MapState", "MessageStream", "SideInputsProcessor", "UserCodeError",
-    "Checkpoint", "ValueState", "WatermarkPolicy",
+    "Checkpoint", "ValueState", "WatermarkPolicy", "BatchCollector", "BatchProcessorContext",
 }  # fmt: skip
 """Classes whose constructors no one else calls, and protocols."""
 

@@ -19,7 +19,7 @@ import penstock.testing
 from tests.support.tools.places import ROOT
 
 SUBMODULES = {
-    "admin", "api", "application", "batch", "budgets", "checkpoint", "cli", "clock", "config", "container", "direct",
+    "admin", "api", "application", "batch", "budgets", "checkpoint", "cli", "clock", "columns", "config", "container", "direct",
     "documents", "drain", "driver", "errors", "file_modes", "forms", "graph", "host", "job", "metrics", "objects",
     "os_errors", "outbox", "parallel", "public_names", "retry", "runtime", "side", "signing", "spark", "standby",
     "start", "state", "system", "tables", "testing", "wire", "wording",

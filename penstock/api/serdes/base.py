@@ -42,6 +42,10 @@ class Serde(ABC, Generic[T]):
         """The serde to use where this one is declared for the keys of a store."""
         return self.for_keys()
 
+    def for_store_values(self) -> Serde[T]:
+        """The serde to use where this one is declared for the values of a store."""
+        return self
+
     @abstractmethod
     def to_bytes(self, obj: T) -> bytes:
         """The bytes of the object.

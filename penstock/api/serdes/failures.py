@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes.base import Bytes, Serde, String
+from penstock.api.serdes.columns import ColumnSerde
 from penstock.api.serdes.given import given_serde
 from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
@@ -42,6 +43,7 @@ _KINDS = (
         (object,),
         "dict with str keys, list, str, int of 64 bits, finite float, bool, None",
     ),
+    _Kind("ps.Columns(...)", (ColumnSerde,), (dict,), "dict with the columns of its schema"),
     _Kind("ps.Tuple()", (Tuple,), (tuple,), "tuple with its number of fields"),
 )
 

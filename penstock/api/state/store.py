@@ -40,20 +40,30 @@ class StoreSpec:
     ttl: TimeToLive | None = None
     side: Side | None = None
     """The source that fills it; the job then only reads it. None: the job writes it."""
+    by_column: bool = False
+    """An operator reads and writes many of its keys at once."""
 
 
-OPERATOR_STORES = (".window", ".join", ".timers")
+OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate")
 """Endings of the names of stores that belong to one operator: `<operator id>.window`."""
 
 
-OperatorKind: TypeAlias = Literal["window", "join", "temporal-join", "timers", "versions"]
+OperatorKind: TypeAlias = Literal["window", "join", "temporal-join", "timers", "versions", "aggregate"]
 
-STORE_LAYOUTS: dict[OperatorKind, int] = {"window": 1, "join": 1, "temporal-join": 1, "timers": 1, "versions": 1}
+STORE_LAYOUTS: dict[OperatorKind, int] = {
+    "window": 1,
+    "join": 1,
+    "temporal-join": 1,
+    "timers": 1,
+    "versions": 1,
+    "aggregate": 1,
+}
 """The number of the layout in which operators of a kind write their stores.
 
 Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
 would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
-`runtime/operators/temporal_join.py`, `runtime/timers.py` and `runtime/operators/send_to_table.py`.
+`runtime/operators/temporal_join.py`, `runtime/timers.py`, `runtime/operators/send_to_table.py` and
+`runtime/operators/columns`.
 """
 _LAYOUT = ":layout="
 _NUMBERED = re.compile(rf"(.*){_LAYOUT}([0-9]+)")

@@ -21,6 +21,11 @@ def _itself(value: Any) -> Any:
     return value
 
 
+def is_whole_value(of: Of) -> bool:
+    """True if an aggregate takes the message's value itself."""
+    return of is _itself
+
+
 @dataclass(frozen=True, slots=True)
 class Aggregate(ABC):
     """An aggregate of messages: a state that takes them one at a time, and a result. Values that are None do not count.
@@ -135,23 +140,23 @@ class Sum(Aggregate):
 
 
 class Min(Aggregate):
-    """The smallest value; None if there is none."""
+    """The smallest value; None if there is none. NaN counts only where there is nothing else."""
 
     def one(self, x: Any, time_ms: int) -> Any:
         return x
 
     def merge(self, first: Any, second: Any) -> Any:
-        return min(first, second)
+        return second if second < first or first != first else first
 
 
 class Max(Aggregate):
-    """The largest value; None if there is none."""
+    """The largest value; None if there is none. NaN counts only where there is nothing else."""
 
     def one(self, x: Any, time_ms: int) -> Any:
         return x
 
     def merge(self, first: Any, second: Any) -> Any:
-        return max(first, second)
+        return second if second > first or first != first else first
 
 
 class Mean(Aggregate):
@@ -165,6 +170,31 @@ class Mean(Aggregate):
 
     def result(self, state: Any) -> Any:
         return None if state is None else state[0] / state[1]
+
+
+class Variance(Aggregate):
+    """The sample variance of the values; None if there are fewer than two.
+
+    Example:
+        >>> app = ps.StreamApplication("delays")
+        >>> delays = app.input("local.delays").aggregate({"variance": ps.Variance()})
+        >>> _ = delays.map(lambda row: row["variance"]).send_to(app.output("local.variance"))
+        >>> runner = TestRunner(app).input("local.delays", [("UA", 1), ("UA", 2), ("UA", 3)]).run()
+        >>> [message.value for message in runner.output("local.variance")]
+        [1.0]
+    """
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return [1, float(x), 0.0]
+
+    def merge(self, first: Any, second: Any) -> Any:
+        n, mean, m2 = first
+        more, other, more_m2 = second
+        total, delta = n + more, other - mean
+        return [total, mean + delta * more / total, m2 + more_m2 + delta * delta * n * more / total]
+
+    def result(self, state: Any) -> Any:
+        return None if state is None or state[0] < 2 else state[2] / (state[0] - 1)
 
 
 class First(Aggregate):

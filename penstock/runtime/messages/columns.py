@@ -14,9 +14,14 @@ from itertools import compress, repeat
 from operator import index, itemgetter
 from typing import Any, Protocol, TypeAlias
 
-from penstock.api.serdes import Bytes, Serde, not_bytes
+import numpy as np
+import pyarrow as pa
+
+from penstock.api.expressions import Expression
+from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
 from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.task import IncomingMessageEnvelope
+from penstock.columns.sequences import ArrowSequence
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
 _LONGEST = 2**62
@@ -94,7 +99,14 @@ class Columns:
 
     def where(self, kept: Sequence[bool]) -> Columns:
         columns = (self._keys, self.values, self.rows, self.key_bytes, self.value_bytes)
+        if isinstance(self.values, ArrowSequence):
+            mask = np.asarray(kept, np.bool_)
+            return Columns(self.entry, *(None if c is None else _masked(c, mask) for c in columns))  # type: ignore[arg-type]
         return Columns(self.entry, *(None if c is None else list(compress(c, kept)) for c in columns))  # type: ignore[arg-type]
+
+    def with_key_bytes(self, key_bytes: Raw, entry: Entry) -> Columns:
+        """The same messages with other keys, which `entry` decodes if somebody looks at them."""
+        return Columns(entry, None, self.values, self.rows, key_bytes, None)
 
     def expanded(self, results: Sequence[Sequence[Any]]) -> Columns:
         """Each message once for each of its results, which becomes the value."""
@@ -114,6 +126,16 @@ class Columns:
         if part == "key":
             return self.key_bytes if serde is self.entry.key_serde else None
         return self.value_bytes if serde is self.entry.value_serde else None
+
+
+def _masked(column: Any, mask: Any) -> Any:
+    if isinstance(column, ArrowSequence):
+        return ArrowSequence(column.array.filter(pa.array(mask)))
+    if isinstance(column, range):
+        return np.arange(column.start, column.stop)[mask]
+    if isinstance(column, np.ndarray):
+        return column[mask]
+    return list(compress(column, mask))
 
 
 def _repeated(column: Sequence[Any] | None, results: Sequence[Sequence[Any]]) -> Sequence[Any] | None:
@@ -151,6 +173,19 @@ class Entry:
         """True if it replaces the timestamps of the page, which are then in a list."""
         return self._timestamp is not None
 
+    def received(self, keys: pa.Array, values: pa.Array) -> tuple[Raw, Raw]:
+        """The columns of a packet, as they are to be run."""
+        if isinstance(self.value_serde, ColumnSerde):
+            return ArrowSequence(keys), ArrowSequence(values)
+        return keys.to_pylist(), values.to_pylist()
+
+    def value_bytes(self, one: Raw) -> bytes | None:
+        """The bytes of a single value."""
+        serde = self.value_serde
+        if isinstance(one, ArrowSequence) and isinstance(serde, ColumnSerde):
+            return serde.write(one.array)[0]
+        return one[0]
+
     def run(self, keys: Raw, values: Raw, first: int) -> None:
         """Send messages on their way; `first` is the page's row of the first one. Raises OperatorFailedError."""
         rows = range(first, first + len(keys))
@@ -160,13 +195,16 @@ class Entry:
         if self._target is not NOWHERE:
             if decoded is None:
                 decoded = self.decoded("value", values, rows)
-            self._target.accept(Columns(self, None, decoded, rows, keys, values))
+            self._target.accept(Columns(self, None, decoded, rows, keys, None if decoded is values else values))
 
     def _timed(self, timestamp: Callable[[Any], int], values: Raw, rows: range) -> Sequence[Any]:
         """The decoded values. Sets their event times in the page, before any operator or outlet looks there."""
         page = self._position.page
         try:
             decoded = self.decoded("value", values, rows)
+            if isinstance(timestamp, Expression) and isinstance(decoded, ArrowSequence):
+                page.set_times(rows.start, self._times_by_column(timestamp, decoded, rows))
+                return decoded
             elements = iter(decoded)
             with _locating(elements, rows, self._position, self._source):
                 times = [timestamp(value) for value in elements]
@@ -177,20 +215,70 @@ class Entry:
         except OperatorFailedError:
             page.untimed.add(self._position.row)
             raise
-        page.timestamps[rows.start : rows.stop] = times  # type: ignore[index]
+        page.set_times(rows.start, times)
         return decoded
+
+    def _times_by_column(self, timestamp: Expression, values: ArrowSequence, rows: range) -> Any:
+        """The event times that an expression gives: a point in time, or epoch milliseconds. Raises
+        OperatorFailedError."""
+        try:
+            found = timestamp.of_batch(pa.RecordBatch.from_struct_array(values.array))
+            if pa.types.is_timestamp(found.type):
+                found = found.cast(pa.timestamp("ms", found.type.tz), safe=False)
+            times = found.cast(pa.int64())
+        except (pa.ArrowException, ValueError) as error:
+            self._position.row = rows.start
+            raise failure_in(self._source, error) from error
+        plain: Any = times.fill_null(_LONGEST + 1).to_numpy()
+        if len(plain) and (int(plain.min()) < -_LONGEST or int(plain.max()) > _LONGEST):
+            number = int(np.flatnonzero((plain < -_LONGEST) | (plain > _LONGEST))[0])
+            self._position.row = rows[number]
+            wrong = ValueError(
+                f"the event time is {times[number]}: epoch milliseconds are at most {_LONGEST} from 1970"
+            )
+            raise failure_in(self._source, wrong)
+        return plain
+
+    def _rows(self, serde: ColumnSerde, column: Raw, rows: Sequence[int]) -> Sequence[Any]:
+        """The rows in columns. Raises OperatorFailedError for the first one that does not fit the schema."""
+        if isinstance(column, ArrowSequence) and pa.types.is_struct(column.array.type):
+            return column
+        found, problems = serde.read(column)
+        if problems:
+            first = min(problems)
+            self._position.row = int(rows[first])
+            error = self._place.unreadable("value", serde, column[first] or b"", ValueError(problems[first]))
+            raise failure_in(self._source, error)
+        return ArrowSequence(found)
 
     def decoded(self, part: Part, column: Raw, rows: Sequence[int]) -> Sequence[Any]:
         """The objects of the bytes; None stays None."""
         serde = self.key_serde if part == "key" else self.value_serde
         if type(serde) is Bytes:  # a subclass may decode
             return column
+        if part == "value" and isinstance(serde, ColumnSerde):
+            return self._rows(serde, column, rows)
         decode, elements = serde.from_bytes, iter(column)
         with _locating(elements, rows, self._position, self._source):
             try:
                 return [None if data is None else decode(data) for data in elements]
             except Exception as error:
                 raise self._place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error
+
+
+def rows_of(columns: Columns, serde: ColumnSerde, position: Position, operator: str) -> pa.StructArray:
+    """The values as columns of the serde's schema. Rows that became objects are made columns again."""
+    values = columns.values
+    if isinstance(values, ArrowSequence):
+        return values.array
+    elements = iter(values if isinstance(values, list | tuple) else list(values))
+    try:
+        return serde.rows_of(list(values))
+    except (pa.ArrowException, ValueError, TypeError, OverflowError):
+        with _locating(elements, columns.rows, position, operator):
+            for value in elements:
+                serde.rows_of([value])
+        raise
 
 
 def are_event_times(found: Sequence[int]) -> bool:
@@ -220,6 +308,8 @@ def encode_column(
     place: SerdePlace,
 ) -> Raw:
     """The bytes of the objects; None stays None."""
+    if isinstance(serde, ColumnSerde) and isinstance(column, ArrowSequence):
+        return _written(serde, column, rows, position, operator, place)
     encode, elements = serde.to_bytes, iter(column)
     with _locating(elements, rows, position, operator):
         try:
@@ -233,6 +323,22 @@ def encode_column(
                 if type(data) not in _SERIALISED:
                     raise not_bytes(serde, data, f"{place.name}, a {part}")
     return encoded
+
+
+def _written(
+    serde: ColumnSerde, column: ArrowSequence, rows: Sequence[int], position: Position, operator: str, place: SerdePlace
+) -> Raw:
+    if column.array.type == serde.type:
+        try:
+            return serde.write(column.array)
+        except ValueError:
+            pass  # one row is not written, and is found below
+    elements = iter(column)
+    with _locating(elements, rows, position, operator):
+        try:
+            return [None if value is None else serde.to_bytes(value) for value in elements]
+        except Exception as error:
+            raise place.unwritable("value", serde, _given_last(column, elements), error) from error
 
 
 def _given_last(column: Sequence[Any], elements: Iterator[Any]) -> Any:
@@ -253,7 +359,7 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
     try:
         yield
     except BaseException as error:
-        position.row = rows[index_of_last(elements, len(rows))]
+        position.row = int(rows[index_of_last(elements, len(rows))])
         raise failure_in(operator, error) from error
     finally:
         position.elements = None
@@ -344,7 +450,7 @@ class Branch:
         """Run the steps. Keeps only the last columns: a loop holds no others."""
         for step in self.steps:
             columns = step(columns)
-            if not columns.rows:
+            if not len(columns.rows):
                 break
         return columns
 

@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import IntEnum
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.api.serdes import ColumnSerde, Serde
 from penstock.errors import CorruptError
 
 REPORT_STAGE = -1
@@ -87,6 +88,14 @@ MESSAGE_SCHEMA = pa.schema(
 """The columns of a data packet's payload. `origin` and `offset` name the input message a message was made from."""
 
 
+def message_schema(value: Serde[Any]) -> pa.Schema:
+    """The columns of the packets of a channel whose values have this serde: rows of a schema stay in columns."""
+    if not isinstance(value, ColumnSerde):
+        return MESSAGE_SCHEMA
+    number = MESSAGE_SCHEMA.get_field_index("value")
+    return MESSAGE_SCHEMA.set(number, pa.field("value", value.type))
+
+
 def origin_code(input_index: int, partition: int) -> int:
     """The number that names an input's partition: `input_index` counts the inputs of the application."""
     return input_index << 32 | partition
@@ -150,9 +159,9 @@ def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
     return messages.serialize()
 
 
-def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
-    """The messages of a data packet, `MESSAGE_SCHEMA`. Raises CorruptError if it is damaged."""
-    return read_batch(payload, MESSAGE_SCHEMA)
+def decode_messages(payload: bytes | pa.Buffer, schema: pa.Schema = MESSAGE_SCHEMA) -> pa.RecordBatch:
+    """The messages of a data packet. Raises CorruptError if it is damaged."""
+    return read_batch(payload, schema)
 
 
 def read_batch(data: bytes | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:

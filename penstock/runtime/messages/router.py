@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from penstock.api.serdes import ColumnSerde
 from penstock.graph.topology import Channel, Routing, Topology
 from penstock.runtime.context import Page, Position
+from penstock.runtime.messages.column_outlet import ColumnOutlet
 from penstock.runtime.messages.limited import LimitedOutlet
 from penstock.runtime.messages.outlet import Outlet
 from penstock.runtime.messages.packet import Kind, Packet, encode_messages
@@ -50,7 +52,9 @@ class Router:
         """(stage, task) -> [packets, messages] sent there."""
 
     def _outlet(self, channel: Channel, position: Position, limits: RecordLimits | None) -> Outlet:
-        place = place_of_channel(channel, self._topology.graph)
+        place, serde = place_of_channel(channel, self._topology.graph), channel.value_serde
+        if channel.output is None and isinstance(serde, ColumnSerde):
+            return ColumnOutlet(channel, position, place, serde)
         return Outlet(channel, position, place) if limits is None else LimitedOutlet(channel, position, place, limits)
 
     def begin(self, token: str) -> None:

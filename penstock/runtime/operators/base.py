@@ -118,6 +118,13 @@ class Node:
 
     def fired(self, count: int) -> None: ...
 
+    def mark(self) -> int:
+        """A mark before a message, to which `undo` goes back. A node that keeps something of a message outside its
+        stores has both."""
+        return 0
+
+    def undo(self, mark: int) -> None: ...
+
     def next_due(self) -> Due | None:
         """`Operator.next_due` after all firings of this attempt, if it is known without a look into the store;
         otherwise None."""

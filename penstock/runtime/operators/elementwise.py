@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias, TypeVar
 
+import pyarrow as pa
+
 from penstock.api.callbacks import UNSTARTED, unused
+from penstock.api.expressions import Expression
 from penstock.api.serdes.failures import SerdePlace, partition_by_place
+from penstock.api.serdes.key_columns import keys_to_bytes
+from penstock.columns.sequences import ArrowSequence
 from penstock.graph.specs import (
     FilterSpec,
     FlatMapSpec,
@@ -20,8 +26,10 @@ from penstock.graph.specs import (
 )
 from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import (
+    NOWHERE,
     Branch,
     Columns,
+    Entry,
     Push,
     Step,
     Target,
@@ -56,9 +64,30 @@ class Elementwise(Operator[F]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         position = stage.position
-        return _Chain(self._step(position), downstream, self._push(downstream.push, position))
+        return Chain(self._step(position), downstream, self._push(downstream.push, position))
 
     def _step(self, position: Position) -> Step:
+        by_row, function = self._step_by_row(position), self.spec.function
+        if not isinstance(function, Expression):
+            return by_row
+
+        def step(columns: Columns) -> Columns:
+            if not isinstance(columns.values, ArrowSequence):
+                return by_row(columns)
+            batch = pa.RecordBatch.from_struct_array(columns.values.array)
+            with locating_row(self.spec.id, columns, position, lambda row: self.by_column(function, row)):
+                return self.apply_column(columns, self.by_column(function, batch), position)
+
+        return step
+
+    def by_column(self, function: Expression, batch: pa.RecordBatch) -> pa.Array:
+        """The results for the rows of a batch, as `apply_column` takes them."""
+        return function.of_batch(batch)
+
+    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+        raise NotImplementedError
+
+    def _step_by_row(self, position: Position) -> Step:
         op_id, results_of, apply, whole = self.spec.id, self.results, self.apply, self.spec.envelope
 
         def step(columns: Columns) -> Columns:
@@ -66,7 +95,7 @@ class Elementwise(Operator[F]):
             try:
                 results = results_of(elements)
             except BaseException as error:
-                position.row = columns.rows[index_of_last(elements, len(columns.rows))]
+                position.row = int(columns.rows[index_of_last(elements, len(columns.rows))])
                 raise failure_in(op_id, error) from error
             finally:
                 position.elements = None
@@ -101,6 +130,9 @@ class Map(Elementwise[MapSpec]):
 
     def apply(self, columns: Columns, results: list[Any]) -> Columns:
         return columns.with_values(results)
+
+    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+        return columns.with_values(ArrowSequence(results))
 
     def deliver(self, downstream: Push) -> Deliver:
         return lambda key, _value, result: downstream(key, result)
@@ -144,6 +176,9 @@ class Filter(Elementwise[FilterSpec]):
     def apply(self, columns: Columns, results: list[Any]) -> Columns:
         return columns.where(results)
 
+    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+        return columns.where(results.fill_null(False).to_numpy(zero_copy_only=False))
+
     def deliver(self, downstream: Push) -> Deliver:
         op_id = self.spec.id
 
@@ -171,6 +206,15 @@ class PartitionBy(Elementwise[PartitionBySpec]):
     def apply(self, columns: Columns, results: list[Any]) -> Columns:
         return columns.with_keys(results)
 
+    def by_column(self, function: Expression, batch: pa.RecordBatch) -> pa.Array:
+        """The bytes of the keys."""
+        return keys_to_bytes(self.spec.key_serde, function.of_batch(batch))
+
+    def apply_column(self, columns: Columns, results: pa.Array, position: Position) -> Columns:
+        spec = self.spec
+        entry = Entry(spec.id, self.place(spec.id), spec.key_serde, spec.value_serde, position, NOWHERE)
+        return columns.with_key_bytes(ArrowSequence(results), entry)
+
     def deliver(self, downstream: Push) -> Deliver:
         return lambda _key, value, result: downstream(result, value)
 
@@ -181,7 +225,28 @@ class PartitionThrough(PartitionBy):
     spec: PartitionThroughSpec
 
 
-class _Chain(Node):
+@contextmanager
+def locating_row(
+    operator: str, columns: Columns, position: Position, again: Callable[[pa.RecordBatch], object]
+) -> Iterator[None]:
+    """Turn a failure for all rows at once into one of the row that fails by itself: `again` is called with each of
+    them. If none does, the first row counts."""
+    try:
+        yield
+    except BaseException as error:
+        position.row = int(columns.rows[0]) if len(columns.rows) else 0
+        values = columns.values
+        if isinstance(error, Exception) and isinstance(values, ArrowSequence):
+            for number in range(len(values)):
+                try:
+                    again(pa.RecordBatch.from_struct_array(values.array.slice(number, 1)))
+                except Exception as found:
+                    position.row = int(columns.rows[number])
+                    raise failure_in(operator, found) from found
+        raise failure_in(operator, error) from error
+
+
+class Chain(Node):
     """Several such operators in a row. A loop over them keeps no columns but the last."""
 
     def __init__(self, step: Step, downstream: Target, push: Push) -> None:
@@ -191,12 +256,12 @@ class _Chain(Node):
 
     def _run(self, columns: Columns) -> None:
         made = self.branch.run(columns)
-        if made.rows:
+        if len(made.rows):
             self.branch.end(made)
 
 
 def branch_of(target: Target) -> Branch:
-    return target.branch if isinstance(target, _Chain) else Branch((), target.accept)
+    return target.branch if isinstance(target, Chain) else Branch((), target.accept)
 
 
 def _envelopes(columns: Columns, position: Position) -> list[Any]:

@@ -6,13 +6,17 @@ from typing import Any
 
 from penstock.api.serdes.failures import SerdePlace, output_place
 from penstock.graph.specs import (
+    AggregateSpec,
     ApplicationGraph,
     BatchTaskSpec,
+    ColumnTaskSpec,
+    FilterBatchesSpec,
     FilterSpec,
     FlatMapSpec,
     InputSpec,
     IntermediateSpec,
     JoinSpec,
+    MapBatchesSpec,
     MapSpec,
     MergeSpec,
     OperatorSpec,
@@ -28,6 +32,9 @@ from penstock.graph.specs import (
 )
 from penstock.graph.topology import Channel
 from penstock.runtime.operators.base import Operator
+from penstock.runtime.operators.columns.aggregate import AggregateOperator
+from penstock.runtime.operators.columns.batches import FilterBatches, MapBatches
+from penstock.runtime.operators.columns.processor import ColumnTask
 from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
@@ -40,12 +47,16 @@ from penstock.runtime.operators.temporal_join import TemporalJoin
 from penstock.runtime.operators.window import WindowOperator
 
 OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
+    AggregateSpec: AggregateOperator,
     BatchTaskSpec: BatchTaskOperator,
+    ColumnTaskSpec: ColumnTask,
+    FilterBatchesSpec: FilterBatches,
     FilterSpec: Filter,
     FlatMapSpec: FlatMap,
     InputSpec: Input,
     IntermediateSpec: Intermediate,
     JoinSpec: StreamJoin,
+    MapBatchesSpec: MapBatches,
     MapSpec: Map,
     MergeSpec: Merge,
     PartitionBySpec: PartitionBy,

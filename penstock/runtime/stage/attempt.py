@@ -11,15 +11,18 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
+from penstock.columns.sequences import ArrowSequence
 from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
 from penstock.runtime.context import FiredPage, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.runtime.messages.outlet import FLUSH_BYTES
-from penstock.runtime.messages.packet import Packet, decode_messages, fired_origin, origin_code
+from penstock.runtime.messages.packet import Packet, decode_messages, fired_origin, message_schema, origin_code
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.reports import Report, engine_error
@@ -27,11 +30,14 @@ from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.records import deletes_in
-from penstock.system.base import RawMessage
+from penstock.system.base import ColumnChunk, RawMessage
 
 AT_ONCE = 1024
 """Messages decoded before they are processed: enough that the cost of a block is small for each, and few enough that
 they are still in the processor's cache."""
+
+BLOCK = 1 << 15
+"""As `AT_ONCE`, of messages that stay in columns."""
 
 
 def new_token() -> str:
@@ -100,28 +106,28 @@ class Attempt:
             yield from self._start_input()
         for ready in self._sources.accept(packet):
             if not self.failed and ready.payload is not None:
-                messages = decode_messages(ready.payload)
-                keys, values = messages.column(0).to_pylist(), messages.column(1).to_pylist()
+                entry = self.instance.channel_entries[ready.channel]
+                messages = decode_messages(ready.payload, message_schema(entry.value_serde))
+                keys, values = entry.received(messages.column(0), messages.column(1))
                 page = ReceivedPage(self.instance.ssps, *(messages.column(i).to_numpy().copy() for i in range(2, 5)))
-                yield from self._run(self.instance.channel_entries[ready.channel], keys, values, page)
+                yield from self._run(entry, keys, values, page)
 
     # Stage 0.
 
-    def accept_input(self, input_index: int, partition: int, messages: Sequence[RawMessage]) -> Iterator[Packet]:
+    def accept_input(
+        self, input_index: int, partition: int, messages: Sequence[RawMessage] | ColumnChunk
+    ) -> Iterator[Packet]:
         """Process messages of an input's partition; yields packets that are ready to be sent on."""
         if not self._started:
             yield from self._start_input()
-        if not self.failed and messages:
+        if isinstance(messages, ColumnChunk):
+            if not self.failed and len(messages):
+                yield from self._accept_columns(input_index, partition, messages)
+        elif not self.failed and messages:
             offsets, timestamps, keys, values = zip(*messages, strict=True)
             size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
             origin = origin_code(input_index, partition)
-            before = self._inputs.get(origin, PortionRead(0))
-            self._inputs[origin] = replace(
-                before,
-                next_offset=offsets[-1] + 1,
-                messages=before.messages + len(messages),
-                bytes=before.bytes + size,
-            )
+            self._count(origin, offsets[-1], len(messages), size)
             if input_index >= self.instance.first_intermediate:
                 messages, foreign = read_user_messages(list(messages))
                 if foreign:
@@ -134,13 +140,30 @@ class Attempt:
             page = Page(self.instance.ssps, list(timestamps) if entry.gives_times else timestamps, origins, offsets)
             try:
                 yield from self._run(entry, keys, values, page)
-                if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
-                    highest = page.highest_time(self.batch.time_ms + ahead_ms)
-                    self._inputs[origin] = self._inputs[origin].with_times(*highest)
+                self._note_times(origin, page)
             except (TypeError, ValueError, OverflowError) as error:
                 if (reported := page.without_time()) is not None:
                     raise reported from error
                 raise
+
+    def _accept_columns(self, input_index: int, partition: int, messages: ColumnChunk) -> Iterator[Packet]:
+        origin, count = origin_code(input_index, partition), len(messages)
+        self._count(origin, int(messages.offsets[-1]), count, messages.keys.nbytes + messages.values.nbytes)
+        entry = self.instance.input_entries[input_index]
+        page = ReceivedPage(self.instance.ssps, messages.timestamps, np.full(count, origin, np.int64), messages.offsets)
+        yield from self._run(entry, ArrowSequence(messages.keys), ArrowSequence(messages.values), page)
+        self._note_times(origin, page)
+
+    def _count(self, origin: int, last_offset: int, count: int, size: int) -> None:
+        before = self._inputs.get(origin, PortionRead(0))
+        self._inputs[origin] = replace(
+            before, next_offset=last_offset + 1, messages=before.messages + count, bytes=before.bytes + size
+        )
+
+    def _note_times(self, origin: int, page: Page) -> None:
+        if (ahead_ms := self.instance.settings.max_ahead_ms) is not None and not self.failed:
+            highest = page.highest_time(self.batch.time_ms + ahead_ms)
+            self._inputs[origin] = self._inputs[origin].with_times(*highest)
 
     def end_input(self, input_index: int, portion: Portion) -> None:
         """Called once the whole portion has come. If it had fewer messages than allowed, nothing more is in its
@@ -185,9 +208,9 @@ class Attempt:
             next_due=self._next_due,
             process_ns=self._process_ns,
             changed={
-                store: (len(overlay.changes), deletes_in(overlay.changes))
+                store: (len(overlay.net), deletes_in(overlay.net))
                 for store, overlay in instance.overlays.items()
-                if overlay.changes
+                if overlay.net
             },
             metrics=[*instance.metrics.take().rows(), *instance.operator_metrics.take().rows()],
         )
@@ -217,7 +240,7 @@ class Attempt:
         clock = time.perf_counter_ns
         run = self._run_undoable if self._dead_letter_mode else self._run_plain
         while first < len(keys) and not self.failed:
-            end = first + self._at_once
+            end = first + (max(self._at_once, BLOCK) if isinstance(values, ArrowSequence) else self._at_once)
             began = clock()
             run(entry, keys[first:end], values[first:end], first)
             self._process_ns += clock() - began
@@ -238,11 +261,12 @@ class Attempt:
 
     def _run_undoable(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
         instance, position = self.instance, self.instance.position
-        for row, (key, value) in enumerate(zip(keys, values, strict=True), first):
+        for number, key in enumerate(keys):
+            row, one = first + number, slice(number, number + 1)
             position.row = row
             mark = instance.mark()
             try:
-                entry.run((key,), (value,), row)
+                entry.run(keys[one], values[one], row)
             except (OperatorFailedError, EngineFailedError) as failure:
                 if self._lost_store() or isinstance(failure, EngineFailedError):
                     return
@@ -250,6 +274,7 @@ class Attempt:
                 failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
                 repartitioned = isinstance(position.page, ReceivedPage)
                 identity = instance.settings.identities.get(failed.stream)
+                value = entry.value_bytes(values[one])
                 letter = encode_dead_letter(failed, key, value, repartitioned=repartitioned, identity=identity)
                 self._bury(failed, key, letter)
         self._messages += len(keys)

@@ -32,7 +32,7 @@ from penstock.state.stores.task_store import StoreLayer, TaskStore
 from penstock.state.stores.view import SideView
 from penstock.system.contract.limits import RecordLimits
 
-Mark: TypeAlias = tuple[dict[int, int], bool, bool]
+Mark: TypeAlias = tuple[dict[int, int], bool, bool, list[int]]
 """The state before a message: the contents of the outlets, and the requests made so far."""
 
 
@@ -119,6 +119,7 @@ class StageInstance:
             raise
         self._starting = _overriding("on_start_of_input", self._nodes)
         self._ending = _overriding("on_end_of_input", self._nodes)
+        self._marked = tuple(_overriding("mark", self._nodes).values())
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
         self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}
         self.first_intermediate = len(topology.graph.inputs)
@@ -212,13 +213,16 @@ class StageInstance:
         """The state before a message, to which `undo` goes back."""
         for store in self.stores.values():
             store.mark()
-        return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested
+        nodes = [node.mark() for node in self._marked]
+        return self.router.mark(), self.requests.commit_requested, self.requests.shutdown_requested, nodes
 
     def undo(self, mark: Mark) -> None:
         for store in self.stores.values():
             store.undo()
-        sent, self.requests.commit_requested, self.requests.shutdown_requested = mark
+        sent, self.requests.commit_requested, self.requests.shutdown_requested, nodes = mark
         self.router.undo(sent)
+        for node, before in zip(self._marked, nodes, strict=True):
+            node.undo(before)
 
     def dead_letter_outlet(self) -> Outlet:
         return next(o for o in self.router.outlets.values() if o.channel.name == DEAD_LETTER_CHANNEL)

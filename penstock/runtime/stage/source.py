@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from functools import partial
+from typing import Any, Protocol, TypeAlias, TypeVar
 
+import pyarrow as pa
+
+from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
@@ -19,12 +23,18 @@ from penstock.runtime.messages.packet import Packet
 from penstock.runtime.stage.attempt import Attempt, new_token
 from penstock.runtime.stage.failure import failed_attempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
-from penstock.system.base import OffsetRange, RawMessage, System, SystemReader
+from penstock.system.base import ColumnChunk, OffsetRange, RawMessage, System, SystemReader
 
 READ_MESSAGES = 4096
+_READ_ROWS = 1 << 15
+"""As `READ_MESSAGES`, of messages that are read into columns."""
 _KEPT_READERS = 64
 """Readers kept between batches: each has files or connections open."""
 
+
+Chunk: TypeAlias = list[RawMessage] | ColumnChunk
+"""Some messages, in offset order."""
+C = TypeVar("C", list[RawMessage], Chunk)
 
 _ReaderPlace: TypeAlias = tuple[SystemStreamPartition | str, int | None]
 """A partition, and its task if readers cannot seek: several tasks may read a broadcast input. Or a system whose
@@ -75,6 +85,15 @@ class InputReaders:
 
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
         """Every message of the portion; see `SystemReader.read`. Close the iterator if you leave it before its end."""
+        return self._used(portion, task, partial(_read, portion=portion))
+
+    def read_columns(self, portion: Portion, task: int, schema: pa.Schema) -> Generator[Chunk, None, None]:
+        """As `read`; in columns, if the messages are there as such."""
+        return self._used(portion, task, partial(_read_columns, portion=portion, schema=schema))
+
+    def _used(
+        self, portion: Portion, task: int, read: Callable[[SystemReader], Generator[C, None, int]]
+    ) -> Generator[C, None, None]:
         ssp = portion.offsets.ssp
         system = self._systems[ssp.system]
         place: _ReaderPlace = (ssp, None if system.readers_seek else task)
@@ -82,7 +101,7 @@ class InputReaders:
             place = (ssp.system, None)
         reader = self._take(place, portion.offsets.start) or system.reader()
         try:
-            position = yield from _read(reader, portion)
+            position = yield from read(reader)
         except BaseException:
             reader.close()
             raise
@@ -125,16 +144,34 @@ class InputReaders:
 
 
 def _read(reader: SystemReader, portion: Portion) -> Generator[list[RawMessage], None, int]:
-    """Yields the messages of the portion; returns the offset after them. Never asks for more messages than are left: a
-    reader that cannot seek has to continue after the last one."""
+    """Yields the messages of the portion; returns the offset after them."""
+    return _until_the_end(portion, READ_MESSAGES, reader.read, lambda messages: messages[-1][0])
+
+
+def _read_columns(reader: SystemReader, portion: Portion, schema: pa.Schema) -> Generator[Chunk, None, int]:
+    def read(rest: OffsetRange, size: int) -> Iterator[Chunk]:
+        by_column = reader.read_columns(rest, schema, size)
+        return reader.read(rest, min(size, READ_MESSAGES)) if by_column is None else by_column
+
+    return _until_the_end(portion, _READ_ROWS, read, _last_offset)
+
+
+def _last_offset(messages: Chunk) -> int:
+    return int(messages.offsets[-1]) if isinstance(messages, ColumnChunk) else messages[-1][0]
+
+
+def _until_the_end(
+    portion: Portion, at_once: int, read: Callable[[OffsetRange, int], Iterator[C]], last: Callable[[C], int]
+) -> Generator[C, None, int]:
+    """Never asks for more messages than are left: a reader that cannot seek has to continue after the last one."""
     rest, left = portion.offsets, portion.messages
     while left and rest.start < rest.end:
-        size = min(READ_MESSAGES, left)
-        chunks = reader.read(rest, size)
+        size = min(at_once, left)
+        chunks = read(rest, size)
         for messages in chunks:
             yield messages
             left -= len(messages)
-            rest = replace(rest, start=messages[-1][0] + 1)
+            rest = replace(rest, start=last(messages) + 1)
             if left < size:
                 break
         else:
@@ -168,6 +205,10 @@ class PortionReaders(Protocol):
         """Every message of the portion, in lists. Close the iterator if you leave it before its end."""
         ...
 
+    def read_columns(self, portion: Portion, task: int, schema: pa.Schema) -> Generator[Chunk, None, None]:
+        """As `read`; in columns, if the messages are there as such."""
+        ...
+
 
 def run_source(
     topology: Topology,
@@ -192,7 +233,7 @@ def run_source(
             progress.begin(instance.position)
         attempt = Attempt(instance, token, settings.tasks, batch)
         for index, portion in portions:
-            with closing(readers.read(portion, task)) as chunks:
+            with closing(_chunks(readers, portion, task, topology.graph.sources[index].value_serde)) as chunks:
                 for messages in chunks:
                     yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
             attempt.end_input(index, portion)
@@ -208,6 +249,14 @@ def run_source(
     finally:
         if instance is not None:
             instance.close()
+
+
+def _chunks(
+    readers: PortionReaders, portion: Portion, task: int, serde: Serde[Any]
+) -> Generator[list[RawMessage], None, None] | Generator[Chunk, None, None]:
+    if isinstance(serde, ColumnSerde):
+        return readers.read_columns(portion, task, serde.schema)
+    return readers.read(portion, task)
 
 
 def run_sources(

@@ -18,7 +18,7 @@ from penstock.runtime.stage.attempt import Attempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.records import Changes, changes_bytes, deletes_in
+from penstock.state.records import Changes, changes_bytes, deletes_in, merged
 from penstock.state.stores.build import build_store
 
 logger = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class TaskInstance:
         self._standing: dict[int, StageInstance] = {}
         """Stage -> the instance that served the last applied attempt."""
         self._finished: dict[tuple[int, str], TaskAttempt] = {}
-        self._pending: dict[str, dict[bytes, bytes | None]] = {}
+        self._pending: dict[str, Changes] = {}
         self._free = threading.Event()
         self._free.set()
         self.pending_bytes = 0
@@ -160,10 +160,7 @@ class TaskInstance:
                 changes = overlay.take()
                 if changes:
                     self._engines[store].apply(changes)
-                    if store in self._pending:
-                        self._pending[store].update(changes)
-                    else:
-                        self._pending[store] = changes
+                    self._pending[store] = merged(self._pending.get(store), changes)
                     size_bytes = changes_bytes(changes)
                     self.pending_bytes += size_bytes
                     self._meters[store].wrote(len(changes), deletes_in(changes), size_bytes)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.stage.source import SourceProgress, run_source
+from penstock.runtime.stage.source import Chunk, SourceProgress, run_source
 from penstock.spark.workers.worker import alive_packets, settle_worker, spark_partition
 from penstock.system.contract.messages import RawMessage
 from penstock.wire.package import PackedPackage
@@ -86,3 +86,7 @@ class _Rows:
     def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
         if portion is self._mine:
             yield from self._reader.read(self._batches, portion.offsets.start, self._tasks)
+
+    def read_columns(self, portion: Portion, task: int, schema: pa.Schema) -> Generator[Chunk, None, None]:
+        """Row by row: a DataFrame has no `ps.Columns`."""
+        yield from self.read(portion, task)

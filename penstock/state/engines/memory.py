@@ -1,14 +1,7 @@
-"""An engine in memory: a sorted map, and one file for a copy of it.
-
-magic       8 bytes   "PSTMEM" and the format, 2
-size        8 bytes   of the records, big-endian
-records     zstd      as in `penstock.state.records`
-checksum    32 bytes  SHA-256 of everything before
-"""
+"""An engine in memory: a sorted map."""
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import weakref
 from collections import deque
@@ -18,18 +11,10 @@ from pathlib import Path
 
 from sortedcontainers import SortedDict
 
-from penstock.errors import CorruptError, IncompatibleError
-from penstock.os_errors import explained
 from penstock.state.engines.engine import Engine
+from penstock.state.engines.entries_file import ENTRIES, read_entries, write_entries
 from penstock.state.engines.snapshot import Snapshot, released
-from penstock.state.records import Changes, compress, decode_records, decompress, encode_records
-
-ENTRIES = "entries.zst"
-_NAME = b"PSTMEM"
-_FORMAT = 2
-_MAGIC = _NAME + _FORMAT.to_bytes(2, "big")
-_SIZE_BYTES = 8
-_CHECKSUM_BYTES = 32
+from penstock.state.records import Changes
 
 
 class _MemoryScan(Iterator[tuple[bytes, bytes]]):
@@ -130,7 +115,7 @@ class MemoryEngine(Engine):
         self._snapshots: weakref.WeakSet[_MemorySnapshot] = weakref.WeakSet()
         self._lock = threading.Lock()
         if path is not None and (path / ENTRIES).exists():
-            self._map.update(_read_entries(path / ENTRIES))
+            self._map.update(read_entries(path / ENTRIES))
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._map.get(key)
@@ -170,37 +155,10 @@ class MemoryEngine(Engine):
 
     def copy_to(self, directory: Path) -> None:
         """Write everything: the cost grows with the state."""
-        directory.mkdir(parents=True)
-        records = encode_records(self._map)
-        start, body = _MAGIC + len(records).to_bytes(_SIZE_BYTES, "big"), compress(records)
-        checksum = hashlib.sha256(start)
-        checksum.update(body)
-        (directory / ENTRIES).write_bytes(b"".join((start, body, checksum.digest())))
+        write_entries(directory, self._map)
 
     def statistics(self) -> dict[str, int]:
         return {"keys": len(self._map)}
 
     def close(self) -> None:
         self._map.clear()
-
-
-def _read_entries(path: Path) -> dict[bytes, bytes | None]:
-    with explained(f"the copy `{path}` could not be read", "job.logged.store.base.dir"):
-        data = path.read_bytes()
-    what = f"the copy `{path}`"
-    body = _checked(data, what)[len(_MAGIC) :]
-    size = int.from_bytes(body[:_SIZE_BYTES], "big")
-    return decode_records(decompress(body[_SIZE_BYTES:], size, what), str(path))
-
-
-def _checked(data: bytes, what: str) -> bytes:
-    """All before the checksum. Raises CorruptError, and IncompatibleError for another format."""
-    written = int.from_bytes(data[len(_NAME) : len(_MAGIC)], "big")
-    body, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    if hashlib.sha256(body).digest() != checksum:
-        raise CorruptError(f"{what} is damaged: its checksum does not match")
-    if not data.startswith(_NAME):
-        raise CorruptError(f"{what} is damaged: it does not begin with `{_NAME.decode()}`")
-    if written != _FORMAT:
-        raise IncompatibleError(f"{what} has format {written}; this Penstock reads format {_FORMAT}")
-    return body

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from penstock.config.settings import EngineKind, StoreSettings
 from penstock.errors import CorruptError
+from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine
-from penstock.state.engines.memory import ENTRIES, MemoryEngine
+from penstock.state.engines.entries_file import ENTRIES
+from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
 from penstock.state.records import Changes
 
@@ -36,6 +38,8 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
         )
     if settings.factory == "memory":
         return MemoryEngine(directory)
+    if settings.factory == "columns":
+        return ColumnEngine(directory)
     return open_rocksdb(settings, directory, read_only=read_only)
 
 
@@ -76,7 +80,7 @@ def open_restored(settings: StoreSettings, directory: Path) -> Engine:
 
 def _of_the_other_kind(settings: StoreSettings, directory: Path) -> Path:
     """A file that only the kind of engine has that is not configured."""
-    return directory / ("CURRENT" if settings.factory == "memory" else ENTRIES)
+    return directory / (ENTRIES if settings.factory == "rocksdb" else "CURRENT")
 
 
 def _chunks(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Changes]:
@@ -94,5 +98,8 @@ def _chunks(entries: Iterator[tuple[bytes, bytes]]) -> Iterator[Changes]:
 
 def open_whatever(settings: StoreSettings, directory: Path) -> Engine:
     """The engine whose files are in the folder, whatever the configuration says; a new one if there are none."""
-    kind: EngineKind = "memory" if (directory / ENTRIES).exists() else "rocksdb"
+    in_memory = (directory / ENTRIES).exists()
+    if in_memory == (settings.factory != "rocksdb"):
+        return open_engine(settings, directory)
+    kind: EngineKind = "memory" if in_memory else "rocksdb"
     return open_engine(settings.put(StoreSettings.factory, kind), directory)

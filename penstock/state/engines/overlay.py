@@ -78,6 +78,11 @@ class Overlay:
         """Keys added since the last scan."""
         self._scans: weakref.WeakSet[_ScanValues] = weakref.WeakSet()
 
+    @property
+    def net(self) -> Changes:
+        """The changes, as they are."""
+        return self.changes
+
     def before_write(self, key: bytes, *, gone: bool) -> None:
         old = self.changes.get(key, MISSING)
         if old is MISSING:
@@ -111,7 +116,7 @@ class Overlay:
                     self._gaps.put(key)
         self.changes.update(changes)
 
-    def take(self) -> dict[bytes, bytes | None]:
+    def take(self) -> Changes:
         """The changes of a batch that has ended. Nobody writes to them any more."""
         self._gaps.version += 1  # a scan that is still open looks at each entry by itself
         return self.changes if type(self.changes) is dict else dict(self.changes)

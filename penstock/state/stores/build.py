@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 from penstock.api.state.store import StoreSpec
 from penstock.state.engines.engine import Engine
+from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.expiring import ExpiringStore
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import StoreLayer, TaskStore
@@ -42,7 +43,7 @@ def build_store(
     if spec.ttl is not None:
         store = ExpiringStore(spec, spec.ttl, engine, cache_entries, time_ms, undoable=undoable)
     else:
-        store = SerdeStore(spec, engine, cache_entries)
+        store = ColumnTaskStore(spec, engine) if spec.by_column else SerdeStore(spec, engine, cache_entries)
         if undoable:
             store = UndoableStore(store)
     return with_layers(store, layers)

@@ -35,7 +35,7 @@ class SerdeStore(TaskStore):
         self._engine = engine
         self._cache = ValueCache(cache_entries)
         """The engine's values of the keys used last. This attempt's writes are in the overlay."""
-        self._overlay = Overlay(engine)
+        self._overlay = self._new_overlay()
         self._changes = self._overlay.changes
         """The dict of the overlay itself: each get and put goes here first."""
         self._fresh = True
@@ -64,10 +64,13 @@ class SerdeStore(TaskStore):
     def begin(self, time_ms: int = 0) -> Overlay:
         if not self._fresh:
             self._cache.put_all(self._cacheable())
-            self._overlay = Overlay(self._engine)
+            self._overlay = self._new_overlay()
             self._changes = self._overlay.changes
         self._fresh = False
         return self._overlay
+
+    def _new_overlay(self) -> Overlay:
+        return Overlay(self._engine)
 
     def _cacheable(self) -> Changes:
         """Writes of the attempt before that may go into the cache."""

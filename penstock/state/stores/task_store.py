@@ -10,7 +10,7 @@ from penstock.api.state.store import KeyValueStore, StoreSpec
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.engines.overlay import Overlay
 
-L = TypeVar("L", bound="StoreLayer")
+L = TypeVar("L", bound="TaskStore")
 
 
 class Reads(NamedTuple):

@@ -6,6 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
 from penstock.api.ssp import SystemStreamPartition
 from penstock.wording import counted, utc_text
 
@@ -14,6 +18,22 @@ RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 
 RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 """A message to be written: (timestamp in epoch milliseconds, key, value)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """Messages in the form of columns, in offset order."""
+
+    offsets: npt.NDArray[np.int64]
+    timestamps: npt.NDArray[np.int64]
+    """In epoch milliseconds."""
+    keys: pa.Array
+    """The bytes of the keys."""
+    values: pa.StructArray
+    """The values, as rows of the schema that was asked for."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 
+import pyarrow as pa
+
 from penstock.errors import IncompatibleError
-from penstock.system.contract.messages import OffsetRange, RawMessage
+from penstock.system.contract.messages import ColumnChunk, OffsetRange, RawMessage
 
 CHUNK_BYTES = 8 << 20
 """The default limit for the bytes of keys and values that a reader brings at once."""
@@ -53,6 +55,27 @@ class SystemReader(ABC):
             NotFoundError: a message of the range no longer exists or does not exist yet; none is ever skipped.
             ConfigError: the range ends before it starts, or a bound is not positive.
         """
+
+    def read_columns(
+        self, offsets: OffsetRange, schema: pa.Schema, chunk_messages: int
+    ) -> Iterator[ColumnChunk] | None:
+        """As `read`, of messages that the system has in columns: their values as rows of a schema.
+
+        Columns that the schema does not have are not read, and one that is missing is null.
+
+        Args:
+            offsets: the range to read.
+            schema: the columns.
+            chunk_messages: the most messages in a chunk.
+
+        Returns:
+            The chunks; None if the messages of the range are to be read by `read`, because they are no columns.
+
+        Raises:
+            NotFoundError: as `read`.
+            IncompatibleError: a column has a type that does not fit the schema.
+        """
+        return None
 
     def expect(self, ranges: Sequence[OffsetRange]) -> None:  # noqa: B027
         """Be ready for these ranges: each will be read next, or a part of it from its beginning. Partitions that are

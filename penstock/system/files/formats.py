@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import csv
 import io
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -17,7 +15,8 @@ import pyarrow.parquet
 from pyarrow import fs
 
 from penstock.budgets import LINE_BYTES, check_budget
-from penstock.errors import ConfigError, CorruptError
+from penstock.columns.json_rows import json_value
+from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
 FORMATS: tuple[Format, ...] = ("parquet", "json", "csv")
@@ -63,23 +62,68 @@ def read_rows(system: fs.FileSystem, path: str, kind: Format, first: int, column
 
 
 def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
-    with pa.parquet.ParquetFile(system.open_input_file(path), coerce_int96_timestamp_unit="us") as file:
-        groups: list[int] = []
-        skip = first
-        for number in range(file.metadata.num_row_groups):
-            rows = file.metadata.row_group(number).num_rows
-            if not groups and skip >= rows:
-                skip -= rows
-            else:
-                groups.append(number)
-        if not groups:
-            return
-        for batch in file.iter_batches(_ROWS, row_groups=groups, use_threads=False):
-            if skip >= batch.num_rows:
-                skip -= batch.num_rows
-                continue
-            yield from as_json(batch.slice(skip), columns)
-            skip = 0
+    with _opened(system, path) as file:
+        for batch in _batches(file, first, _ROWS):
+            yield from as_json(batch, columns)
+
+
+def _opened(system: fs.FileSystem, path: str) -> pa.parquet.ParquetFile:
+    return pa.parquet.ParquetFile(system.open_input_file(path), coerce_int96_timestamp_unit="us")
+
+
+def _batches(
+    file: pa.parquet.ParquetFile, first: int, rows: int, columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The rows from the number `first` on."""
+    groups: list[int] = []
+    skip = first
+    for number in range(file.metadata.num_row_groups):
+        count = file.metadata.row_group(number).num_rows
+        if not groups and skip >= count:
+            skip -= count
+        else:
+            groups.append(number)
+    if not groups:
+        return
+    for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
+        if skip >= batch.num_rows:
+            skip -= batch.num_rows
+            continue
+        yield batch.slice(skip)
+        skip = 0
+
+
+def read_columns(
+    system: fs.FileSystem, path: str, first: int, columns: Columns, schema: pa.Schema, rows: int
+) -> Iterator[pa.StructArray]:
+    """The rows of a Parquet file from a number on, as rows of a schema. Columns that the file lacks are null.
+
+    Raises:
+        IncompatibleError: a column has a type that does not fit.
+    """
+    with _opened(system, path) as file:
+        present = [name for name in schema.names if name in file.schema_arrow.names]
+        for batch in _batches(file, first, rows, present):
+            arrays = [_fitted(batch, field, columns, path) for field in schema]
+            yield pa.StructArray.from_arrays(arrays, fields=list(schema))
+
+
+def _fitted(batch: pa.RecordBatch, field: pa.Field, columns: Columns, path: str) -> pa.Array:
+    if field.name in columns:
+        column = pa.array([columns[field.name]] * batch.num_rows, pa.string())
+    elif field.name in batch.schema.names:
+        column = batch.column(field.name)
+    else:
+        return pa.nulls(batch.num_rows, field.type)
+    if column.type == field.type:
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise IncompatibleError(
+            f"column `{field.name}` of `{path}` has the type {column.type}, which does not fit {field.type}: {error}. "
+            "Declare the column with the type that the files have"
+        ) from error
 
 
 def _csv(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
@@ -158,7 +202,7 @@ def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
     for row in rows:
         if columns:
             row.update(columns)
-        yield b"%b" % dump(row, _other, _OPTIONS)
+        yield b"%b" % dump(row, json_value, _OPTIONS)
 
 
 def _without_ns(column: pa.Array) -> pa.Array:
@@ -166,11 +210,3 @@ def _without_ns(column: pa.Array) -> pa.Array:
     if pa.types.is_timestamp(column.type) and column.type.unit == "ns":
         return column.cast(pa.timestamp("us", column.type.tz), safe=False)
     return column
-
-
-def _other(value: Any) -> Any:
-    if isinstance(value, Decimal):
-        return str(value)
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return str(value)

@@ -7,11 +7,14 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import pyarrow as pa
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -20,6 +23,7 @@ from penstock.errors import ConfigError, IncompatibleError, NotFoundError, Retry
 from penstock.objects.open import open_root
 from penstock.system.base import (
     CHUNK_BYTES,
+    ColumnChunk,
     OffsetRange,
     PartitionOffsets,
     Progress,
@@ -34,7 +38,7 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.files.folders import Folder, partition_values
-from penstock.system.files.formats import FORMATS, Format, format_of, read_rows
+from penstock.system.files.formats import FORMATS, Format, format_of, read_columns, read_rows
 from penstock.system.files.listing import ROW_BITS, FoundFile, Listing
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
 from penstock.system.files.rows import RowLimits
@@ -53,6 +57,9 @@ _SHARE = 10
 """A look at a folder takes at most one of so many parts of the time."""
 _SHOWN = 5
 _ROW = (1 << ROW_BITS) - 1
+_COLUMN_ROWS = 1 << 15
+"""Rows that are read together into columns."""
+C = TypeVar("C", list[RawMessage], ColumnChunk)
 _NUMBER = re.compile("[0-9]{1,19}")
 
 
@@ -338,16 +345,33 @@ class FilesReader(SystemReader):
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
     ) -> Iterator[list[RawMessage]]:
         check_call(offsets, chunk_messages, chunk_bytes)
+        yield from self._read(offsets, None, lambda cursor: cursor.take(chunk_messages, chunk_bytes, offsets.end))
+
+    def read_columns(
+        self, offsets: OffsetRange, schema: pa.Schema, chunk_messages: int
+    ) -> Iterator[ColumnChunk] | None:
+        """The columns of Parquet files. A range with other files is read row by row."""
+        check_call(offsets, chunk_messages, CHUNK_BYTES)
+        files = self._files(offsets)
+        own = files[offsets.start >> ROW_BITS : (max(offsets.start, offsets.end - 1) >> ROW_BITS) + 1]
+        if any((self._system.settings.format or format_of(file.path)) != "parquet" for file in own):
+            return None
+        return self._read(offsets, schema, lambda cursor: cursor.take_columns(chunk_messages, offsets.end))
+
+    def _read(
+        self, offsets: OffsetRange, schema: pa.Schema | None, take: Callable[[_Cursor], C]
+    ) -> Generator[C, None, None]:
+        """Yields what `take` takes from the files, one after the other."""
         files = self._files(offsets)
         position = offsets.start
         while position < offsets.end:
             file = files[position >> ROW_BITS]
             cursor = self._cursor
-            if cursor is None or (cursor.ssp, cursor.position) != (offsets.ssp, position):
+            if cursor is None or (cursor.ssp, cursor.position, cursor.schema) != (offsets.ssp, position, schema):
                 self._close_cursor()
-                cursor = self._cursor = _Cursor(self._system, offsets.ssp, file, position)
-            chunk = cursor.take(chunk_messages, chunk_bytes, offsets.end)
-            if not chunk:
+                cursor = self._cursor = _Cursor(self._system, offsets.ssp, file, position, schema)
+            chunk = take(cursor)
+            if not len(chunk):
                 self._close_cursor()
                 position = ((position >> ROW_BITS) + 1) << ROW_BITS
                 continue
@@ -379,13 +403,23 @@ class FilesReader(SystemReader):
 
 
 class _Cursor:
-    """The rows of one file, from an offset on."""
+    """The rows of one file, from an offset on: with a schema by column, without one as JSON."""
 
-    def __init__(self, system: FilesSystem, ssp: SystemStreamPartition, file: FoundFile, position: int) -> None:
+    def __init__(
+        self,
+        system: FilesSystem,
+        ssp: SystemStreamPartition,
+        file: FoundFile,
+        position: int,
+        schema: pa.Schema | None = None,
+    ) -> None:
         self.ssp = ssp
         self.position = position
+        self.schema = schema
         self._time_ms = file.modified_ms
         self._rows = self._read(system, file, position & _ROW)
+        self._columns = self._read_columns(system, file, position & _ROW, schema or pa.schema([]))
+        self._left: pa.StructArray | None = None
 
     def take(self, messages: int, size_bytes: int, end: int) -> list[RawMessage]:
         rows = islice(self._rows, min(messages, end - self.position))
@@ -396,8 +430,26 @@ class _Cursor:
             self.position = chunk[-1][0] + 1
         return chunk
 
+    def take_columns(self, messages: int, end: int) -> ColumnChunk:
+        rows = next(self._columns, None) if self._left is None else self._left
+        count = 0 if rows is None else min(messages, end - self.position, len(rows))
+        if rows is None:
+            rows = pa.array([], pa.struct([]))
+        self._left = rows.slice(count) if count < len(rows) else None
+        offsets = np.arange(self.position, self.position + count, dtype=np.int64)
+        self.position += count
+        times = np.full(count, self._time_ms, np.int64)
+        return ColumnChunk(offsets, times, pa.nulls(count, pa.binary()), rows.slice(0, count))
+
     def close(self) -> None:
         self._rows.close()
+        self._columns.close()
+
+    def _read_columns(
+        self, system: FilesSystem, file: FoundFile, first: int, schema: pa.Schema
+    ) -> Generator[pa.StructArray, None, None]:
+        with system.folder(self.ssp.stream).reading(file) as (place, path):
+            yield from read_columns(place, path, first, partition_values(file.path), schema, _COLUMN_ROWS)
 
     def _read(self, system: FilesSystem, file: FoundFile, first: int) -> Generator[bytes, None, None]:
         kind = system.settings.format or format_of(file.path)

@@ -137,7 +137,7 @@ class RunnerHome:
             "job.drain-monitor.enabled": False,
             **{key: value for key, value in given.flat().items() if _is_used(key)},
             **_exactly_once(given),
-            **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores},
+            **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores if not spec.by_column},
         }
         config = load_config(overrides=keys, environ={})
         config = config.put(TaskSettings.dead_letter_stream, self._dead)

@@ -1,0 +1,268 @@
+"""The operators of a stream that work on columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.api.batch_processor import BatchProcessor
+from penstock.api.expressions import Expression, Selection, col
+from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
+from penstock.api.serdes.failures import process_place
+from penstock.api.time.aggregates import Aggregate
+from penstock.errors import ConfigError
+from penstock.graph.aggregation import column_results, definition_of
+from penstock.graph.specs import (
+    AggregateSpec,
+    ColumnTaskSpec,
+    FilterBatchesSpec,
+    MapBatchesSpec,
+    MapSpec,
+    OperatorSpec,
+)
+
+if TYPE_CHECKING:
+    from penstock.application.message_stream import MessageStream
+    from penstock.graph.declarations import Declarations
+
+
+class ColumnOperators:
+    """The part of `MessageStream` that works on columns."""
+
+    _declared: Declarations
+    _operator: OperatorSpec
+
+    def _next(self, kind: str, op_id: str | None, make: Callable[[str], OperatorSpec]) -> MessageStream[Any]:
+        raise NotImplementedError
+
+    def _same(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def _schema(self, what: str) -> ColumnSerde:
+        """The serde of the values, if they are rows of a schema. Raises ConfigError if they are not."""
+        serde = self._operator.value_serde
+        if not isinstance(serde, ColumnSerde):
+            raise ConfigError(
+                f"{what} takes columns, and the values of `{self._operator.id}` have no schema: declare it with "
+                "value=ps.Columns(pa.schema([...])) where they come from, or make columns with .select(...)"
+            )
+        return serde
+
+    def _check_expression(self, function: object, what: str, *, envelope: bool = False) -> pa.DataType | None:
+        """The type of the values, if the function is an expression and the columns are known. Raises ConfigError if it
+        does not fit them."""
+        if not isinstance(function, Expression):
+            return None
+        if envelope:
+            raise ConfigError(f"{what}: an expression is of the value, not of the envelope: leave out envelope=True")
+        serde = self._operator.value_serde
+        return function.type_in(serde.schema, what) if isinstance(serde, ColumnSerde) else None
+
+    def _check_condition(self, function: object, what: str, *, envelope: bool) -> None:
+        kind = self._check_expression(function, what, envelope=envelope)
+        if kind is not None and not pa.types.is_boolean(kind):
+            raise ConfigError(f"{what}: `{function}` is {kind}, not a condition")
+
+    def select(
+        self,
+        *columns: str,
+        id: str | None = None,  # noqa: A002
+        **expressions: Expression,
+    ) -> MessageStream[Any]:
+        """Replace each value with a row of these columns.
+
+        Args:
+            columns: the names of columns that are kept.
+            id: the operator's stable name.
+            expressions: more columns, each with its expression (`ps.col`).
+
+        Raises:
+            ConfigError: there is no such column, or an expression does not fit its type.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> app = ps.StreamApplication("kilometres")
+            >>> trip = ps.Columns(pa.schema({"tail": pa.string(), "miles": pa.int64()}))
+            >>> trips = app.input("local.trips", value=trip)
+            >>> _ = trips.select("tail", km=ps.col("miles") * 1.609).send_to(app.output("local.km"))
+            >>> runner = TestRunner(app).input("local.trips", [{"tail": "N1", "miles": 1000}]).run()
+            >>> [message.value for message in runner.output("local.km")]
+            [{'tail': 'N1', 'km': 1609.0}]
+        """
+        if not (columns or expressions):
+            raise ConfigError("select() takes at least one column")
+        parts = {**{name: col(name) for name in columns}, **expressions}
+        for name, each in parts.items():
+            if not isinstance(each, Expression):
+                raise ConfigError(f"select({name}={each!r}): a column is an expression, as ps.col({name!r})")
+        if len(parts) < len(columns) + len(expressions):
+            raise ConfigError("select(): a column is given twice")
+        selection, serde, value = Selection(tuple(parts.items())), self._operator.value_serde, Json()
+        if isinstance(serde, ColumnSerde):
+            value = Columns(pa.schema(list(selection.type_in(serde.schema, "select()"))))  # type: ignore[assignment]
+        same = {**self._same(), "value_serde": value}
+        return self._next("select", id, lambda i: MapSpec(id=i, function=selection, **same))
+
+    def map_batches(
+        self,
+        function: Callable[[pa.RecordBatch], pa.RecordBatch],
+        schema: pa.Schema,
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Replace the values of many messages at once. Keys and timestamps stay.
+
+        Args:
+            function: gets a `pyarrow.RecordBatch` with the columns of this stream, and returns one with as many rows,
+                in the same order. How many messages it gets at once is not defined, so it must not depend on it.
+            schema: the columns of the result. Types that fit are converted.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: this stream has no schema, or `schema` is none.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.compute as pc
+            >>> app = ps.StreamApplication("upper")
+            >>> schema = pa.schema({"tail": pa.string()})
+            >>> def upper_case(batch):
+            ...     return pa.record_batch({"tail": pc.utf8_upper(batch["tail"])})
+            >>> upper = app.input("local.tails", value=ps.Columns(schema)).map_batches(upper_case, schema)
+            >>> _ = upper.send_to(app.output("local.upper"))
+            >>> runner = TestRunner(app).input("local.tails", [{"tail": "n1"}]).run()
+            >>> [message.value for message in runner.output("local.upper")]
+            [{'tail': 'N1'}]
+        """
+        serde = self._schema("map_batches()")
+        result = Columns(schema)
+        same = {**self._same(), "value_serde": result, "result_serde": result, "message_serde": serde}
+        return self._next("map_batches", id, lambda i: MapBatchesSpec(id=i, function=function, **same))
+
+    def filter_batches(
+        self,
+        function: Callable[[pa.RecordBatch], Any],
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Keep the messages for which the function gives true, many at once.
+
+        Args:
+            function: gets a `pyarrow.RecordBatch` with the columns of this stream, and returns a column of truth
+                values, as Arrow's or NumPy's arrays; null counts as false.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: this stream has no schema.
+
+        Example:
+            >>> import pyarrow as pa, pyarrow.compute as pc
+            >>> app = ps.StreamApplication("american")
+            >>> tails = app.input("local.tails", value=ps.Columns(pa.schema({"tail": pa.string()})))
+            >>> american = tails.filter_batches(lambda batch: pc.starts_with(batch["tail"], "N"))
+            >>> _ = american.send_to(app.output("local.american"))
+            >>> runner = TestRunner(app).input("local.tails", [{"tail": "N1"}, {"tail": "D-AI"}]).run()
+            >>> [message.value for message in runner.output("local.american")]
+            [{'tail': 'N1'}]
+        """
+        same = {**self._same(), "message_serde": self._schema("filter_batches()")}
+        return self._next("filter_batches", id, lambda i: FilterBatchesSpec(id=i, function=function, **same))
+
+    def aggregate(
+        self,
+        aggregates: Mapping[str, Aggregate],
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Keep running aggregates for each key. After each batch, the keys that it changed are emitted, each once, with
+        all their aggregates.
+
+        Of a stream with a schema, aggregates are computed by column, if each of them is `Count`, `Sum`, `Min`, `Max`,
+        `Mean`, `Variance`, `First` or `Last` of an expression (`ps.col`).
+
+        Args:
+            aggregates: by the name of the result.
+            id: the operator's stable name. Its store is named after it.
+
+        Raises:
+            ConfigError: there are no aggregates, one is none, or one does not fit the type of its column.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> flight = ps.Columns(pa.schema({"tail": pa.string(), "miles": pa.int64()}))
+            >>> app = ps.StreamApplication("totals")
+            >>> by_tail = app.input("local.flights", value=flight).partition_by(ps.col("tail"))
+            >>> totals = by_tail.aggregate({"flights": ps.Count(), "miles": ps.Sum(ps.col("miles"))})
+            >>> _ = totals.send_to(app.output("local.totals"))
+            >>> flights = [{"tail": "N1", "miles": 7}, {"tail": "N1", "miles": 9}]
+            >>> runner = TestRunner(app).input("local.flights", flights).run()
+            >>> [(message.key, message.value) for message in runner.output("local.totals")]
+            [('N1', {'flights': 2, 'miles': 16})]
+        """
+        if not isinstance(aggregates, Mapping) or not aggregates:
+            raise ConfigError("aggregate() takes a dict from names to aggregates, as {'flights': ps.Count()}")
+        for name, each in aggregates.items():
+            if not isinstance(name, str) or not isinstance(each, Aggregate):
+                raise ConfigError(
+                    f"aggregate({{{name!r}: {each!r}}}): an aggregate is one of ps.Count(), ps.Sum(...), ..."
+                )
+            self._check_expression(each.of, f"aggregate(): `{name}`")
+        given, serde = dict(aggregates), self._operator.value_serde
+        fields = column_results(given, serde)
+        same = {**self._same(), "value_serde": Json() if fields is None else Columns(pa.schema(fields))}
+
+        def make(i: str) -> AggregateSpec:
+            definition = definition_of(given, serde)
+            store = self._declared.own_store(f"{i}.aggregate", "aggregate", definition, by_column=fields is not None)
+            return AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
+
+        return self._next("aggregate", id, make)
+
+    def process_batch(
+        self,
+        processor: Callable[[], BatchProcessor],
+        *,
+        stores: Iterable[str] = (),
+        schema: pa.Schema | None = None,
+        key: Serde[Any] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Run a BatchProcessor on all messages of each task in a batch at once, as columns.
+
+        Args:
+            processor: the class of the processor, or a function without arguments that makes it.
+            stores: the names of the declared stores that it uses.
+            schema: the columns of the results; by default those of this stream.
+            key: the serde of the keys of the results; by default that of this stream.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: this stream has no schema, or a store is not declared.
+
+        Example:
+            See `BatchProcessor`.
+        """
+        serde = self._schema("process_batch()")
+        names = self._declared.check_stores(stores, "process_batch()")
+        if not callable(processor):
+            raise ConfigError(
+                f"process_batch() takes a BatchProcessor class or a function that makes one, not {processor!r}"
+            )
+        result = Columns(serde.declared if schema is None else schema)
+
+        def make(i: str) -> ColumnTaskSpec:
+            place, default = process_place(f"operator `{i}`"), self._operator.key_serde
+            self._declared.use_by_column(names)
+            return ColumnTaskSpec(
+                id=i,
+                upstream=(self._operator.id,),
+                key_serde=default if key is None else place.serde("key", key, default).for_keys(),
+                value_serde=result,
+                result_serde=result,
+                stores=names,
+                processor=processor,
+                message_serde=serde,
+            )
+
+        return self._next("process_batch", id, make)

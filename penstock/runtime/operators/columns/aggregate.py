@@ -1,0 +1,235 @@
+"""aggregate: keeps aggregates for each key, and emits those of the keys that a batch changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+
+from penstock.api.serdes import ColumnSerde
+from penstock.api.time.aggregates import adder
+from penstock.batch.batch import Batch
+from penstock.columns.byte_arrays import ByteArray, Integers
+from penstock.columns.packed_rows import PackedRows
+from penstock.columns.sequences import ArrowSequence
+from penstock.graph.aggregation import ColumnAggregate, column_aggregates, state_fields
+from penstock.graph.specs import AggregateSpec
+from penstock.runtime.context import Page, failure_in
+from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
+from penstock.runtime.operators.base import Firings, Node, Operator, StageContext
+from penstock.runtime.operators.columns.groups import Groups
+from penstock.state.stores.columns import ColumnTaskStore
+
+_AT_ONCE = 1 << 16
+"""Messages that are gathered before they are added."""
+
+
+class AggregateOperator(Operator[AggregateSpec]):
+    """By column, if the messages are rows of a schema and all aggregates can be; else message by message."""
+
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        if column_aggregates(self.spec.aggregates, self.spec.message_serde) is None:
+            return _RowNode(self, stage, downstream)
+        return _ColumnNode(self, stage, downstream)
+
+
+class _AggregateNode(Node):
+    """The common part of both forms: messages need a key, and at the end of the input the results of all changed keys
+    leave."""
+
+    def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
+        one = Node.of_columns(self._add, stage.position)
+        super().__init__(one.accept, one.push)
+        self.spec = operator.spec
+        self.position = stage.position
+        self._place = operator.place(operator.spec.id)
+        self._downstream = downstream
+        self._entry = Entry(
+            self.spec.id, self._place, self.spec.key_serde, self.spec.value_serde, self.position, NOWHERE
+        )
+        self._earliest_ms = 0
+
+    def _add(self, columns: Columns) -> None:
+        raise NotImplementedError
+
+    def _key_bytes(self, columns: Columns) -> Any:
+        """The bytes of the keys. Raises OperatorFailedError for a message without one."""
+        keys = columns.written_by("key", self.spec.key_serde)
+        if keys is None:
+            keys = encode_column(
+                "key", self.spec.key_serde, columns.keys, columns.rows, self.position, self.spec.id, self._place
+            )
+        found = keys.array if isinstance(keys, ArrowSequence) else None
+        if found.null_count if found is not None else None in keys:
+            self.position.row = int(columns.rows[list(keys).index(None)])
+            raise failure_in(
+                self.spec.id, ValueError("the message has no key, so it belongs to no group: put .partition_by before")
+            )
+        return keys
+
+    def begin(self, batch: Batch) -> None:
+        self._earliest_ms = batch.earliest_output(self.spec.id)
+
+    def _firings(self, batch: Batch, keys: ArrowSequence, values: Any) -> Iterator[Firings]:
+        if len(keys):
+            timestamp_ms = max(batch.time_ms, self._earliest_ms)
+            yield Firings(keys, timestamp_ms, "aggregate", partial(self._emit, keys, values))
+
+    def _emit(self, keys: ArrowSequence, values: Any, some: slice, first: int) -> None:
+        own, results = keys[some], values[some]
+        self._downstream.accept(Columns(self._entry, None, results, range(first, first + len(own)), own, None))
+
+
+class _ColumnNode(_AggregateNode):
+    """The stored states of a batch's groups are read when their first messages are added, and written at the end."""
+
+    def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
+        super().__init__(operator, stage, downstream)
+        store = stage.stores[self.spec.stores[0]].find(ColumnTaskStore)  # type: ignore[attr-defined]
+        self._store: ColumnTaskStore = store
+        serde = self.spec.message_serde
+        if not isinstance(serde, ColumnSerde):
+            raise TypeError(f"operator `{self.spec.id}` reads no columns")
+        self._serde = serde
+        self._groups = Groups(store)
+        self._reset()
+        self._packed = PackedRows(state_fields(self._aggregates))
+
+    def _reset(self) -> None:
+        self._groups.reset()
+        self._aggregates: list[ColumnAggregate] = column_aggregates(self.spec.aggregates, self._serde) or []
+        self._waiting: list[tuple[ByteArray, pa.StructArray, Integers]] = []
+        self._count = 0
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._reset()
+
+    def mark(self) -> int:
+        return len(self._waiting)
+
+    def undo(self, mark: int) -> None:
+        for keys, _, _ in self._waiting[mark:]:
+            self._count -= len(keys)
+        del self._waiting[mark:]
+
+    def _add(self, columns: Columns) -> None:
+        if self._count >= _AT_ONCE:
+            self._fold()
+        keys = self._key_bytes(columns)
+        array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
+        rows = rows_of(columns, self._serde, self.position, self.spec.id)
+        self._waiting.append((ByteArray.of(array), rows, _times(self.position.page, columns.rows)))
+        self._count += len(columns.rows)
+
+    def _fold(self) -> None:
+        """Add the messages that wait."""
+        if not self._waiting:
+            return
+        keys = ByteArray.concat([keys for keys, _, _ in self._waiting])
+        rows = pa.concat_arrays([rows for _, rows, _ in self._waiting])
+        times = np.concatenate([times for _, _, times in self._waiting])
+        self._waiting, self._count = [], 0
+        groups, stored, present = self._groups.of(keys)
+        if len(present):
+            columns = iter(self._packed.unpack(stored, present).flatten())
+            for each in self._aggregates:
+                each.fold.grow([next(columns) for _ in each.fold.fields])
+        batch = pa.RecordBatch.from_struct_array(rows)
+        for each in self._aggregates:
+            values = None if each.of is None else each.of.of_batch(batch)
+            counted: Any = rows if values is None else values
+            if counted.null_count == len(counted):
+                continue
+            if counted.null_count:
+                there = ~counted.is_null().to_numpy(zero_copy_only=False)
+                each.fold.add(groups[there], None if values is None else values.drop_null(), times[there])
+            else:
+                each.fold.add(groups, values, times)
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
+        self._fold()
+        if not self._groups.count:
+            return
+        columns = [column for each in self._aggregates for column in each.fold.stored()]
+        states = pa.StructArray.from_arrays(columns, fields=list(self._packed.fields))
+        entries = self._groups.entries(self._packed.pack(states))
+        self._store.put_many(entries)
+        results = [each.fold.results() for each in self._aggregates]
+        names = [each.name for each in self._aggregates]
+        key_array, rows = ArrowSequence(entries.key_bytes.to_arrow()), pa.StructArray.from_arrays(results, names=names)
+        yield from self._firings(batch, key_array, ArrowSequence(rows))
+
+
+class _RowNode(_AggregateNode):
+    """The states of the batch's keys are in a dict, and in the store as JSON."""
+
+    def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
+        super().__init__(operator, stage, downstream)
+        self._store = stage.stores[self.spec.stores[0]]
+        self._aggregates = list(self.spec.aggregates.values())
+        self._adders = [adder(each) for each in self._aggregates]
+        self._states: dict[bytes, list[Any]] = {}
+        self._waiting: list[tuple[bytes, Any, int, int]] = []
+
+    def begin(self, batch: Batch) -> None:
+        super().begin(batch)
+        self._states = {}
+        self._before: list[tuple[bytes, list[Any] | None]] = []
+
+    def mark(self) -> int:
+        self._before.clear()
+        return 0
+
+    def undo(self, mark: int) -> None:
+        for key, states in reversed(self._before):
+            if states is None:
+                self._states.pop(key, None)
+            else:
+                self._states[key] = states
+
+    def _add(self, columns: Columns) -> None:
+        times = self.position.page.timestamps
+        for row, key, value in zip(columns.rows, self._key_bytes(columns), columns.values, strict=True):
+            self.position.row = int(row)
+            states = self._states.get(key)
+            self._before.append((key, states))
+            if states is None:
+                states = self._load(key)
+            try:
+                added = [add(state, value, times[row]) for add, state in zip(self._adders, states, strict=True)]
+            except BaseException as error:
+                raise failure_in(self.spec.id, error) from error
+            self._states[key] = added
+
+    def _load(self, key: bytes) -> list[Any]:
+        stored = self._store.get(key)
+        if stored is None:
+            return [None] * len(self._aggregates)
+        return [each.from_json(state) for each, state in zip(self._aggregates, orjson.loads(stored), strict=True)]
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
+        keys, values = [], []
+        for key, states in self._states.items():
+            try:
+                stored = [each.to_json(state) for each, state in zip(self._aggregates, states, strict=True)]
+                self._store.put(key, orjson.dumps(stored))
+                results = {
+                    name: each.result(state)
+                    for (name, each), state in zip(self.spec.aggregates.items(), states, strict=True)
+                }
+            except BaseException as error:
+                raise failure_in(self.spec.id, error) from error
+            keys.append(key)
+            values.append(results)
+        self._states = {}
+        yield from self._firings(batch, ArrowSequence(pa.array(keys, pa.binary())), values)
+
+
+def _times(page: Page, rows: Any) -> Integers:
+    times = page.columns()[0]
+    return times[rows.start : rows.stop] if isinstance(rows, range) else times[np.asarray(rows)]

@@ -1,0 +1,79 @@
+"""map_batches, filter_batches: call a function for the columns of many messages, and keep nothing."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.api.callbacks import UNSTARTED, unused
+from penstock.columns.sequences import ArrowSequence
+from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec
+from penstock.runtime.messages.columns import Columns, Target, as_columns, rows_of
+from penstock.runtime.operators.base import Node, Operator, StageContext
+from penstock.runtime.operators.elementwise import Chain, locating_row
+
+F = TypeVar("F", MapBatchesSpec, FilterBatchesSpec)
+
+
+class OfBatches(Operator[F]):
+    """Calls the application's function for the columns of some messages."""
+
+    @abstractmethod
+    def result(self, batch: pa.RecordBatch) -> Any:
+        """The checked result of the function. Raises TypeError, ValueError."""
+
+    @abstractmethod
+    def apply(self, columns: Columns, result: Any) -> Columns: ...
+
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        position, serde = stage.position, self.spec.message_serde
+
+        def step(columns: Columns) -> Columns:
+            rows = rows_of(columns, serde, position, self.spec.id)
+            if not isinstance(columns.values, ArrowSequence):
+                columns = columns.with_values(ArrowSequence(rows))
+            with locating_row(self.spec.id, columns, position, self.result):
+                return self.apply(columns, self.result(pa.RecordBatch.from_struct_array(rows)))
+
+        chain = Chain(step, downstream, lambda key, value: None)
+        chain.push = as_columns(chain.accept, position)
+        return chain
+
+
+class MapBatches(OfBatches[MapBatchesSpec]):
+    def result(self, batch: pa.RecordBatch) -> pa.StructArray:
+        found, serde = self.spec.function(batch), self.spec.result_serde
+        if not isinstance(found, pa.RecordBatch):
+            raise _not_expected("map_batches", "a pyarrow.RecordBatch", found)
+        if found.num_rows != batch.num_rows:
+            raise ValueError(f"the function got {batch.num_rows} rows and returned {found.num_rows}")
+        return serde.fitted(found)
+
+    def apply(self, columns: Columns, result: pa.StructArray) -> Columns:
+        return columns.with_values(ArrowSequence(result))
+
+
+class FilterBatches(OfBatches[FilterBatchesSpec]):
+    def result(self, batch: pa.RecordBatch) -> Any:
+        found = self.spec.function(batch)
+        if isinstance(found, pa.ChunkedArray):
+            found = found.combine_chunks()
+        if isinstance(found, pa.Array) and pa.types.is_boolean(found.type):
+            found = found.fill_null(False).to_numpy(zero_copy_only=False)
+        if not (isinstance(found, np.ndarray) and found.dtype == np.bool_ and found.ndim == 1):
+            raise _not_expected("filter_batches", "a column of truth values", found)
+        if len(found) != batch.num_rows:
+            raise ValueError(f"the function got {batch.num_rows} rows and returned {len(found)} truth values")
+        return found
+
+    def apply(self, columns: Columns, result: Any) -> Columns:
+        return columns.where(result)
+
+
+def _not_expected(operator: str, expected: str, found: object) -> Exception:
+    if type(found) in UNSTARTED:
+        return unused(f"the function of {operator}", found)
+    return TypeError(f"the function of {operator} returns {expected}, not {type(found).__name__}")

@@ -1,0 +1,129 @@
+"""The groups of a batch: its keys, each with a number, and where the store has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from penstock.columns.byte_arrays import ByteArray, Integers
+from penstock.columns.entries import Entries, Flags, Found
+from penstock.columns.key_index import KeyIndex
+from penstock.state.stores.columns import ColumnTaskStore
+
+
+class Groups:
+    """Numbers the keys of a batch: 0, 1, 2, ... in no particular order.
+
+    A key that the store has is found there once, when its messages come; where it has no engine in columns, or a key
+    is new, an index of the batch's own keys numbers them.
+    """
+
+    def __init__(self, store: ColumnTaskStore) -> None:
+        self._store = store
+        self._index = KeyIndex()
+        self._of_new: Integers = np.zeros(0, np.int64)
+        """The group of each key in the index."""
+        self._of_row: Integers = np.zeros(0, np.int64)
+        """The group of each row of the engine, -1 for none."""
+        self._rows: list[Integers] = []
+        """The row of each group, -1 if the store does not have its key."""
+        self._numbering: object = None
+        self.count = 0
+
+    def reset(self) -> None:
+        """Forget the groups: a batch begins."""
+        touched = self._joined(self._rows)
+        self._of_row[touched[touched >= 0]] = -1
+        self._index = KeyIndex()
+        self._of_new = np.zeros(0, np.int64)
+        self._rows, self.count = [], 0
+
+    def of(self, keys: ByteArray) -> tuple[Integers, ByteArray, Flags]:
+        """The group of each key; and the stored values of the groups that are new, with where there is one."""
+        before = self.count
+        found = self._store.find_rows(keys) if not self._rows or self._numbering is not None else None
+        if found is None:
+            return self._of_index(keys)
+        if self._rows and found.engine is not self._numbering:
+            raise RuntimeError("the rows of a store got other numbers in the middle of a batch")
+        self._numbering = found.engine
+        rows = found.rows
+        self._grow(int(rows.max()) + 1 if len(rows) else 0)
+        groups = np.full(len(rows), -1, np.int64)
+        there = np.flatnonzero(rows >= 0)
+        own = rows[there]
+        new = own[self._of_row[own] < 0]
+        if len(new):
+            self._of_row[new] = np.arange(len(new))  # of the same row, numpy keeps the last
+            first = new[self._of_row[new] == np.arange(len(new))]
+            self._of_row[first] = np.arange(self.count, self.count + len(first))
+            self._add(first)
+        groups[there] = self._of_row[own]
+        absent = np.flatnonzero(rows < 0)
+        if len(absent):
+            groups[absent] = self._new(keys.take(absent))
+        known = self._joined(self._rows)[before:]
+        stored = np.flatnonzero(known >= 0)
+        values, present = self._store.at(Found(found.engine, known[stored]))
+        return groups, *_spread(values, present, stored, len(known))
+
+    def _of_index(self, keys: ByteArray) -> tuple[Integers, ByteArray, Flags]:
+        before = len(self._index)
+        groups = self._new(keys)
+        values, present = self._store.get_many(self._index.keys.all().slice(slice(before, None)))
+        return groups, values, present
+
+    def _new(self, keys: ByteArray) -> Integers:
+        before = len(self._index)
+        numbers = self._index.add(keys)
+        more = len(self._index) - before
+        if more:
+            self._of_new = np.concatenate((self._of_new, np.arange(self.count, self.count + more)))
+            self._add(np.full(more, -1, np.int64))
+        return self._of_new[numbers]
+
+    def _add(self, rows: Integers) -> None:
+        self._rows.append(rows)
+        self.count += len(rows)
+
+    def _grow(self, rows: int) -> None:
+        if rows > len(self._of_row):
+            more = np.full(max(rows - len(self._of_row), len(self._of_row) // 2), -1, np.int64)
+            self._of_row = np.concatenate((self._of_row, more))
+
+    def entries(self, values: ByteArray) -> Entries:
+        """The groups' keys with new values, in the order of the groups."""
+        rows = self._joined(self._rows)
+        present = np.ones(len(rows), np.bool_)
+        known = np.flatnonzero(rows >= 0)
+        if len(known) == 0:
+            return Entries(self._index.keys.all(), values, present)
+        found = Found(self._numbering, rows)
+        keys = self._store.keys_at(Found(self._numbering, rows[known]))
+        if len(known) < len(rows):
+            both = ByteArray.concat([keys, self._index.keys.all()])
+            order = np.empty(len(rows), np.int64)
+            order[known] = np.arange(len(known))
+            order[rows < 0] = np.arange(len(known), len(rows))
+            keys = both.take(order)
+        return Entries(keys, values, present, found)
+
+    @staticmethod
+    def _joined(rows: list[Integers]) -> Integers:
+        if not rows:
+            return np.zeros(0, np.int64)
+        if len(rows) > 1:
+            rows[:] = [np.concatenate(rows)]
+        return rows[0]
+
+
+def _spread(values: ByteArray, present: Flags, where: Integers, count: int) -> tuple[ByteArray, Flags]:
+    """The elements at these places of `count`, and nothing at the others."""
+    if len(where) == count:
+        return values, present
+    flags: Any = np.zeros(count, np.bool_)
+    flags[where] = present
+    starts, lengths = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    starts[where], lengths[where] = values.starts, values.lengths
+    return ByteArray(values.data, starts, lengths), flags

@@ -1,0 +1,143 @@
+"""process_batch: gathers all messages of a batch, and calls its processor once for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.api.batch_processor import BatchProcessor, MessageBatch
+from penstock.api.callbacks import unused
+from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
+from penstock.api.state.column_store import ColumnStore
+from penstock.batch.batch import Batch
+from penstock.columns.sequences import ArrowSequence
+from penstock.graph.specs import ColumnTaskSpec
+from penstock.metrics.registry import MetricsRegistry
+from penstock.runtime.context import failure_in
+from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
+from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
+from penstock.runtime.operators.columns.stores import column_store
+
+
+class ColumnTask(Operator[ColumnTaskSpec]):
+    """Runs a BatchProcessor."""
+
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        try:
+            processor = self.spec.processor()
+            if (result := processor.init(_Context(stage))) is not None:  # type: ignore[func-returns-value]
+                raise unused("`init`", result)
+        except BaseException as error:
+            raise failure_in(self.spec.id, error) from error
+        return _ColumnTaskNode(self, processor, stage, downstream)
+
+
+class _Context:
+    def __init__(self, stage: StageContext) -> None:
+        self._stage = stage
+
+    @property
+    def task(self) -> int:
+        return self._stage.task
+
+    @property
+    def config(self) -> Mapping[str, str]:
+        return self._stage.config
+
+    @property
+    def metrics(self) -> MetricsRegistry:
+        return self._stage.user_metrics
+
+    def store(self, name: str) -> ColumnStore[Any]:
+        found = column_store(self.row_store(name))
+        if found is None:
+            raise KeyError(
+                f"the values of store `{name}` are no rows of a schema: declare app.store({name!r}, "
+                "value=ps.Columns(...)), or use context.row_store(...)"
+            )
+        return found
+
+    def row_store(self, name: str) -> KeyValue:
+        if name not in self._stage.stores:
+            known = ", ".join(f"`{each}`" for each in self._stage.stores) or "none"
+            raise KeyError(
+                f"the operator has no store `{name}`; it has {known}: name it in process_batch(stores=[...])"
+            )
+        return self._stage.stores[name]
+
+
+class _ColumnTaskNode(Node):
+    def __init__(
+        self, operator: ColumnTask, processor: BatchProcessor, stage: StageContext, downstream: Target
+    ) -> None:
+        one = Node.of_columns(self._add, stage.position)
+        super().__init__(one.accept, one.push)
+        self._spec = operator.spec
+        self._position = stage.position
+        self._processor = processor
+        self._downstream = downstream
+        self._place = operator.place(self._spec.id)
+        self._waiting: list[tuple[pa.Array, pa.StructArray, Any]] = []
+        self._earliest_ms = 0
+
+    def begin(self, batch: Batch) -> None:
+        self._waiting = []
+        self._earliest_ms = batch.earliest_output(self._spec.id)
+
+    def mark(self) -> int:
+        return len(self._waiting)
+
+    def undo(self, mark: int) -> None:
+        del self._waiting[mark:]
+
+    def _add(self, columns: Columns) -> None:
+        spec, position = self._spec, self._position
+        entry = columns.entry
+        # The serde of the messages' keys is that of whoever sent them.
+        keys = columns.key_bytes
+        if keys is None or entry is None:
+            serde = spec.key_serde
+            keys = encode_column("key", serde, columns.keys, columns.rows, position, spec.id, self._place)
+        else:
+            serde = entry.key_serde
+        array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
+        rows = rows_of(columns, spec.message_serde, position, spec.id)
+        times = position.page.columns()[0]
+        own = times[columns.rows.start : columns.rows.stop] if isinstance(columns.rows, range) else times[columns.rows]
+        self._waiting.append((keys_from_bytes(serde, array), rows, own))
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
+        if self._waiting:
+            timestamp_ms = max(batch.time_ms, self._earliest_ms)
+            run = partial(self._run, batch)
+            yield Firing(None, timestamp_ms, "batch", run, "the batch", must_succeed=True)
+
+    def _run(self, batch: Batch) -> None:
+        waiting, self._waiting = self._waiting, []
+        keys = pa.concat_arrays([keys for keys, _, _ in waiting])
+        rows = pa.concat_arrays([rows for _, rows, _ in waiting])
+        times = pa.array(np.concatenate([times for _, _, times in waiting]))
+        messages = MessageBatch(pa.RecordBatch.from_struct_array(rows), keys, times, batch.time_ms)
+        result: object = self._processor.process(messages, self)
+        if result is not None:
+            raise unused("`process`", result)
+
+    def emit(self, keys: pa.Array, values: pa.RecordBatch) -> None:
+        """See `BatchCollector.emit`."""
+        spec, position = self._spec, self._position
+        if isinstance(keys, pa.ChunkedArray):
+            keys = keys.combine_chunks()
+        if len(keys) != values.num_rows:
+            raise ValueError(f"emit() got {len(keys)} keys and {values.num_rows} rows")
+        rows = spec.result_serde.fitted(values)
+        key_bytes = ArrowSequence(keys_to_bytes(spec.key_serde, keys))
+        entry = Entry(spec.id, self._place, spec.key_serde, spec.value_serde, position, NOWHERE)
+        row = np.full(len(keys), position.row, np.int64)
+        self._downstream.accept(Columns(entry, None, ArrowSequence(rows), row, key_bytes, None))  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._processor.close()
