@@ -42,12 +42,18 @@ class BatchProcessorContext(Protocol):
     def store(self, name: str) -> ColumnStore[Any]:
         """One of the operator's stores whose values are rows of a schema (`ps.Columns`).
 
+        Args:
+            name: the store's name.
+
         Raises:
             KeyError: the operator does not have it, or its values are no rows.
         """
 
     def row_store(self, name: str) -> KeyValueStore[Any, Any]:
         """One of the operator's stores, for access to one key at a time.
+
+        Args:
+            name: the store's name.
 
         Raises:
             KeyError: the operator does not have it.

@@ -94,7 +94,7 @@ class JsonRows:
 
 
 def json_value(value: Any) -> Any:
-    """What JSON has in the place of a value that it does not have."""
+    """The replacement for a value that JSON does not have."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)

@@ -336,8 +336,8 @@ class StoreSettings(Settings):
         Absent("`systems.<name>.default.stream.replication.factor`, or the brokers' default"),
         "How many brokers keep each changelog in Kafka.", "Samza")
     factory = key("stores.<name>.factory", Choice[EngineKind](("rocksdb", "memory", "columns")), "rocksdb",
-        "Where a store's working copy is: in RocksDB on disk; in memory, in order; or in memory, in columns. The last "
-        "is the default for stores that operators use by column.", "Samza")
+        "Where a store's working copy is: in RocksDB on disk; in memory, in order; or in memory, in columns, as by "
+        "default for stores that operators use by column.", "Samza")
     object_cache_size = key("stores.<name>.object.cache.size", Number(0), "100000",
         "The number of most recently used entries that a task keeps in memory. The cache holds at most twice as many.",
         "Samza")
