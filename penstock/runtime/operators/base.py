@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
@@ -148,6 +148,9 @@ class Operator(ABC, Generic[S]):
 
     A new kind is a subclass in a separate file, and the line in `table.py` that names its spec.
     """
+
+    undoes_many: ClassVar[bool] = False
+    """Many messages can be undone together, by its stores and by its node's `undo`: it keeps nothing else of them."""
 
     def __init__(self, spec: S) -> None:
         self.spec = spec

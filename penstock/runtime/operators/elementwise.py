@@ -47,6 +47,8 @@ class Elementwise(Operator[F]):
     """Calls the application's function for each message. A kind applies the results to columns of messages, and to a
     single one that the application emitted."""
 
+    undoes_many = True
+
     @property
     def call(self) -> Callable[[Any], Any]:
         """The application's function, together with any code whose failure counts as its own."""
@@ -117,6 +119,8 @@ class Elementwise(Operator[F]):
 
     def watched(self, watch: Watch) -> OperatorSpec:
         op_id, call, whole = self.spec.id, self.call, self.spec.envelope
+        if isinstance(self.spec.function, Expression):
+            return self.spec  # it runs none of the application's code
 
         def function(given: Any) -> Any:
             with watch.call(op_id, given.value if whole else given):

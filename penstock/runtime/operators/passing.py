@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from penstock.api.expressions import Expression
 from penstock.api.serdes.failures import SerdePlace, input_place
 from penstock.graph.specs import InputSpec, IntermediateSpec, MergeSpec, OperatorSpec, SendToSpec
 from penstock.runtime.messages.columns import Target
@@ -13,6 +14,8 @@ from penstock.runtime.operators.base import Node, Operator, S, StageContext, Wat
 
 class PassingOperator(Operator[S]):
     """Passes on every message as it is."""
+
+    undoes_many = True
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         return Node(downstream.accept, downstream.push)
@@ -26,7 +29,7 @@ class Input(PassingOperator[InputSpec]):
 
     def watched(self, watch: Watch) -> OperatorSpec:
         spec, timestamp_of = self.spec, self.spec.timestamp
-        if timestamp_of is None:
+        if timestamp_of is None or isinstance(timestamp_of, Expression):
             return spec
 
         def timestamp(value: Any) -> int:

@@ -260,24 +260,38 @@ class Attempt:
             self._messages += len(keys)
 
     def _run_undoable(self, entry: Entry, keys: Raw, values: Raw, first: int) -> None:
+        """Undo what fails, and bury its message. Where all operators can take back many messages at once, a piece of
+        them that fails is halved until the message is found; elsewhere each message is a piece."""
         instance, position = self.instance, self.instance.position
-        for number, key in enumerate(keys):
-            row, one = first + number, slice(number, number + 1)
-            position.row = row
+        count = len(keys)
+        pieces = [(0, count)] if instance.undoes_many else [(number, number + 1) for number in reversed(range(count))]
+        while pieces:
+            begin, end = pieces.pop()
+            position.row = first + begin
             mark = instance.mark()
             try:
-                entry.run(keys[one], values[one], row)
+                entry.run(keys[begin:end], values[begin:end], first + begin)
             except (OperatorFailedError, EngineFailedError) as failure:
                 if self._lost_store() or isinstance(failure, EngineFailedError):
                     return
                 instance.undo(mark)
-                failed = failure.describe(position.page.ssp(row), position.page.offsets[row], key)
-                repartitioned = isinstance(position.page, ReceivedPage)
-                identity = instance.settings.identities.get(failed.stream)
-                value = entry.value_bytes(values[one])
-                letter = encode_dead_letter(failed, key, value, repartitioned=repartitioned, identity=identity)
-                self._bury(failed, key, letter)
-        self._messages += len(keys)
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    pieces += (middle, end), (begin, middle)
+                else:
+                    self._bury_message(entry, failure, keys[begin], values[begin:end], first + begin)
+        self._messages += count
+
+    def _bury_message(
+        self, entry: Entry, failure: OperatorFailedError, key: bytes | None, value: Raw, row: int
+    ) -> None:
+        page, identities = self.instance.position.page, self.instance.settings.identities
+        failed = failure.describe(page.ssp(row), page.offsets[row], key)
+        repartitioned, identity = isinstance(page, ReceivedPage), identities.get(failed.stream)
+        letter = encode_dead_letter(
+            failed, key, entry.value_bytes(value), repartitioned=repartitioned, identity=identity
+        )
+        self._bury(failed, key, letter)
 
     def _bury(self, failed: FailedMessage, key: bytes | None, letter: bytes) -> None:
         self._dead_letters += 1

@@ -119,6 +119,8 @@ class StageInstance:
             raise
         self._starting = _overriding("on_start_of_input", self._nodes)
         self._ending = _overriding("on_end_of_input", self._nodes)
+        self.undoes_many = all(operator_of(spec).undoes_many for spec in topology.stages[stage].operators)
+        """Many messages can be undone together."""
         self._marked = tuple(_overriding("mark", self._nodes).values())
         self.channel_entries = {c.number: wiring.channel_entry(c) for c in topology.channels_to(stage)}
         self.input_entries = {n: wiring.input_entry(op) for n, op in enumerate(topology.graph.sources) if stage == 0}

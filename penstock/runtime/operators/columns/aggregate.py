@@ -31,6 +31,8 @@ _AT_ONCE = 1 << 16
 class AggregateOperator(Operator[AggregateSpec]):
     """By column, if the messages are rows of a schema and all aggregates can be; else message by message."""
 
+    undoes_many = True
+
     def build(self, stage: StageContext, downstream: Target) -> Node:
         if column_aggregates(self.spec.aggregates, self.spec.message_serde) is None:
             return _RowNode(self, stage, downstream)
@@ -182,6 +184,7 @@ class _RowNode(_AggregateNode):
         self._before: list[tuple[bytes, list[Any] | None]] = []
 
     def mark(self) -> int:
+        """Forget what the messages before have changed: they stay."""
         self._before.clear()
         return 0
 

@@ -21,6 +21,8 @@ F = TypeVar("F", MapBatchesSpec, FilterBatchesSpec)
 class OfBatches(Operator[F]):
     """Calls the application's function for the columns of some messages."""
 
+    undoes_many = True
+
     @abstractmethod
     def result(self, batch: pa.RecordBatch) -> Any:
         """The checked result of the function. Raises TypeError, ValueError."""

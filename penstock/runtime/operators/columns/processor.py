@@ -26,6 +26,8 @@ from penstock.runtime.operators.columns.stores import column_store
 class ColumnTask(Operator[ColumnTaskSpec]):
     """Runs a BatchProcessor."""
 
+    undoes_many = True
+
     def build(self, stage: StageContext, downstream: Target) -> Node:
         try:
             processor = self.spec.processor()
