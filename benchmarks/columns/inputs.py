@@ -32,7 +32,7 @@ def write_files(workload: Workload, folder: Path, partitions: int) -> Path:
     return folder
 
 
-def totals_of(workload: Workload) -> tuple[np.ndarray, np.ndarray]:  # type: ignore[type-arg]
+def totals_of(workload: Workload) -> tuple[np.ndarray, np.ndarray]:
     """The count and the sum of each key, by its number."""
     numbers, amounts = workload.columns()
     counts = np.bincount(numbers, minlength=workload.keys)

@@ -13,7 +13,7 @@ from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.serdes.failures import process_place
 from penstock.api.time.aggregates import Aggregate
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import column_results, definition_of
+from penstock.graph.aggregation import column_aggregates, definition_of
 from penstock.graph.specs import (
     AggregateSpec,
     ColumnTaskSpec,
@@ -209,12 +209,13 @@ class ColumnOperators:
                 )
             self._check_expression(each.of, f"aggregate(): `{name}`")
         given, serde = dict(aggregates), self._operator.value_serde
-        fields = column_results(given, serde)
-        same = {**self._same(), "value_serde": Json() if fields is None else Columns(pa.schema(fields))}
+        by_column = column_aggregates(given, serde)
+        result = Json() if by_column is None else Columns(pa.schema(by_column.result_fields))
+        same = {**self._same(), "value_serde": result}
 
         def make(i: str) -> AggregateSpec:
             definition = definition_of(given, serde)
-            store = self._declared.own_store(f"{i}.aggregate", "aggregate", definition, by_column=fields is not None)
+            store = self._declared.own_store(f"{i}.aggregate", "aggregate", definition, by_column=by_column is not None)
             return AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
 
         return self._next("aggregate", id, make)

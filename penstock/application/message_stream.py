@@ -16,6 +16,7 @@ from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
 from penstock.errors import ConfigError
+from penstock.graph.aggregation import types_of, window_aggregates
 from penstock.graph.declarations import Declarations
 from penstock.graph.specs import (
     FilterSpec,
@@ -97,11 +98,14 @@ class MessageStream(ColumnOperators, Generic[T]):
             raise ConfigError(f"window() takes a window of `Windows`, not {window!r}")
         if window.late_to is not None:
             self._declared.check_output(window.late_to)
+        by_column = window_aggregates(window, self._operator.value_serde)
 
         def make(i: str) -> WindowSpec:
             op = self._operator
             definition = definition_of(window, op.key_serde, op.value_serde)
-            store = self._declared.own_store(f"{i}.window", "window", definition)
+            if by_column is not None:
+                definition = f"{definition}:columns={types_of(by_column)}"
+            store = self._declared.own_store(f"{i}.window", "window", definition, by_column=by_column is not None)
             same = {**self._same(), "value_serde": Panes()}
             return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, **same)
 

@@ -68,6 +68,17 @@ class ByteArray:
         return cls(data, np.cumsum(lengths) - lengths, lengths)
 
     @classmethod
+    def behind(cls, heads: Bytes, tails: ByteArray) -> ByteArray:
+        """Each row of a matrix, and an element behind it."""
+        size = heads.shape[1]
+        lengths = tails.lengths + size
+        starts = np.cumsum(lengths) - lengths
+        data = np.empty(int(lengths.sum()), np.uint8)
+        write_at(data, starts, cls.matrix(heads))
+        write_at(data, starts + size, tails)
+        return cls(data, starts, lengths)
+
+    @classmethod
     def of_list(cls, elements: Sequence[bytes]) -> ByteArray:
         return cls.of(pa.array(elements, pa.large_binary()))
 

@@ -81,6 +81,9 @@ class Entries(Mapping[bytes, bytes | None]):
     def __getitem__(self, key: bytes) -> bytes | None:
         return self._objects[key]
 
+    def take(self, rows: Integers) -> Entries:
+        return Entries(self.key_bytes.take(rows), self.value_bytes.take(rows), self.present[rows])
+
     def blocks(self, size: int) -> Iterator[Entries]:
         """The entries in blocks of at most so many."""
         for begin in range(0, len(self), size):

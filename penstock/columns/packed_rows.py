@@ -83,7 +83,7 @@ class PackedRows:
                 if count and int(ends.max()) > _LONGEST:
                     raise ValueError(f"a row of {int(ends.max())} bytes is too long")
                 heads[f"f{number}"] = ends
-        matrix = heads.view(np.uint8).reshape(count, self._head_bytes) if count else np.zeros((0, 0), np.uint8)
+        matrix = heads.view(np.uint8).reshape(count, self._head_bytes)
         matrix[:, : self._null_bytes] = nulls
         return _joined(matrix, varying) if self._varying and count else ByteArray.matrix(matrix)
 

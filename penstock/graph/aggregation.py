@@ -1,8 +1,8 @@
-"""Aggregates by key: whether they are computed by column, and the types of their states and results."""
+"""Declared aggregates by column: whether they can be computed so, and the states of many groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +21,9 @@ from penstock.api.time.aggregates import (
     Variance,
     is_whole_value,
 )
+from penstock.api.time.windows import Aggregates, Fixed, Window
 from penstock.columns import folds
+from penstock.columns.byte_arrays import Integers
 from penstock.columns.folds import Fold
 from penstock.errors import ConfigError
 
@@ -37,18 +39,75 @@ _FOLDS: Mapping[type[Aggregate], Callable[[pa.DataType | None], Fold]] = {
 }
 
 
-class ColumnAggregate(NamedTuple):
-    """An aggregate that is computed by column."""
-
+class _Part(NamedTuple):
     name: str
     of: Expression | None
     """None: each message that has a value counts."""
     fold: Fold
 
 
-def column_aggregates(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) -> list[ColumnAggregate] | None:
-    """The aggregates with empty states, if all of them can be computed by column; None if messages are added one at a
+class ColumnAggregates:
+    """The states of several aggregates, for the groups 0, 1, 2, ..."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        self._parts = parts
+
+    @property
+    def state_fields(self) -> list[pa.Field]:
+        """The columns of the stored states."""
+        return [
+            pa.field(f"{number}.{name}", kind)
+            for number, part in enumerate(self._parts)
+            for name, kind in part.fold.fields
+        ]
+
+    @property
+    def result_fields(self) -> list[pa.Field]:
+        """The columns of the results."""
+        return [pa.field(part.name, part.fold.result_type) for part in self._parts]
+
+    def grow(self, stored: pa.StructArray) -> None:
+        """Add groups with their stored states, which are null for a group without one."""
+        columns = iter(stored.flatten())
+        for part in self._parts:
+            part.fold.grow([next(columns) for _ in part.fold.fields])
+
+    def add(self, groups: Integers, rows: pa.StructArray, times: Integers) -> None:
+        """Add messages to their groups, in order.
+
+        Raises:
+            pyarrow.ArrowException, OverflowError: a value does not fit.
+        """
+        batch = pa.RecordBatch.from_struct_array(rows)
+        for part in self._parts:
+            values = None if part.of is None else part.of.of_batch(batch)
+            counted: Any = rows if values is None else values
+            if counted.null_count == len(counted):
+                continue
+            if counted.null_count:
+                there = ~counted.is_null().to_numpy(zero_copy_only=False)
+                part.fold.add(groups[there], None if values is None else values.drop_null(), times[there])
+            else:
+                part.fold.add(groups, values, times)
+
+    def states(self) -> pa.StructArray:
+        columns = [column for part in self._parts for column in part.fold.stored()]
+        return pa.StructArray.from_arrays(columns, fields=self.state_fields)
+
+    def results(self) -> pa.StructArray:
+        return pa.StructArray.from_arrays([part.fold.results() for part in self._parts], fields=self.result_fields)
+
+
+def column_aggregates(
+    aggregates: Mapping[str, Aggregate], serde: Serde[Any], what: str = "aggregate()"
+) -> ColumnAggregates | None:
+    """The aggregates, of no group yet, if all of them can be computed by column; None if messages are added one at a
     time.
+
+    Args:
+        aggregates: by name.
+        serde: of the messages' values.
+        what: the declaration, for errors.
 
     Raises:
         ConfigError: the type of a column does not fit its aggregate.
@@ -62,28 +121,23 @@ def column_aggregates(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) ->
         if fold is None or not (counts_all or isinstance(of, Expression)):
             return None
         expression = of if isinstance(of, Expression) else None
-        kind = None if expression is None else expression.type_in(serde.schema, f"aggregate(): `{name}`")
+        kind = None if expression is None else expression.type_in(serde.schema, f"{what}: `{name}`")
         try:
-            found.append(ColumnAggregate(name, expression, fold(kind)))
+            found.append(_Part(name, expression, fold(kind)))
         except TypeError as error:
             raise ConfigError(
-                f"aggregate(): `{name}`: {type(each).__name__} of `{of}`: {error}. Take a function of the row in "
-                "place of the expression, or another column"
+                f"{what}: `{name}`: {type(each).__name__} of `{of}`: {error}. Take a function of the row in place of "
+                "the expression, or another column"
             ) from None
-    return found
+    return ColumnAggregates(found)
 
 
-def column_results(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) -> list[pa.Field] | None:
-    """The columns of the results, if the aggregates are computed by column. Raises ConfigError."""
-    found = column_aggregates(aggregates, serde)
-    return None if found is None else [pa.field(each.name, each.fold.result_type) for each in found]
-
-
-def state_fields(aggregates: list[ColumnAggregate]) -> list[pa.Field]:
-    """The columns of the stored states."""
-    return [
-        pa.field(f"{number}.{name}", kind) for number, each in enumerate(aggregates) for name, kind in each.fold.fields
-    ]
+def window_aggregates(window: Window, serde: Serde[Any]) -> ColumnAggregates | None:
+    """As `column_aggregates`, of a window: one of a fixed size and of event time, for each key, that fires once."""
+    is_plain = window.early is None and window.allowed_lateness_ms == 0 and window.keyed and window.time == "event"
+    if not (is_plain and isinstance(window.shape, Fixed) and isinstance(window.contents, Aggregates)):
+        return None
+    return column_aggregates(window.contents.by_name, serde, "window()")
 
 
 def definition_of(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) -> str:
@@ -92,5 +146,9 @@ def definition_of(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) -> str
     kinds = [f"{name}={type(each).__qualname__}" for name, each in aggregates.items()]
     if by_column is None:
         return f"aggregate({','.join(kinds)})"
-    types = [str(kind) for each in by_column for _, kind in each.fold.fields]
-    return f"aggregate-columns({','.join(kinds)}:{','.join(types)})".replace(" ", "")
+    return f"aggregate-columns({','.join(kinds)}:{types_of(by_column)})".replace(" ", "")
+
+
+def types_of(aggregates: ColumnAggregates) -> str:
+    """The types of the stored states, as one word."""
+    return ",".join(str(field.type) for field in aggregates.state_fields).replace(" ", "")

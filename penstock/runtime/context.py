@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -147,6 +147,12 @@ class Page:
         timed = [each for row, each in enumerate(times) if row not in self.untimed]
         near = [each for each in timed if each <= limit_ms]
         return max(near, default=None), len(timed) - len(near)
+
+    def times_of(self, rows: Any) -> Int64:
+        """The event times of these rows, a range or an array of numbers."""
+        times = self.columns()[0]
+        found: Int64 = times[rows.start : rows.stop] if isinstance(rows, range) else times[np.asarray(rows)]
+        return found
 
     def without_time(self) -> ConfigError | None:
         """The error to report if a message's timestamp is not an event time; None if all are."""

@@ -6,10 +6,13 @@ from __future__ import annotations
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.windows import Counting, Fixed, Session, Sliding
 from penstock.batch.batch import Due
+from penstock.graph.aggregation import window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
 from penstock.runtime.operators.base import KeyValue, Node, Operator, StageContext
+from penstock.runtime.operators.columns.groups import column_task_store
 from penstock.runtime.windows.cells import next_end
+from penstock.runtime.windows.columns import ColumnWindowNode, stored_ends
 from penstock.runtime.windows.counting import CountingNode
 from penstock.runtime.windows.fixed import FixedNode, PlainNode, is_plain
 from penstock.runtime.windows.node import next_due
@@ -24,7 +27,17 @@ class WindowOperator(Operator[WindowSpec]):
     def time_store(self) -> str | None:
         return self.spec.stores[0]
 
+    @property
+    def undoes_many(self) -> bool:  # type: ignore[override]
+        return self._by_column
+
+    @property
+    def _by_column(self) -> bool:
+        return window_aggregates(self.spec.window, self.spec.message_serde) is not None
+
     def next_due(self, store: KeyValue) -> Due:
+        if self._by_column:
+            return min(stored_ends(column_task_store(store)), default=None), None
         return next_due(self.spec.window, next_end(store), store)
 
     def place(self, name: str) -> SerdePlace:
@@ -32,6 +45,8 @@ class WindowOperator(Operator[WindowSpec]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         match self.spec.window.shape:
+            case Fixed() as fixed if self._by_column:
+                return ColumnWindowNode(self.spec, stage, downstream, fixed)
             case Fixed() as fixed:
                 node = PlainNode if is_plain(self.spec, stage) else FixedNode
                 return node(self.spec, stage, downstream, fixed)

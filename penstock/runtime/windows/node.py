@@ -17,7 +17,7 @@ from penstock.api.time.windows import Counting, TimeWindow, Window, WindowPane
 from penstock.api.time.windows import Firing as FiringType
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import WindowSpec
-from penstock.runtime.context import failure_in
+from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
 from penstock.runtime.operators.base import Firing, Firings, KeyValue, Node, StageContext
 from penstock.runtime.windows.cells import Cell, Cells, Slot, next_trigger, slot_key
@@ -36,6 +36,15 @@ def next_due(window: Window, end: int | None, store: KeyValue) -> Due:
     if window.time == "event":
         return end, trigger
     return None, min((time for time in (end, trigger) if time is not None), default=None)
+
+
+def window_key_bytes(spec: WindowSpec, columns: Columns, position: Position) -> Raw:
+    """The bytes of the messages' keys."""
+    written = columns.written_by("key", spec.key_serde)
+    if written is not None:
+        return written
+    place = SerdePlace(f"keys of operator `{spec.id}`", "")
+    return encode_column("key", spec.key_serde, columns.keys, columns.rows, position, spec.id, place)
 
 
 class WindowNode(Node):
@@ -92,12 +101,7 @@ class WindowNode(Node):
             raise failure_in(self._spec.id, error) from error
 
     def _key_bytes(self, columns: Columns) -> Raw:
-        serde = self._spec.key_serde
-        written = columns.written_by("key", serde)
-        if written is not None:
-            return written
-        place = SerdePlace(f"keys of operator `{self._spec.id}`", "")
-        return encode_column("key", serde, columns.keys, columns.rows, self._position, self._spec.id, place)
+        return window_key_bytes(self._spec, columns, self._position)
 
     def _take_all(self, keys: Iterable[bytes | None], columns: Columns, times: Sequence[int] | None) -> list[int]:
         """Add messages to their windows. Returns the numbers of those that are too late."""

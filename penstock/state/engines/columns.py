@@ -7,7 +7,7 @@ passes over arrays, and touches two places for each key.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -133,15 +133,20 @@ class ColumnEngine(Engine):
 
     def _entries(self) -> Entries:
         """All entries, in the order in which their keys came."""
-        rows = np.flatnonzero(self._present[: len(self._index)])
-        return Entries(
-            self._index.keys.take(rows).copied(), self._values.take(rows).copied(), np.ones(len(rows), np.bool_)
-        )
+        return self.where(lambda keys: np.ones(len(keys), np.bool_))
 
     def all(self) -> Entries:
         """All entries as they are now, in no particular order."""
         with self._lock:
             return self._entries()
+
+    def where(self, wanted: Callable[[ByteArray], Flags]) -> Entries:
+        """The entries whose keys are wanted, as they are now, in no particular order. `wanted` gets many keys."""
+        with self._lock:
+            rows = np.flatnonzero(self._present[: len(self._index)])
+            rows = rows[wanted(self._index.keys.take(rows))]
+            keys, values = self._index.keys.take(rows).copied(), self._values.take(rows).copied()
+            return Entries(keys, values, np.ones(len(rows), np.bool_), Found(self._numbering, rows))
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         """As `Engine.scan`. The cost is that of the whole store: it is copied and sorted."""

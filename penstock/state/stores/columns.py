@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import L
+
+_AT_ONCE = 1 << 16
 
 
 class ColumnOverlay(Overlay):
@@ -133,6 +135,17 @@ class ColumnTaskStore(SerdeStore):
         self._cache.forget(None)
         self._overlay.put_many(entries)
         self._changes = self._overlay._changes  # noqa: SLF001 - the dict of rows, which stays empty beside a block
+
+    def where(self, wanted: Callable[[ByteArray], Flags]) -> Entries:
+        """The entries whose keys are wanted, as they are now, in no particular order. `wanted` gets many keys."""
+        if not isinstance(self._engine, ColumnEngine) or self._overlay.net:
+            blocks = [*self.blocks(_AT_ONCE)]
+            parts = [block.take(np.flatnonzero(wanted(block.key_bytes))) for block in blocks]
+            return Entries.last_of(parts) if parts else Entries.of({})
+        try:
+            return self._engine.where(wanted)
+        except BaseException as error:
+            raise self._engine_failed(error) from error
 
     def blocks(self, rows: int) -> Iterator[Entries]:
         """All entries as they are now, in blocks."""

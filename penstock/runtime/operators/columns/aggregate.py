@@ -16,13 +16,12 @@ from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray, Integers
 from penstock.columns.packed_rows import PackedRows
 from penstock.columns.sequences import ArrowSequence
-from penstock.graph.aggregation import ColumnAggregate, column_aggregates, state_fields
+from penstock.graph.aggregation import ColumnAggregates, column_aggregates
 from penstock.graph.specs import AggregateSpec
-from penstock.runtime.context import Page, failure_in
+from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
 from penstock.runtime.operators.base import Firings, Node, Operator, StageContext
-from penstock.runtime.operators.columns.groups import Groups
-from penstock.state.stores.columns import ColumnTaskStore
+from penstock.runtime.operators.columns.groups import Groups, column_task_store
 
 _AT_ONCE = 1 << 16
 """Messages that are gathered before they are added."""
@@ -91,19 +90,18 @@ class _ColumnNode(_AggregateNode):
 
     def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
         super().__init__(operator, stage, downstream)
-        store = stage.stores[self.spec.stores[0]].find(ColumnTaskStore)  # type: ignore[attr-defined]
-        self._store: ColumnTaskStore = store
+        self._store = column_task_store(stage.stores[self.spec.stores[0]])
         serde = self.spec.message_serde
         if not isinstance(serde, ColumnSerde):
             raise TypeError(f"operator `{self.spec.id}` reads no columns")
         self._serde = serde
-        self._groups = Groups(store)
+        self._groups = Groups(self._store)
         self._reset()
-        self._packed = PackedRows(state_fields(self._aggregates))
+        self._packed = PackedRows(self._aggregates.state_fields)
 
     def _reset(self) -> None:
         self._groups.reset()
-        self._aggregates: list[ColumnAggregate] = column_aggregates(self.spec.aggregates, self._serde) or []
+        self._aggregates = column_aggregates(self.spec.aggregates, self._serde) or ColumnAggregates(())
         self._waiting: list[tuple[ByteArray, pa.StructArray, Integers]] = []
         self._count = 0
 
@@ -125,7 +123,7 @@ class _ColumnNode(_AggregateNode):
         keys = self._key_bytes(columns)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         rows = rows_of(columns, self._serde, self.position, self.spec.id)
-        self._waiting.append((ByteArray.of(array), rows, _times(self.position.page, columns.rows)))
+        self._waiting.append((ByteArray.of(array), rows, self.position.page.times_of(columns.rows)))
         self._count += len(columns.rows)
 
     def _fold(self) -> None:
@@ -138,33 +136,17 @@ class _ColumnNode(_AggregateNode):
         self._waiting, self._count = [], 0
         groups, stored, present = self._groups.of(keys)
         if len(present):
-            columns = iter(self._packed.unpack(stored, present).flatten())
-            for each in self._aggregates:
-                each.fold.grow([next(columns) for _ in each.fold.fields])
-        batch = pa.RecordBatch.from_struct_array(rows)
-        for each in self._aggregates:
-            values = None if each.of is None else each.of.of_batch(batch)
-            counted: Any = rows if values is None else values
-            if counted.null_count == len(counted):
-                continue
-            if counted.null_count:
-                there = ~counted.is_null().to_numpy(zero_copy_only=False)
-                each.fold.add(groups[there], None if values is None else values.drop_null(), times[there])
-            else:
-                each.fold.add(groups, values, times)
+            self._aggregates.grow(self._packed.unpack(stored, present))
+        self._aggregates.add(groups, rows, times)
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         self._fold()
         if not self._groups.count:
             return
-        columns = [column for each in self._aggregates for column in each.fold.stored()]
-        states = pa.StructArray.from_arrays(columns, fields=list(self._packed.fields))
-        entries = self._groups.entries(self._packed.pack(states))
+        entries = self._groups.entries(self._packed.pack(self._aggregates.states()))
         self._store.put_many(entries)
-        results = [each.fold.results() for each in self._aggregates]
-        names = [each.name for each in self._aggregates]
-        key_array, rows = ArrowSequence(entries.key_bytes.to_arrow()), pa.StructArray.from_arrays(results, names=names)
-        yield from self._firings(batch, key_array, ArrowSequence(rows))
+        keys, results = ArrowSequence(entries.key_bytes.to_arrow()), ArrowSequence(self._aggregates.results())
+        yield from self._firings(batch, keys, results)
 
 
 class _RowNode(_AggregateNode):
@@ -231,8 +213,3 @@ class _RowNode(_AggregateNode):
             values.append(results)
         self._states = {}
         yield from self._firings(batch, ArrowSequence(pa.array(keys, pa.binary())), values)
-
-
-def _times(page: Page, rows: Any) -> Integers:
-    times = page.columns()[0]
-    return times[rows.start : rows.stop] if isinstance(rows, range) else times[np.asarray(rows)]

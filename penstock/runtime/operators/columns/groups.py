@@ -9,7 +9,9 @@ import numpy as np
 from penstock.columns.byte_arrays import ByteArray, Integers
 from penstock.columns.entries import Entries, Flags, Found
 from penstock.columns.key_index import KeyIndex
+from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
+from penstock.state.stores.task_store import TaskStore
 
 
 class Groups:
@@ -116,6 +118,14 @@ class Groups:
         if len(rows) > 1:
             rows[:] = [np.concatenate(rows)]
         return rows[0]
+
+
+def column_task_store(store: KeyValue) -> ColumnTaskStore:
+    """The store of an operator's own state by column."""
+    found = store.find(ColumnTaskStore) if isinstance(store, TaskStore) else None
+    if found is None:
+        raise TypeError(f"{store!r} is not a store by column")
+    return found
 
 
 def _spread(values: ByteArray, present: Flags, where: Integers, count: int) -> tuple[ByteArray, Flags]:

@@ -108,9 +108,7 @@ class _ColumnTaskNode(Node):
             serde = entry.key_serde
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         rows = rows_of(columns, spec.message_serde, position, spec.id)
-        times = position.page.columns()[0]
-        own = times[columns.rows.start : columns.rows.stop] if isinstance(columns.rows, range) else times[columns.rows]
-        self._waiting.append((keys_from_bytes(serde, array), rows, own))
+        self._waiting.append((keys_from_bytes(serde, array), rows, position.page.times_of(columns.rows)))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
         if self._waiting:

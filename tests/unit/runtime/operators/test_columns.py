@@ -367,3 +367,47 @@ def test_a_function_that_returns_something_else_fails(returned: Callable[[Any], 
     _ = rows.send_to(app.output("local.out"))
     with running(app, partitions=1) as runner, pytest.raises(ps.UserCodeError, match=text):
         runner.input("local.rows", [{"n": 1}, {"n": 2}]).run()
+
+
+SHAPES = {
+    "tumbling": ps.Windows.tumbling(50, offset_ms=7, aggregates=AGGREGATES, late_to=ps.SystemStream("local", "late")),
+    "hopping": ps.Windows.hopping(100, every_ms=40, aggregates={"count": ps.Count(), "sum": ps.Sum(n)}),
+}
+
+
+def windows(value: ps.Serde[Any], shape: str) -> ps.StreamApplication:
+    app = ps.StreamApplication("windows")
+    rows = app.input("local.rows", value=value, watermark=ps.BoundedOutOfOrderness(20))
+    late = app.output("local.late")
+    panes = rows.partition_by(ps.col("key")).window(SHAPES[shape], id="w")
+    _ = panes.map(lambda pane: [pane.key, pane.window.start_ms, pane.firing, pane.message]).send_to(
+        app.output("local.panes")
+    )
+    assert late == ps.SystemStream("local", "late")
+    return app
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@given(steps=st.lists(st.tuples(ROWS, st.integers(-150, 400), st.sampled_from(["", "commit", "crash"])), max_size=8))
+def test_rows_and_columns_have_equal_windows(shape: str, steps: list[tuple[list[dict[str, Any]], int, str]]) -> None:
+    found = []
+    for value in (ps.Json(), COLUMNS):
+        with running(windows(value, shape), partitions=2) as runner:
+            for rows, timestamp, then in steps:
+                runner.input("local.rows", rows, timestamp=timestamp).run(batch_messages=7)
+                if then == "commit":
+                    runner.commit()
+                elif then == "crash":
+                    runner.crash().restore()
+            runner.end_inputs()
+            panes = [(m.partition, m.timestamp, m.key, m.value) for m in runner.output("local.panes")]
+            late = [(m.partition, m.timestamp, m.value) for m in runner.output("local.late")]
+            assert runner.store("w.window") == {}
+            found.append((panes, late))
+    (by_row, late_rows), (by_column, late_columns) = found
+    assert [pane[:3] for pane in by_column] == [pane[:3] for pane in by_row]
+    for (*_, column), (*_, row) in zip(by_column, by_row, strict=True):
+        assert column[:3] == row[:3]
+        assert all(is_close(column[3][name], row[3][name]) for name in row[3]), (column, row)
+    assert [each[:2] for each in late_columns] == [each[:2] for each in late_rows]
+    assert [row for *_, row in late_columns] == [dict.fromkeys(SCHEMA.names) | row for *_, row in late_rows]

@@ -1,0 +1,247 @@
+"""Windows of one size whose aggregates are computed by column.
+
+The store has a row for each window and key that is not complete: under the window's end, as eight bytes that sort as
+numbers, and the key, behind a byte that says if there is one. An attempt adds all messages of a window and key at once.
+At the end of its input it takes out the windows that the watermark has passed, and stores the others that it changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.api.serdes import ColumnSerde
+from penstock.api.time.windows import Firing as FiringType
+from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
+from penstock.batch.batch import END_OF_TIME, Batch, Due
+from penstock.columns.byte_arrays import ByteArray, Integers
+from penstock.columns.entries import Entries, Flags
+from penstock.columns.key_index import KeyIndex
+from penstock.columns.packed_rows import PackedRows
+from penstock.columns.sequences import ArrowSequence
+from penstock.graph.aggregation import ColumnAggregates, window_aggregates
+from penstock.graph.specs import WindowSpec
+from penstock.runtime.messages.columns import Columns, Target, rows_of
+from penstock.runtime.operators.base import Firing, Firings, Node, StageContext
+from penstock.runtime.operators.columns.groups import Groups, column_task_store
+from penstock.runtime.windows.node import window_key_bytes
+from penstock.state.stores.columns import ColumnTaskStore
+
+_SIGN = np.uint64(1 << 63)
+_END_BYTES = 8
+_HEAD_BYTES = 9
+_AT_ONCE = 1 << 16
+"""Messages that are gathered before they are added."""
+
+
+class ColumnWindowNode(Node):
+    """Windows of one size, by column."""
+
+    def __init__(self, spec: WindowSpec, stage: StageContext, downstream: Target, shape: Fixed) -> None:
+        one = Node.of_columns(self._accept, stage.position)
+        super().__init__(one.accept, one.push)
+        serde = spec.message_serde
+        if not isinstance(serde, ColumnSerde):
+            raise TypeError(f"operator `{spec.id}` reads no columns")
+        self._spec, self._shape, self._serde = spec, shape, serde
+        self._position = stage.position
+        self._downstream = downstream
+        self._undoable = stage.undoable
+        self._store = column_task_store(stage.stores[spec.stores[0]])
+        late_to = spec.window.late_to
+        self._late_to = None if late_to is None else stage.outputs[str(late_to)]
+        self._late = stage.metrics.new_counter(spec.id, "late-dropped")
+        self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
+        self._groups = Groups(self._store)
+        self._packed = PackedRows(self._new_aggregates().state_fields)
+        self._ends: set[int] | None = None
+        """The ends of the windows in the store; None: not known yet."""
+        self._late_watermark = 0
+        self._reset()
+
+    def _new_aggregates(self) -> ColumnAggregates:
+        return window_aggregates(self._spec.window, self._serde) or ColumnAggregates(())
+
+    def _reset(self) -> None:
+        self._groups.reset()
+        self._aggregates = self._new_aggregates()
+        self._waiting: list[tuple[ByteArray, pa.StructArray, Integers]] = []
+        self._count = 0
+        self._stored: list[Flags] = []
+        """For each group, if the store has it."""
+
+    def begin(self, batch: Batch) -> None:
+        self._late_watermark = batch.late_watermark(self._spec.id)
+        self._reset()
+
+    def mark(self) -> int:
+        return len(self._waiting)
+
+    def undo(self, mark: int) -> None:
+        self._count -= sum(len(keys) for keys, _, _ in self._waiting[mark:])
+        del self._waiting[mark:]
+
+    # Messages.
+
+    def _accept(self, columns: Columns) -> None:
+        if self._count >= _AT_ONCE:
+            self._fold()
+        keys = window_key_bytes(self._spec, columns, self._position)
+        array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
+        rows = rows_of(columns, self._serde, self._position, self._spec.id)
+        times = self._position.page.times_of(columns.rows)
+        shape = self._shape
+        last = times - (times - shape.offset_ms) % shape.every_ms
+        too_late = np.ones(len(times), np.bool_)
+        for start in range(0, shape.size_ms, shape.every_ms):
+            ends = last - start + shape.size_ms
+            taken = np.flatnonzero((ends > times) & (ends > self._late_watermark))
+            too_late[taken] = False
+            if len(taken):
+                some = pa.array(taken)
+                self._waiting.append((_window_keys(ends[taken], array.take(some)), rows.take(some), times[taken]))
+                self._count += len(taken)
+        for number in np.flatnonzero(too_late).tolist():
+            self._position.row = int(columns.rows[number])
+            if self._late_to is None:
+                self._late.inc()
+            else:
+                self._late_to(columns.keys[number], columns.values[number])
+
+    def _fold(self) -> None:
+        """Add the messages that wait."""
+        if not self._waiting:
+            return
+        keys = ByteArray.concat([keys for keys, _, _ in self._waiting])
+        rows = pa.concat_arrays([rows for _, rows, _ in self._waiting])
+        times = np.concatenate([times for _, _, times in self._waiting])
+        self._waiting, self._count = [], 0
+        groups, stored, present = self._groups.of(keys)
+        if len(present):
+            self._stored.append(present)
+            self._aggregates.grow(self._packed.unpack(stored, present))
+        self._aggregates.add(groups, rows, times)
+
+    # Panes.
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firing | Firings]:
+        self._fold()
+        watermark = END_OF_TIME if batch.control != "none" else batch.firing_watermark(self._spec.id)
+        entries = self._groups.entries(self._packed.pack(self._aggregates.states()))
+        results = self._aggregates.results()
+        ends = _ends_of(entries.key_bytes)
+        due = ends <= watermark
+        other = self._others(entries.key_bytes, watermark)
+        self._write(entries, due, other.key_bytes)
+        self._ends = {end for end in self._open_ends().union(np.unique(ends).tolist()) if end > watermark}
+        fired = np.flatnonzero(due)
+        keys, results = entries.key_bytes.take(fired), results.take(pa.array(fired))
+        if len(other):
+            more = self._new_aggregates()
+            more.grow(self._packed.unpack(other.value_bytes))
+            keys = ByteArray.concat([keys, other.key_bytes])
+            results = pa.concat_arrays([results, more.results()])
+        if len(keys):
+            yield from self._panes(keys, results, "drain" if batch.control == "drain" else "on-time")
+
+    def _open_ends(self) -> set[int]:
+        if self._ends is None:
+            self._ends = stored_ends(self._store)
+        return self._ends
+
+    def _others(self, own: ByteArray, watermark: int) -> Entries:
+        """The stored rows of windows that are due, apart from those of the batch's own keys."""
+        if not any(end <= watermark for end in self._open_ends()):
+            return Entries.of({})
+        found = self._store.where(lambda keys: _ends_of(keys) <= watermark)
+        if len(own) and len(found):
+            known = KeyIndex()
+            known.add(own)
+            found = found.take(np.flatnonzero(known.find(found.key_bytes) < 0))
+        return found
+
+    def _write(self, entries: Entries, due: Flags, other: ByteArray) -> None:
+        """Store the windows that are still open, and delete from the store those that are due."""
+        if not due.any() and not len(other):
+            if len(entries):
+                self._store.put_many(entries)
+            return
+        left = np.flatnonzero(~due)
+        gone = np.flatnonzero(due & np.concatenate(self._stored)) if self._stored else left[:0]
+        keys = ByteArray.concat([entries.key_bytes.take(left), entries.key_bytes.take(gone), other])
+        values = ByteArray.concat([entries.value_bytes.take(left), ByteArray.empty(len(keys) - len(left))])
+        if len(keys):
+            self._store.put_many(Entries(keys, values, np.arange(len(keys)) < len(left)))
+
+    def _panes(self, keys: ByteArray, results: pa.StructArray, firing: FiringType) -> Iterator[Firing | Firings]:
+        """The panes in the order of their ends, and of their keys."""
+        order = pc.sort_indices(keys.to_arrow()).to_numpy()
+        keys, results = keys.take(order), results.take(pa.array(order))
+        ends = _ends_of(keys)
+        cuts = [0, *(np.flatnonzero(np.diff(ends)) + 1).tolist(), len(ends)]
+        for begin, behind in pairwise(cuts):
+            end, some = int(ends[begin]), slice(begin, behind)
+            own, rows = _own_keys(keys.slice(some)), ArrowSequence(results.slice(begin, behind - begin))
+            span = TimeWindow(end - self._shape.size_ms, end)
+            emit = partial(self._emit, own, span, rows, firing)
+            if not self._undoable:
+                yield Firings(own, end - 1, f"{firing} pane 0", emit)
+                continue
+            for number, key in enumerate(own):
+                one = slice(number, number + 1)
+                yield Firing(key, end - 1, f"{firing} pane 0", partial(self._emit_one, emit, one))
+
+    def _emit_one(self, emit: Any, one: slice) -> None:
+        emit(one, self._position.row)
+
+    def _emit(
+        self, keys: Sequence[Any], span: TimeWindow, rows: ArrowSequence, firing: FiringType, some: slice, first: int
+    ) -> None:
+        decode = self._spec.key_serde.from_bytes
+        shown = [None if key is None else decode(key) for key in keys[some]]
+        panes = [WindowPane(key, span, row, firing, 0) for key, row in zip(shown, rows[some], strict=True)]
+        self._downstream.accept(Columns(None, shown, panes, range(first, first + len(shown))))
+
+    def fired(self, count: int) -> None:
+        self._pane_count.inc(count)
+
+    def next_due(self) -> Due:
+        return min(self._open_ends(), default=None), None
+
+
+def stored_ends(store: ColumnTaskStore) -> set[int]:
+    """The ends of the windows in a store."""
+    found: set[int] = set()
+    for block in store.blocks(_AT_ONCE):
+        found.update(np.unique(_ends_of(block.key_bytes)).tolist())
+    return found
+
+
+def _window_keys(ends: Integers, keys: pa.Array) -> ByteArray:
+    heads = np.zeros((len(ends), _HEAD_BYTES), np.uint8)
+    heads[:, :_END_BYTES] = (ends.view(np.uint64) ^ _SIGN).astype(">u8").view(np.uint8).reshape(-1, _END_BYTES)
+    heads[:, _END_BYTES] = 1
+    if keys.null_count:
+        heads[:, _END_BYTES] = ~keys.is_null().to_numpy(zero_copy_only=False)
+    return ByteArray.behind(heads, ByteArray.of(keys))
+
+
+def _ends_of(keys: ByteArray) -> Integers:
+    heads = keys.rows(_END_BYTES)
+    if len(heads) == 0:
+        return np.zeros(0, np.int64)
+    found: Integers = (np.ascontiguousarray(heads).view(">u8").reshape(-1).astype(np.uint64) ^ _SIGN).view(np.int64)
+    return found
+
+
+def _own_keys(keys: ByteArray) -> ArrowSequence:
+    """The keys of messages, without the windows' ends."""
+    valid = keys.rows(_HEAD_BYTES)[:, _END_BYTES] != 0
+    own = ByteArray(keys.data, keys.starts + _HEAD_BYTES, keys.lengths - _HEAD_BYTES)
+    return ArrowSequence(own.to_arrow(valid))
