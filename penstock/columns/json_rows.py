@@ -141,16 +141,20 @@ class _Field:
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
-def _wire(kind: pa.DataType, name: str) -> pa.DataType:
+def _wire(kind: pa.DataType, name: str, *, nested: bool = False) -> pa.DataType:
     """The type from which a value is written, and to which it is read."""
+    if nested and pa.types.is_timestamp(kind) and kind.unit == "ns":
+        raise TypeError(
+            f"field `{name}` has nested values of the type {kind}, which have no JSON here: use microseconds"
+        )
     if pa.types.is_struct(kind):
-        return pa.struct([pa.field(field.name, _wire(field.type, name)) for field in kind])
+        return pa.struct([pa.field(field.name, _wire(field.type, name, nested=True)) for field in kind])
     if pa.types.is_map(kind):
         if not (pa.types.is_string(kind.key_type) or pa.types.is_integer(kind.key_type)):
             raise TypeError(f"field `{name}` has a map with keys of {kind.key_type}, which JSON does not have")
-        return pa.map_(kind.key_type, _wire(kind.item_type, name))
+        return pa.map_(kind.key_type, _wire(kind.item_type, name, nested=True))
     if any(is_one(kind) for is_one in _LISTS):
-        inner = _wire(kind.value_type, name)
+        inner = _wire(kind.value_type, name, nested=True)
         return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(inner)
     if pa.types.is_timestamp(kind) and kind.unit != "ns":
         return kind
