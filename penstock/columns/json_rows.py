@@ -15,6 +15,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns.plain import row_fits
+
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""
 
@@ -48,6 +50,9 @@ class JsonRows:
         row = msgspec.defstruct("Row", kinds, rename={each.attribute: each.name for each in self._fields}, gc=False)
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(row).decode
         self._absent = row()
+        self._names = [field.name for field in fields]
+        self._required = tuple(required)
+        self._fits = row_fits(fields, finite=True)
 
     def read(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, Problems]:
         """The rows of these values, null where there is no value or the value has a problem; and the problems."""
@@ -78,6 +83,23 @@ class JsonRows:
                 rows.append(absent)
                 problems[number] = f"{error}{_zone_advice(str(error))}"
         return rows, problems
+
+    def write_one(self, row: Mapping[str, Any]) -> bytes | None:
+        """The JSON of a dict that is a row of the fields as it is; None if Arrow has to make one of it."""
+        if self._fits is None or not self._fits(row):
+            return None
+        return b"%b" % orjson.dumps({name: row.get(name) for name in self._names})
+
+    def read_one(self, data: bytes) -> dict[str, Any] | None:
+        """The row as a dict; None if Arrow has to make one, or it does not fit."""
+        if self._fits is None:
+            return None
+        try:
+            row = self._decode(data)
+        except (msgspec.MsgspecError, ValueError):
+            return None
+        found = {field.name: getattr(row, field.attribute) for field in self._fields}
+        return None if any(found[name] is None for name in self._required) else found
 
     def write(self, rows: pa.StructArray) -> list[bytes | None]:
         """Each row as a JSON object, None for a null.

@@ -11,8 +11,10 @@ before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from itertools import accumulate
 from typing import Any
 
 import msgspec.msgpack
@@ -21,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.columns.byte_arrays import ByteArray, Integers, write_at
+from penstock.columns.plain import CODES, row_fits
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _LONGEST = (1 << 32) - 1
@@ -53,7 +56,45 @@ class PackedRows:
             offsets.append(place)
             place += 4
         self._head_bytes = place
+        self._fits = row_fits(self.fields, finite=False)
+        self._fixed = [number for number, codec in enumerate(self._codecs) if codec.width is not None]
+        codes = "".join(CODES.get(self.fields[number].type, "") for number in self._fixed)
+        self._struct = struct.Struct(f"<{self._null_bytes}s{codes}{'I' * len(self._varying)}")
         self._head: Any = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": place})
+
+    def pack_one(self, row: Mapping[str, Any]) -> bytes | None:
+        """The bytes of a dict that is a row of the fields as it is; None if Arrow has to make one of it."""
+        if self._fits is None or not self._fits(row):
+            return None
+        values = [row.get(field.name) for field in self.fields]
+        nulls = sum(1 << number for number, value in enumerate(values) if value is None)
+        varying = [b"" if values[number] is None else values[number].encode() for number in self._varying]
+        fixed = [values[number] or 0 for number in self._fixed]
+        head = self._struct.pack(nulls.to_bytes(self._null_bytes, "little"), *fixed, *accumulate(map(len, varying)))
+        return b"".join((head, *varying)) if varying else head
+
+    def unpack_one(self, data: bytes) -> dict[str, Any] | None:
+        """The row as a dict; None if Arrow has to make one. Raises ValueError if the bytes are not a row."""
+        if self._fits is None:
+            return None
+        size = self._head_bytes
+        if len(data) < size:
+            raise ValueError(f"a row has {len(data)} bytes; at least {size} were expected")
+        bits, *found = self._struct.unpack_from(data)
+        values: list[Any] = [None] * len(self.fields)
+        for number, value in zip(self._fixed, found, strict=False):
+            values[number] = value
+        begin = size
+        for number, end in zip(self._varying, found[len(self._fixed) :], strict=True):
+            values[number] = data[begin : size + end].decode()
+            begin = size + end
+        if begin != len(data):
+            raise ValueError("a row has another length than its fields")
+        nulls = int.from_bytes(bits, "little")
+        return {
+            field.name: None if nulls >> number & 1 else value
+            for number, (field, value) in enumerate(zip(self.fields, values, strict=True))
+        }
 
     def pack(self, rows: pa.StructArray) -> ByteArray:
         """The bytes of each row; of a null, those of a row of nulls.

@@ -60,12 +60,31 @@ class ColumnSerde(Serde[Any]):
             ValueError: a row cannot be written.
         """
 
+    def write_one(self, row: Mapping[str, Any]) -> bytes | None:
+        """The bytes of a dict that is a row as it is; None if Arrow has to make one of it.
+
+        Args:
+            row: has no unknown columns.
+        """
+        return None
+
+    def read_one(self, data: bytes) -> dict[str, Any] | None:
+        """The row as a dict; None if Arrow has to make one.
+
+        Args:
+            data: the bytes.
+        """
+        return None
+
     def to_bytes(self, obj: Any) -> bytes:
         """See `Serde.to_bytes`."""
-        return self.write(self.rows_of([obj]))[0] or b""
+        self._check(obj)
+        return self.write_one(obj) or self.write(self.rows_of([obj]))[0] or b""
 
     def from_bytes(self, data: bytes) -> Any:
         """See `Serde.from_bytes`."""
+        if (row := self.read_one(data)) is not None:
+            return row
         rows, problems = self.read([data])
         if problems:
             raise ValueError(problems[0])
@@ -172,6 +191,12 @@ class Columns(ColumnSerde):
     def write(self, rows: pa.StructArray) -> Sequence[bytes | None]:
         return self._json.write(rows)
 
+    def write_one(self, row: Mapping[str, Any]) -> bytes | None:
+        return self._json.write_one(row)
+
+    def read_one(self, data: bytes) -> dict[str, Any] | None:
+        return self._json.read_one(data)
+
 
 class PackedColumns(ColumnSerde):
     """`Columns` for the values of stores: their bytes are packed, not JSON."""
@@ -192,6 +217,12 @@ class PackedColumns(ColumnSerde):
         array = pa.array(values, pa.large_binary())
         valid = ~array.is_null().to_numpy(zero_copy_only=False)
         return self.packed.unpack(ByteArray.of(array), valid), {}
+
+    def write_one(self, row: Mapping[str, Any]) -> bytes | None:
+        return self.packed.pack_one(row)
+
+    def read_one(self, data: bytes) -> dict[str, Any] | None:
+        return self.packed.unpack_one(data)
 
     def write(self, rows: pa.StructArray) -> Sequence[bytes | None]:
         found: list[bytes | None] = self.packed.pack(rows).to_arrow(_valid(rows)).to_pylist()
