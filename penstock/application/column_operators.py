@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +11,7 @@ from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.serdes.failures import process_place
+from penstock.api.state.tables import Table
 from penstock.api.time.aggregates import Aggregate
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import column_aggregates, definition_of
@@ -21,6 +22,8 @@ from penstock.graph.specs import (
     MapBatchesSpec,
     MapSpec,
     OperatorSpec,
+    TableColumnsSpec,
+    TableJoinKind,
 )
 
 if TYPE_CHECKING:
@@ -219,6 +222,38 @@ class ColumnOperators:
             return AggregateSpec(id=i, stores=(store,), aggregates=given, message_serde=serde, **same)
 
         return self._next("aggregate", id, make)
+
+    def _join_columns(
+        self, table: Table, columns: Sequence[str], kind: TableJoinKind, op_id: str | None
+    ) -> MessageStream[Any]:
+        if isinstance(columns, str):
+            raise ConfigError(f"join_table(): columns is a list of names, as [{columns!r}]")
+        if kind not in ("inner", "left"):
+            raise ConfigError(f'join_table(): kind is "inner" or "left", not {kind!r}')
+        serde = self._schema("join_table(columns=...)")
+        added = self._declared.columns_of(table, columns, "join_table()")
+        fields = [*serde.schema, *added]
+        names = [field.name for field in fields]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(
+                f"join_table(): the messages and table `{table.name}` both have a column `{twice[0]}`: choose others "
+                "with .select(...) before"
+            )
+        same = {**self._same(), "value_serde": Columns(pa.schema(fields))}
+
+        def make(i: str) -> TableColumnsSpec:
+            return TableColumnsSpec(
+                id=i,
+                stores=(table.name,),
+                table=table.name,
+                columns=tuple(columns),
+                kind=kind,
+                message_serde=serde,
+                message_key=self._operator.key_serde,
+                **same,
+            )
+
+        return self._next("join_table", op_id, make)
 
     def process_batch(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, TypeVar, overload
 
 from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
@@ -474,8 +474,9 @@ class MessageStream(ColumnOperators, Generic[T]):
     def join_table(
         self,
         table: Table,
-        function: Callable[[T, Any], U],
+        function: Callable[[T, Any], U] | None = None,
         *,
+        columns: Sequence[str] = (),
         kind: TableJoinKind = "inner",
         as_of: bool = False,
         late_to: SystemStream | None = None,
@@ -493,7 +494,9 @@ class MessageStream(ColumnOperators, Generic[T]):
         Args:
             table: what `app.table(...)` returned.
             function: called as `function(message's value, table's value)`. It returns the value that follows, and must
-                change neither of them in place.
+                change neither of them in place. None if there are `columns`.
+            columns: columns of the table that are added to those of the message, for many messages at once. The stream
+                and the table have schemas (`ps.Columns`), and the table is filled from outside.
             kind: what happens to a message for whose key the table has no value, or that has no key. "inner" drops it;
                 with "left" the function gets None as the table's value.
             as_of: join with the value as of the message's event time. The table must have history.
@@ -528,6 +531,10 @@ class MessageStream(ColumnOperators, Generic[T]):
             [(200, 5000)]
         """
         self._declared.check_table(table, self._operator, "join_table()")
+        if columns:
+            if function is not None or as_of or late_to is not None:
+                raise ConfigError("join_table(): with columns= there is no function, no as_of and no late_to")
+            return self._join_columns(table, columns, kind, id)
         if not callable(function):
             raise ConfigError(f"join_table() takes a function of two values, not {function!r}")
         if kind not in ("inner", "left"):

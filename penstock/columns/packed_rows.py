@@ -66,7 +66,7 @@ class PackedRows:
         """The bytes of a dict that is a row of the fields as it is; None if Arrow has to make one of it."""
         if self._fits is None or not self._fits(row):
             return None
-        values = [row.get(field.name) for field in self.fields]
+        values: list[Any] = [row.get(field.name) for field in self.fields]
         nulls = sum(1 << number for number, value in enumerate(values) if value is None)
         varying = [b"" if values[number] is None else values[number].encode() for number in self._varying]
         fixed = [values[number] or 0 for number in self._fixed]

@@ -10,6 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
+import pyarrow as pa
+
 from penstock.api.callbacks import check_all
 from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
@@ -178,9 +180,9 @@ class Declarations:
                     f"table `{name}`: ttl_ms and history_ms exclude each other. A table with history keeps what is "
                     "valid; send None to it to delete a value"
                 )
-            stored, value = VersionKey(stored), VersionValue(value)
+            stored, value = VersionKey(stored), VersionValue(value.for_store_values())
         filled = None if side is None else side.checked(place.name, key.for_keys(), value)
-        spec = TableSpec(name, stored, value, ttl, filled, history_ms=history_ms)
+        spec = TableSpec(name, stored, value.for_store_values(), ttl, filled, history_ms=history_ms)
         check_side_store(spec)
         self._stores[name] = spec
         self._tables[name] = table = Table(name, key.for_keys(), history_ms)
@@ -199,6 +201,28 @@ class Declarations:
                 f"{declared(table.key_serde)}. Equal keys must have equal bytes: declare the same serde with key= of "
                 "app.table(...) and of app.input(...), .partition_by(...) or .process(...)"
             )
+
+    def columns_of(self, table: Table, columns: Sequence[str], what: str) -> list[pa.Field]:
+        """The columns of a table that a join adds. Raises ConfigError, which begins with `what`, if it has no such
+        columns, or the job writes it."""
+        spec = self._stores[table.name]
+        if spec.side is None:
+            raise ConfigError(
+                f"{what}: columns= is for a table that is filled from outside (side inputs, or pushed). Messages and "
+                f"writes of table `{table.name}` come in an order, one by one: give a function of both values"
+            )
+        if not isinstance(spec.value_serde, ColumnSerde):
+            raise ConfigError(
+                f"{what}: the values of table `{table.name}` are no rows of a schema: declare it with "
+                f'app.table("{table.name}", value=ps.Columns(pa.schema([...])), ...), or give a function of both values'
+            )
+        schema = spec.value_serde.schema
+        for name in columns:
+            if name not in schema.names:
+                raise ConfigError(
+                    f"{what}: table `{table.name}` has no column `{name}`; it has {', '.join(schema.names)}"
+                )
+        return [schema.field(name) for name in columns]
 
     def check_written(self, table: Table, what: str = "") -> None:
         """Raise ConfigError, which begins with `what`, if the job cannot write the table because it is filled from

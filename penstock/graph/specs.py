@@ -340,6 +340,19 @@ class TableJoinSpec(OperatorSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumnsSpec(OperatorSpec):
+    """Adds columns of a table to each message, by its key."""
+
+    needs_task = True
+
+    table: str
+    columns: tuple[str, ...]
+    kind: TableJoinKind
+    message_serde: ColumnSerde
+    message_key: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TemporalJoinSpec(OperatorSpec):
     """Joins each message with the table's value of its key as of the message's event time."""
 

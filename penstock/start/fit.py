@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from penstock.api.ssp import SystemStream
+from penstock.api.state.side_inputs import SideInputs
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.checkpoint.versions.v2 import VERSION as V2
 from penstock.config.model import JobConfig
-from penstock.config.settings import StreamSettings
+from penstock.config.settings import StoreSettings, StreamSettings
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import side_input_of, side_streams
@@ -60,7 +61,16 @@ def _check_guarantees(graph: ApplicationGraph, config: JobConfig, outputs: Conta
 
 
 def _check_side_inputs(graph: ApplicationGraph, config: JobConfig) -> None:
-    """Raise ConfigError if the configuration says where a side input is read from: that follows from its store."""
+    """Raise ConfigError if the configuration says where a side input is read from: that follows from its store. Or if
+    it keeps a store in columns that is written while it is read."""
+    for spec in graph.side_stores:
+        name = StoreSettings.factory.full(spec.name)
+        if isinstance(spec.side, SideInputs) and config.store(spec.name).factory == "columns":
+            raise ConfigError(
+                f"`{name}` ({config.origin(name)}) = columns: store `{spec.name}` is filled by side inputs while "
+                "batches read it. Set it to rocksdb or memory; stores that the job writes and pushed tables can be in "
+                "columns"
+            )
     inputs = {op.stream for op in graph.inputs}
     for stream, specs in side_streams(graph).items():
         for key in _OF_INPUTS:

@@ -26,6 +26,7 @@ from penstock.graph.specs import (
     SendToSpec,
     SendToTableSpec,
     SinkSpec,
+    TableColumnsSpec,
     TableJoinSpec,
     TemporalJoinSpec,
     WindowSpec,
@@ -35,6 +36,7 @@ from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.columns.aggregate import AggregateOperator
 from penstock.runtime.operators.columns.batches import FilterBatches, MapBatches
 from penstock.runtime.operators.columns.processor import ColumnTask
+from penstock.runtime.operators.columns.table import TableColumns
 from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
@@ -65,6 +67,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     SendToSpec: SendTo,
     SendToTableSpec: SendToTable,
     SinkSpec: Sink,
+    TableColumnsSpec: TableColumns,
     TableJoinSpec: JoinTable,
     TemporalJoinSpec: TemporalJoin,
     WindowSpec: WindowOperator,

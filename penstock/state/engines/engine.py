@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
+from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.entries import Flags
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.records import Changes
 
@@ -27,11 +31,22 @@ class Content(Protocol):
         """The entries with start <= key < end (None: unbounded), in order, as they are now."""
 
 
+def get_each(content: Content, keys: ByteArray) -> tuple[ByteArray, Flags]:
+    """As `Engine.get_many`, one key at a time."""
+    values = [content.get(key) for key in keys.to_arrow().to_pylist()]
+    present = np.fromiter((value is not None for value in values), np.bool_, len(values))
+    return ByteArray.of_list([value or b"" for value in values]), present
+
+
 class Engine(ABC):
     """A map of bytes ordered by unsigned bytes. It changes only through `apply`."""
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: ByteArray) -> tuple[ByteArray, Flags]:
+        """The value of each key, empty where there is none; and where there is one."""
+        return get_each(self, keys)
 
     @abstractmethod
     def apply(self, changes: Changes) -> None:

@@ -11,7 +11,7 @@ from penstock.api.state.store import StoreSpec
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.entries import Entries, Flags, Found
 from penstock.state.engines.columns import ColumnEngine
-from penstock.state.engines.engine import Content
+from penstock.state.engines.engine import Content, Engine, get_each
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
@@ -91,14 +91,12 @@ class ColumnTaskStore(SerdeStore):
         """The value of each key, empty where there is none; and where there is one."""
         self._gets += len(keys)
         try:
-            if isinstance(self._engine, ColumnEngine) and not self._overlay.net:
+            if isinstance(self._engine, Engine) and not self._overlay.net:
                 self._engine_gets += len(keys)
                 return self._engine.get_many(keys)
-            values = [self._overlay.get(keys[number]) for number in range(len(keys))]
+            return get_each(self._overlay, keys)
         except BaseException as error:
             raise self._engine_failed(error) from error
-        present = np.fromiter((value is not None for value in values), np.bool_, len(values))
-        return ByteArray.of_list([value or b"" for value in values]), present
 
     def find_rows(self, keys: ByteArray) -> Found | None:
         """Where the engine has the keys; None if it has no rows, or they are not all that is known."""

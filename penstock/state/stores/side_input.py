@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from typing import Any, Never
 
 from penstock.api.state.store import StoreSpec
+from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.entries import Flags
 from penstock.errors import ConfigError
 from penstock.graph.side_declarations import read_only
 from penstock.state.engines.overlay import Overlay
 from penstock.state.stores.serdes import SerdeStore
+from penstock.state.stores.task_store import L
 from penstock.state.stores.view import SideView
 
 
@@ -19,15 +22,28 @@ class SideInputStore(SerdeStore):
     def __init__(self, spec: StoreSpec, view: SideView, cache_entries: int) -> None:
         super().__init__(spec, view, cache_entries)
         self._version = view.version
+        self._view = view
+
+    def find(self, kind: type[L]) -> L | None:
+        return self if isinstance(self, kind) else None
 
     def show(self, view: SideView) -> None:
         """Read this view from now on. No attempt may be running."""
         if view.version != self._version:
             self._cache.forget(view.changed_since(self._version))
             self._version = view.version
-        self._engine = view
+        self._engine = self._view = view
         self._overlay = Overlay(view)
         self._changes = self._overlay.changes
+
+    def get_many(self, keys: ByteArray) -> tuple[ByteArray, Flags]:
+        """The value of each key, empty where there is none; and where there is one."""
+        self._gets += len(keys)
+        self._engine_gets += len(keys)
+        try:
+            return self._view.get_many(keys)
+        except BaseException as error:
+            raise self._engine_failed(error) from error
 
     def begin(self, time_ms: int = 0) -> Overlay:
         return self._overlay

@@ -5,10 +5,14 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 
+from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.entries import Flags
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError
+from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.open import open_rocksdb
 from penstock.state.records import Changes
@@ -19,7 +23,7 @@ _PIECE = 20_000
 
 
 def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Callable[[], None]) -> Engine:
-    """The read-only engine of a loaded version: RocksDB over its files, or a map in memory, as configured.
+    """The read-only engine of a loaded version: RocksDB over its files, or a map or columns in memory, as configured.
 
     Args:
         rows: how many entries it must have.
@@ -32,13 +36,23 @@ def open_table(settings: StoreSettings, directory: Path, rows: int, go_on: Calla
     try:
         if (found := engine.count()) != rows:
             raise CorruptError(f"`{directory}` has {found} entries, and not {rows} as its manifest says")
-        if settings.factory != "memory":
+        if settings.factory == "rocksdb":
             return engine
-        table = MemoryTable(engine.scan(None, None), go_on)
+        entries = engine.scan(None, None)
+        table = MemoryTable(entries, go_on) if settings.factory == "memory" else column_table(entries, go_on)
     except BaseException:
         engine.close()
         raise
     engine.close()
+    return table
+
+
+def column_table(entries: Iterator[tuple[bytes, bytes]], go_on: Callable[[], None]) -> ColumnEngine:
+    """The entries in columns. `go_on` is called now and then, and may raise."""
+    table = ColumnEngine()
+    while piece := dict(islice(entries, _PIECE)):
+        table.load(piece)
+        go_on()
     return table
 
 
@@ -105,6 +119,12 @@ class TableView(SideView):
     def get(self, key: bytes) -> bytes | None:
         try:
             return self._engine.get(key)  # type: ignore[union-attr] # one that was released fails here
+        except Exception as error:
+            raise self._failed(error) from error
+
+    def get_many(self, keys: ByteArray) -> tuple[ByteArray, Flags]:
+        try:
+            return self._engine.get_many(keys)  # type: ignore[union-attr] # one that was released fails here
         except Exception as error:
             raise self._failed(error) from error
 

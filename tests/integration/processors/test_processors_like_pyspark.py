@@ -123,7 +123,8 @@ class Asked(StatefulProcessor):
 
     def _has(self, now: int) -> Any:
         one = self.map.getValue((1,))
-        timers = [time - now for time in self.handle.listTimers() if time - now < FAR_MS // 2]
+        # Spark lists them by the bytes of little-endian numbers: 255 before 256 in most batches, and behind it in some.
+        timers = sorted(time - now for time in self.handle.listTimers() if time - now < FAR_MS // 2)
         entries = sorted(self.map.iterator())
         there = self.value.exists(), self.list.exists(), self.map.exists(), self.map.containsKey((2,))
         own = self.value.get(), list(self.list.get()), entries, one, there, timers

@@ -411,3 +411,64 @@ def test_rows_and_columns_have_equal_windows(shape: str, steps: list[tuple[list[
         assert all(is_close(column[3][name], row[3][name]) for name in row[3]), (column, row)
     assert [each[:2] for each in late_columns] == [each[:2] for each in late_rows]
     assert [row for *_, row in late_columns] == [dict.fromkeys(SCHEMA.names) | row for *_, row in late_rows]
+
+
+PLANE = ps.Columns(pa.schema({"model": pa.string(), "seats": pa.int64()}))
+
+
+def joined(kind: Any, *, pushed: bool, key: ps.Serde[Any], columns: bool) -> ps.StreamApplication:
+    app = ps.StreamApplication("joined")
+    given: dict[str, Any] = {"side_inputs": ["local.planes"]}
+    if pushed:
+        given = {"pushed": ps.PushedTable("/nowhere", key="tail", value=("model", "seats"))}
+    planes = app.table("planes", key=key, value=PLANE, **given)
+    rows = app.input("local.rows", key=key, value=COLUMNS)
+    if columns:
+        found = rows.join_table(planes, columns=["seats", "model"], kind=kind)
+    else:
+        none = {"seats": None, "model": None}
+        found = rows.join_table(planes, lambda row, plane: {**row, **(plane or none)}, kind=kind)
+    _ = found.send_to(app.output("local.out", key=key))
+    return app
+
+
+@pytest.mark.parametrize("kind", ["inner", "left"])
+@pytest.mark.parametrize("key", [ps.String(), ps.Long()], ids=["text", "numbers"])
+@pytest.mark.parametrize("pushed", [False, True], ids=["side inputs", "pushed"])
+def test_columns_of_a_table_are_added_as_by_a_function(kind: Any, key: ps.Serde[Any], pushed: bool) -> None:
+    def tail(number: int) -> Any:
+        return f"N{number}" if isinstance(key, ps.String) else number - 3
+
+    planes = {tail(number): {"model": f"A{number}", "seats": number or None} for number in range(4)}
+    keys = [tail(number) for number in (0, 1, 5, 1, 3)]
+    rows = [*((key, {"n": number}) for number, key in enumerate(keys)), (None, {"n": 9})]
+    results = []
+    for columns in (False, True):
+        with running(joined(kind, pushed=pushed, key=key, columns=columns), partitions=1) as runner:
+            if pushed:
+                runner.push("planes", [{"tail": name, **plane} for name, plane in planes.items()])
+            else:
+                runner.side_input("local.planes", planes.items())
+            runner.input("local.rows", rows).run()
+            results.append([(message.key, message.value) for message in runner.output("local.out")])
+    assert results[0] == results[1]
+    assert len(results[0]) == (4 if kind == "inner" else 6)
+    assert results[0][1] == (keys[1], {"key": None, "n": 1, "x": None, "s": None, "seats": 1, "model": "A1"})
+
+
+def test_columns_that_a_join_cannot_add_are_refused() -> None:
+    app = ps.StreamApplication("joined")
+    rows = app.input("local.rows", value=COLUMNS)
+    written, plain = app.table("written", value=PLANE), app.table("plain", side_inputs=["local.plain"])
+    same = app.table("same", value=COLUMNS, side_inputs=["local.same"])
+    for call, text in (
+        (lambda: rows.join_table(written, columns=["model"]), "is for a table that is filled from outside"),
+        (lambda: rows.join_table(plain, columns=["model"]), "the values of table `plain` are no rows of a schema"),
+        (lambda: rows.join_table(same, columns=["m"]), "table `same` has no column `m`; it has key, n, x, s"),
+        (lambda: rows.join_table(same, columns=["n"]), "the messages and table `same` both have a column `n`"),
+        (lambda: rows.join_table(same, columns="n"), r"columns is a list of names, as \['n'\]"),
+        (lambda: rows.join_table(same, max, columns=["n"]), "with columns= there is no function"),
+        (lambda: rows.join_table(same), "join_table.. takes a function of two values, not None"),
+    ):
+        with pytest.raises(ps.ConfigError, match=text):
+            call()
