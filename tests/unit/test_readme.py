@@ -33,6 +33,12 @@ def test_the_example_of_latency() -> None:
     exec(compile(block, "latency.md", "exec"), {"__name__": "latency_page"})
 
 
+def test_the_examples_of_columns() -> None:
+    namespace: dict[str, Any] = {"__name__": "columns_page"}
+    for block in examples("docs/columns.md"):
+        exec(compile(block, "columns.md", "exec"), namespace)
+
+
 def test_the_example_of_exactly_once_output() -> None:
     (block,) = examples("docs/exactly-once.md")
     exec(compile(block, "exactly-once.md", "exec"), {"__name__": "exactly_once_page"})
