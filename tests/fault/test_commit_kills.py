@@ -51,6 +51,8 @@ BACKENDS = [
     pytest.param(names, id="+".join(names), marks=() if names == ("changelog-files",) else pytest.mark.slow)
     for names in combinations()
 ]
+ALONE = [each for each in BACKENDS if len(each.values[0]) == 1]
+"""Several together are killed at every step of one run, and by the random schedules."""
 
 
 def make_home(folder: Path, backends: tuple[str, ...], messages: int = MESSAGES) -> FaultHome:
@@ -75,7 +77,7 @@ def run_until_done(attack: Chaos) -> int:
 
 
 @pytest.mark.parametrize("point", sampled(CONTAINER_POINTS, "upload.middle"))
-@pytest.mark.parametrize("backends", BACKENDS)
+@pytest.mark.parametrize("backends", ALONE)
 def test_a_container_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
     """Twice: somewhere in the middle of the job, and soon again in the epoch after that."""
     home = make_home(tmp_path, backends)
@@ -92,7 +94,7 @@ def test_a_container_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: t
 
 
 @pytest.mark.parametrize("point", sampled(COMMIT_POINTS))
-@pytest.mark.parametrize("backends", BACKENDS)
+@pytest.mark.parametrize("backends", ALONE)
 def test_the_driver_is_killed_at_a_step_of_a_commit(tmp_path: Path, backends: tuple[str, ...], point: str) -> None:
     """In the start checkpoint, and in a later commit."""
     home = make_home(tmp_path, backends)
