@@ -298,6 +298,7 @@ class ColumnOperators:
                 result_serde=result,
                 stores=names,
                 processor=processor,
+                message_key=self._operator.key_serde,
                 message_serde=serde,
             )
 

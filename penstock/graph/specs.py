@@ -225,6 +225,7 @@ class ColumnTaskSpec(OperatorSpec):
     needs_task = True
 
     processor: Callable[[], BatchProcessor]
+    message_key: Serde[Any]
     message_serde: ColumnSerde
     result_serde: ColumnSerde
 

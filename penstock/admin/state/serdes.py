@@ -6,7 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.api.serdes import Bytes, JsonKey, SamzaDouble, SamzaInteger, SamzaLong, Serde, String, Tuple
+import pyarrow as pa
+
+from penstock.api.serdes import (
+    Bytes,
+    JsonKey,
+    PackedColumns,
+    SamzaDouble,
+    SamzaInteger,
+    SamzaLong,
+    Serde,
+    String,
+    Tuple,
+)
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.versions import VersionKey, VersionValue
 from penstock.application.application import Application
@@ -79,6 +91,8 @@ def serde_of(name: str) -> Serde[Any] | None:
     kind, bracket, inner = name.partition("(")
     if not (bracket and name.endswith(")")):
         return _BUILT_IN.get(name)
+    if kind == "columns":
+        return _rows(inner[:-1])
     fields = [serde_of(field) for field in _split(inner[:-1])]
     known = [field for field in fields if field is not None]
     if len(known) < len(fields):
@@ -91,6 +105,18 @@ def serde_of(name: str) -> Serde[Any] | None:
         case "version":
             return VersionValue(known[0])
     return None
+
+
+def _rows(columns: str) -> PackedColumns | None:
+    """The serde of rows with these columns, if their types have names that Arrow reads."""
+    fields = []
+    for text in columns.replace("%20", " ").split(","):
+        name, _, kind = text.rpartition(":")
+        try:
+            fields.append(pa.field(name, pa.type_for_alias(kind.removesuffix("!")), nullable=not kind.endswith("!")))
+        except ValueError:
+            return None
+    return PackedColumns(pa.schema(fields))
 
 
 def _split(names: str) -> list[str]:

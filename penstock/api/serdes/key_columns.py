@@ -20,6 +20,7 @@ from penstock.api.serdes.numbers import (
     SamzaInteger,
     SamzaLong,
 )
+from penstock.api.serdes.tuples import Tuple
 from penstock.columns.byte_arrays import ByteArray
 
 _DOUBLES = (DoubleKey, OrderedDouble)
@@ -51,12 +52,23 @@ def keys_to_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:
 
 
 def keys_from_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:
-    """The keys of these bytes, as a column: of text, bytes or numbers; others in the type that Arrow finds."""
+    """The keys of these bytes, as a column: of text, bytes, numbers, or structs for tuples; others in the type that
+    Arrow finds."""
     if type(serde) is String:
         return keys.cast(pa.large_string() if pa.types.is_large_binary(keys.type) else pa.string())
     if type(serde) is Bytes:
         return keys
+    if isinstance(serde, Tuple):
+        return _tuples(serde, keys)
     return pa.array([None if each is None else serde.from_bytes(each) for each in keys.to_pylist()])
+
+
+def _tuples(serde: Tuple, keys: pa.Array) -> pa.Array:
+    """A struct with a field for each one of the tuples, `f0`, `f1`, ..."""
+    found = [None if each is None else serde.from_bytes(each) for each in keys.to_pylist()]
+    columns = [pa.array([None if each is None else each[n] for each in found]) for n in range(len(serde.fields))]
+    mask = pa.array([each is None for each in found], pa.bool_())
+    return pa.StructArray.from_arrays(columns, names=[f"f{n}" for n in range(len(columns))], mask=mask)
 
 
 def _integers(keys: pa.Array, kind: pa.DataType) -> Any:

@@ -92,10 +92,9 @@ class ColumnOutlet(Outlet):
         return self._count + len(self.keys)
 
     def count_bytes(self) -> int:
-        before = self.bytes
         self._gather()
         more, self._counted = self.bytes - self._counted, self.bytes
-        return max(more, self.bytes - before)
+        return more
 
     @property
     def is_ready(self) -> bool:
@@ -144,6 +143,4 @@ def _array(keys: Raw) -> pa.Array:
 
 
 def _numbers(rows: Sequence[int]) -> Any:
-    if isinstance(rows, range):
-        return slice(rows.start, rows.stop)
-    return np.asarray(rows, np.int64)
+    return np.arange(rows.start, rows.stop) if isinstance(rows, range) else np.asarray(rows, np.int64)

@@ -167,6 +167,8 @@ class Entry:
         self._target = target
         self._raw = raw
         self._timestamp = timestamp
+        self.by_column = isinstance(value_serde, ColumnSerde)
+        """Its values are rows of a schema, which go on in columns."""
 
     @property
     def gives_times(self) -> bool:
@@ -175,7 +177,7 @@ class Entry:
 
     def received(self, keys: pa.Array, values: pa.Array) -> tuple[Raw, Raw]:
         """The columns of a packet, as they are to be run."""
-        if isinstance(self.value_serde, ColumnSerde):
+        if self.by_column:
             return ArrowSequence(keys), ArrowSequence(values)
         return keys.to_pylist(), values.to_pylist()
 

@@ -240,7 +240,7 @@ class Attempt:
         clock = time.perf_counter_ns
         run = self._run_undoable if self._dead_letter_mode else self._run_plain
         while first < len(keys) and not self.failed:
-            end = first + (max(self._at_once, BLOCK) if isinstance(values, ArrowSequence) else self._at_once)
+            end = first + (max(self._at_once, BLOCK) if entry.by_column else self._at_once)
             began = clock()
             run(entry, keys[first:end], values[first:end], first)
             self._process_ns += clock() - began

@@ -31,6 +31,7 @@ class Groups:
         self._rows: list[Integers] = []
         """The row of each group, -1 if the store does not have its key."""
         self._numbering: object = None
+        """Stands for the numbers of the engine's rows; None: groups are numbered by the index alone."""
         self.count = 0
 
     def reset(self) -> None:
@@ -40,6 +41,7 @@ class Groups:
         self._index = KeyIndex()
         self._of_new = np.zeros(0, np.int64)
         self._rows, self.count = [], 0
+        self._numbering = None
 
     def of(self, keys: ByteArray) -> tuple[Integers, ByteArray, Flags]:
         """The group of each key; and the stored values of the groups that are new, with where there is one."""

@@ -98,14 +98,10 @@ class _ColumnTaskNode(Node):
 
     def _add(self, columns: Columns) -> None:
         spec, position = self._spec, self._position
-        entry = columns.entry
-        # The serde of the messages' keys is that of whoever sent them.
-        keys = columns.key_bytes
-        if keys is None or entry is None:
-            serde = spec.key_serde
+        serde = spec.message_key
+        keys = columns.written_by("key", serde)
+        if keys is None:
             keys = encode_column("key", serde, columns.keys, columns.rows, position, spec.id, self._place)
-        else:
-            serde = entry.key_serde
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         rows = rows_of(columns, spec.message_serde, position, spec.id)
         self._waiting.append((keys_from_bytes(serde, array), rows, position.page.times_of(columns.rows)))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.admin.state.serdes import serde_of
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from tests.unit.columns.arrays import rows, types
 
@@ -74,6 +75,15 @@ def test_it_is_pickled_and_named() -> None:
     assert packed.name == "columns(n:int32,s:string!)"
     assert ps.Columns(json.declared).for_store_values().name == packed.name
     assert repr(json) == "ps.Columns(n:int32,s:string!)"
+
+
+def test_a_checkpoint_names_it() -> None:
+    schema = pa.schema([pa.field("n", pa.int32()), pa.field("s", pa.string(), nullable=False), ("at", pa.date32())])
+    serde = PackedColumns(schema)
+    named = serde_of(serde.name)
+    assert isinstance(named, PackedColumns)
+    assert named.from_bytes(serde.to_bytes({"n": 1, "s": "a"})) == {"n": 1, "s": "a", "at": None}
+    assert serde_of(PackedColumns(pa.schema({"d": pa.decimal128(5, 2)})).name) is None, "its type has no name"
 
 
 def test_dictionaries_are_values() -> None:
