@@ -69,7 +69,7 @@ class PackedRows:
         values: list[Any] = [row.get(field.name) for field in self.fields]
         nulls = sum(1 << number for number, value in enumerate(values) if value is None)
         varying = [b"" if values[number] is None else values[number].encode() for number in self._varying]
-        fixed = [values[number] or 0 for number in self._fixed]
+        fixed = [0 if values[number] is None else values[number] for number in self._fixed]
         head = self._struct.pack(nulls.to_bytes(self._null_bytes, "little"), *fixed, *accumulate(map(len, varying)))
         return b"".join((head, *varying)) if varying else head
 
