@@ -20,10 +20,11 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own name for it
 
 from benchmarks.keyed_fold.spark import CHANGELOG, session
 from benchmarks.state.content import KEY_BYTES, Entries, StateContent, StateInputs, write_entries
-from benchmarks.state.loads import first_load, log_settings
+from benchmarks.state.loads import Load, first_load, log_settings
 from benchmarks.state.penstock import VERIFIED_KEYS, time_cp
 from benchmarks.state.penstock import settle as settle_files
 
+_LOGGED_S = 10.0
 _STATE = "spark.sql.streaming.stateStore"
 _KEPT = {"spark.sql.streaming.minBatchesToRetain": "1000000"}
 """Nothing is deleted while a benchmark runs, so that what was written can be counted at the end."""
@@ -116,6 +117,19 @@ def loads(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"points": points}
 
 
+def _first_load(log: Path, behind: int) -> Load:
+    """The first load in the log behind these bytes. Another thread of Spark logs it, perhaps after the batch has
+    ended."""
+    deadline = time.monotonic() + _LOGGED_S
+    while True:
+        try:
+            return first_load(log.read_bytes()[behind:].decode().splitlines())
+        except ValueError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
 def _copy_and_load(
     spark: SparkSession, work: Path, log: Path, entries: Entries, parameters: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -134,7 +148,7 @@ def _copy_and_load(
     seconds = time.perf_counter() - began
     file.unlink()
     shutil.rmtree(probed)
-    load = first_load(log.read_bytes()[logged:].decode().splitlines())
+    load = _first_load(log, logged)
     return {
         "cp_seconds": cp_seconds,
         "restore_seconds": load.load_ms / 1000,

@@ -198,7 +198,7 @@ def test_a_link_that_delays_and_loses_packets(tmp_path: Path, home: Home) -> Non
 
 BROKEN = {
     "does-not-start": ("def main() -> None:", "raise OSError('no space left on device')\n\n\ndef main() -> None:"),
-    "is-not-reached": ("servers[1].port)", "9)"),
+    "is-not-reached": ("        port.uri,", "        port.uri.rpartition(':')[0] + ':9',"),
 }
 """The change of the container's main module."""
 
