@@ -47,11 +47,16 @@ def sampled(points: Sequence[Any], *samples: Any) -> list[Any]:
     return [pytest.param(p, marks=() if p in samples else pytest.mark.slow) for p in points]
 
 
-BACKENDS = [
-    pytest.param(names, id="+".join(names), marks=() if names == ("changelog-files",) else pytest.mark.slow)
-    for names in combinations()
-]
-ALONE = [each for each in BACKENDS if len(each.values[0]) == 1]
+def parameters(combined: Sequence[tuple[str, ...]]) -> list[Any]:
+    """One of them is in every run, the others in the long ones."""
+    return [
+        pytest.param(names, id="+".join(names), marks=() if names == ("changelog-files",) else pytest.mark.slow)
+        for names in combined
+    ]
+
+
+BACKENDS = parameters(combinations())
+ALONE = parameters([names for names in combinations() if len(names) == 1])
 """Several together are killed at every step of one run, and by the random schedules."""
 
 

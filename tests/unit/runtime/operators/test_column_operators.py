@@ -423,6 +423,7 @@ def joined(kind: Any, *, pushed: bool, key: ps.Serde[Any], columns: bool) -> ps.
         given = {"pushed": ps.PushedTable("/nowhere", key="tail", value=("model", "seats"))}
     planes = app.table("planes", key=key, value=PLANE, **given)
     rows = app.input("local.rows", key=key, value=COLUMNS)
+    found: ps.MessageStream[Any]
     if columns:
         found = rows.join_table(planes, columns=["seats", "model"], kind=kind)
     else:
@@ -461,7 +462,7 @@ def test_columns_that_a_join_cannot_add_are_refused() -> None:
     rows = app.input("local.rows", value=COLUMNS)
     written, plain = app.table("written", value=PLANE), app.table("plain", side_inputs=["local.plain"])
     same = app.table("same", value=COLUMNS, side_inputs=["local.same"])
-    for call, text in (
+    refused: list[tuple[Callable[[], Any], str]] = [
         (lambda: rows.join_table(written, columns=["model"]), "is for a table that is filled from outside"),
         (lambda: rows.join_table(plain, columns=["model"]), "the values of table `plain` are no rows of a schema"),
         (lambda: rows.join_table(same, columns=["m"]), "table `same` has no column `m`; it has key, n, x, s"),
@@ -469,6 +470,7 @@ def test_columns_that_a_join_cannot_add_are_refused() -> None:
         (lambda: rows.join_table(same, columns="n"), r"columns is a list of names, as \['n'\]"),
         (lambda: rows.join_table(same, max, columns=["n"]), "with columns= there is no function"),
         (lambda: rows.join_table(same), "join_table.. takes a function of two values, not None"),
-    ):
+    ]
+    for call, text in refused:
         with pytest.raises(ps.ConfigError, match=text):
             call()
