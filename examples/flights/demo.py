@@ -23,12 +23,16 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=4, help="how many processes --crash kills (default 4)")
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
     parser.add_argument("--backup", help="the state backends, such as `blob,changelog-stream`; kept for later runs")
+    parser.add_argument("--engine", choices=["rows", "columns"], default="rows", help="by column: both, side by side")
     arguments = parser.parse_args()
-    home = (HOME / "demo-crash") if arguments.crash else HOME
+    home = (HOME / "demo-crash") if arguments.crash else (HOME / "demo-columns") if by_column(arguments) else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
     if arguments.crash:
         shutil.rmtree(home, ignore_errors=True)
     publish(home)
+    if by_column(arguments):
+        run([sys.executable, "-m", "examples.flights.columns"])
+        return
     if arguments.crash:
         seed = arguments.seed if arguments.seed is not None else random.randrange(1 << 30)
         kinds: list[Kind] = ["driver", "container"]
@@ -38,6 +42,11 @@ def main() -> None:
         backup = ["-c", f"stores.backup.factories={backends(home, arguments.backup)}"]
         run([*RUN, "-c", "job.batch.max.messages=40000", "-c", "task.commit.ms=2000", *backup])
     run([sys.executable, "-m", "examples.flights.verify"])
+
+
+def by_column(arguments: argparse.Namespace) -> bool:
+    """True if the totals are computed by column."""
+    return bool(arguments.engine == "columns")
 
 
 def publish(home: Path) -> None:
