@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, Protocol
 
 from penstock.api.state.column_store import ColumnStore
 from penstock.api.state.store import KeyValueStore
 from penstock.metrics.registry import MetricsRegistry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class BatchProcessorContext(Protocol):

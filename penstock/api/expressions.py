@@ -6,14 +6,15 @@ import math
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
-
-import pyarrow as pa
-import pyarrow.compute as pc
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from penstock.errors import ConfigError
 
-Batch: TypeAlias = pa.RecordBatch
+if TYPE_CHECKING:  # loaded when the first batch is computed: the command line does without
+    import pyarrow as pa
+
+Batch: TypeAlias = "pa.RecordBatch"
 
 
 class Expression:
@@ -63,6 +64,8 @@ class Expression:
         Raises:
             pyarrow.ArrowException: a value does not fit, as in the sum of two integers that no integer holds.
         """
+        import pyarrow as pa
+
         found = self.batch_value(batch)
         return pa.repeat(found, batch.num_rows) if isinstance(found, pa.Scalar) else found
 
@@ -93,6 +96,8 @@ class Expression:
         Raises:
             ConfigError: the schema has no such columns, or their types do not fit.
         """
+        import pyarrow as pa
+
         for name in sorted(self.columns):
             if name not in schema.names:
                 raise ConfigError(f"{what}: there is no column `{name}`; the columns are {', '.join(schema.names)}")
@@ -241,6 +246,8 @@ class _Constant(Expression):
         return self.value
 
     def batch_value(self, batch: Batch) -> Any:
+        import pyarrow as pa
+
         return pa.scalar(self.value)
 
 
@@ -256,6 +263,9 @@ class _IsIn(Expression):
         return self.of.row_value(row) in self.values
 
     def batch_value(self, batch: Batch) -> Any:
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
         found = self.of.of_batch(batch)
         return pc.is_in(found, pa.array(self.values, found.type))
 
@@ -280,7 +290,7 @@ class _Call(Expression):
         return _ROWS[self.name](*(each.row_value(row) for each in self.arguments))
 
     def batch_value(self, batch: Batch) -> Any:
-        return _BATCHES[self.name](*(each.batch_value(batch) for each in self.arguments))
+        return _batches()[self.name](*(each.batch_value(batch) for each in self.arguments))
 
     def used_columns(self) -> Iterator[str]:
         for each in self.arguments:
@@ -300,6 +310,8 @@ class Selection(Expression):
         return {name: each.row_value(row) for name, each in self.parts}
 
     def batch_value(self, batch: Batch) -> Any:
+        import pyarrow as pa
+
         arrays = [each.of_batch(batch) for _, each in self.parts]
         return pa.StructArray.from_arrays(arrays, names=[name for name, _ in self.parts])
 
@@ -347,20 +359,27 @@ _ROWS: Mapping[str, Callable[..., Any]] = {
     "is_null": lambda one: one is None,
     "fill_null": lambda one, other: other if one is None else one,
 }
-_BATCHES: Mapping[str, Callable[..., Any]] = {
-    "+": pc.add_checked,
-    "-": pc.subtract_checked,
-    "*": pc.multiply_checked,
-    "/": lambda one, other: pc.divide(one.cast(pa.float64()), other.cast(pa.float64())),
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
-    "&": pc.and_kleene,
-    "|": pc.or_kleene,
-    "~": pc.invert,
-    "is_null": pc.is_null,
-    "fill_null": pc.coalesce,
-}
+
+
+@cache
+def _batches() -> Mapping[str, Callable[..., Any]]:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    return {
+        "+": pc.add_checked,
+        "-": pc.subtract_checked,
+        "*": pc.multiply_checked,
+        "/": lambda one, other: pc.divide(one.cast(pa.float64()), other.cast(pa.float64())),
+        "==": pc.equal,
+        "!=": pc.not_equal,
+        "<": pc.less,
+        "<=": pc.less_equal,
+        ">": pc.greater,
+        ">=": pc.greater_equal,
+        "&": pc.and_kleene,
+        "|": pc.or_kleene,
+        "~": pc.invert,
+        "is_null": pc.is_null,
+        "fill_null": pc.coalesce,
+    }

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
@@ -27,6 +25,8 @@ from penstock.graph.specs import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.application.message_stream import MessageStream
     from penstock.graph.declarations import Declarations
 
@@ -64,6 +64,8 @@ class ColumnOperators:
         return function.type_in(serde.schema, what) if isinstance(serde, ColumnSerde) else None
 
     def _check_condition(self, function: object, what: str, *, envelope: bool) -> None:
+        import pyarrow as pa
+
         kind = self._check_expression(function, what, envelope=envelope)
         if kind is not None and not pa.types.is_boolean(kind):
             raise ConfigError(f"{what}: `{function}` is {kind}, not a condition")
@@ -94,6 +96,8 @@ class ColumnOperators:
             >>> [message.value for message in runner.output("local.km")]
             [{'tail': 'N1', 'km': 1609.0}]
         """
+        import pyarrow as pa
+
         if not (columns or expressions):
             raise ConfigError("select() takes at least one column")
         parts = {**{name: col(name) for name in columns}, **expressions}
@@ -203,6 +207,8 @@ class ColumnOperators:
             >>> [(message.key, message.value) for message in runner.output("local.totals")]
             [('N1', {'flights': 2, 'miles': 16})]
         """
+        import pyarrow as pa
+
         if not isinstance(aggregates, Mapping) or not aggregates:
             raise ConfigError("aggregate() takes a dict from names to aggregates, as {'flights': ps.Count()}")
         for name, each in aggregates.items():
@@ -226,6 +232,8 @@ class ColumnOperators:
     def _join_columns(
         self, table: Table, columns: Sequence[str], kind: TableJoinKind, op_id: str | None
     ) -> MessageStream[Any]:
+        import pyarrow as pa
+
         if isinstance(columns, str):
             raise ConfigError(f"join_table(): columns is a list of names, as [{columns!r}]")
         if kind not in ("inner", "left"):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-
-import pyarrow as pa
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.api.expressions import Expression
 from penstock.api.serdes import ColumnSerde, Serde
@@ -22,21 +20,25 @@ from penstock.api.time.aggregates import (
     is_whole_value,
 )
 from penstock.api.time.windows import Aggregates, Fixed, Window
-from penstock.columns import folds
-from penstock.columns.byte_arrays import Integers
-from penstock.columns.folds import Fold
 from penstock.errors import ConfigError
 
-_FOLDS: Mapping[type[Aggregate], Callable[[pa.DataType | None], Fold]] = {
-    Count: folds.count_fold,
-    First: folds.first_fold,
-    Last: folds.last_fold,
-    Max: folds.greatest_fold,
-    Mean: folds.mean_fold,
-    Min: folds.least_fold,
-    Sum: folds.sum_fold,
-    Variance: folds.variance_fold,
+if TYPE_CHECKING:  # loaded with the first aggregate of columns: the command line does without
+    import pyarrow as pa
+
+    from penstock.columns.byte_arrays import Integers
+    from penstock.columns.folds import Fold
+
+_FOLDS: Mapping[type[Aggregate], str] = {
+    Count: "count_fold",
+    First: "first_fold",
+    Last: "last_fold",
+    Max: "greatest_fold",
+    Mean: "mean_fold",
+    Min: "least_fold",
+    Sum: "sum_fold",
+    Variance: "variance_fold",
 }
+"""The functions of `penstock.columns.folds` by aggregate."""
 
 
 class _Part(NamedTuple):
@@ -55,6 +57,8 @@ class ColumnAggregates:
     @property
     def state_fields(self) -> list[pa.Field]:
         """The columns of the stored states."""
+        import pyarrow as pa
+
         return [
             pa.field(f"{number}.{name}", kind)
             for number, part in enumerate(self._parts)
@@ -64,6 +68,8 @@ class ColumnAggregates:
     @property
     def result_fields(self) -> list[pa.Field]:
         """The columns of the results."""
+        import pyarrow as pa
+
         return [pa.field(part.name, part.fold.result_type) for part in self._parts]
 
     def grow(self, stored: pa.StructArray) -> None:
@@ -78,6 +84,8 @@ class ColumnAggregates:
         Raises:
             pyarrow.ArrowException, OverflowError: a value does not fit.
         """
+        import pyarrow as pa
+
         batch = pa.RecordBatch.from_struct_array(rows)
         for part in self._parts:
             values = None if part.of is None else part.of.of_batch(batch)
@@ -91,10 +99,14 @@ class ColumnAggregates:
                 part.fold.add(groups, values, times)
 
     def states(self) -> pa.StructArray:
+        import pyarrow as pa
+
         columns = [column for part in self._parts for column in part.fold.stored()]
         return pa.StructArray.from_arrays(columns, fields=self.state_fields)
 
     def results(self) -> pa.StructArray:
+        import pyarrow as pa
+
         return pa.StructArray.from_arrays([part.fold.results() for part in self._parts], fields=self.result_fields)
 
 
@@ -114,6 +126,8 @@ def column_aggregates(
     """
     if not isinstance(serde, ColumnSerde):
         return None
+    from penstock.columns import folds
+
     found = []
     for name, each in aggregates.items():
         fold, of = _FOLDS.get(type(each)), each.of
@@ -123,7 +137,7 @@ def column_aggregates(
         expression = of if isinstance(of, Expression) else None
         kind = None if expression is None else expression.type_in(serde.schema, f"{what}: `{name}`")
         try:
-            found.append(_Part(name, expression, fold(kind)))
+            found.append(_Part(name, expression, getattr(folds, fold)(kind)))
         except TypeError as error:
             raise ConfigError(
                 f"{what}: `{name}`: {type(each).__name__} of `{of}`: {error}. Take a function of the row in place of "

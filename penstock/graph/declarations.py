@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.callbacks import check_all
 from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
@@ -51,6 +49,9 @@ from penstock.graph.specs import (
     PartitionThroughSpec,
     ProcessSpec,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 _Spec = TypeVar("_Spec", bound=OperatorSpec)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructType
@@ -59,6 +60,23 @@ def stored(declare: Declare, batches: list[list[Message]], watermark: int, other
 
 def window(window: ps.Window, messages: list[Message] = LEFT, watermark: int = 1_200) -> Stores:
     return stored(lambda app: app.input("m.a", id="a").window(window, id="o"), [messages, MORE], watermark)
+
+
+RECORD = ps.Columns(pa.schema({"n": pa.int64(), "s": pa.string()}))
+RECORDS = [
+    Message("k", {"n": 1, "s": "x"}, 5, "a"),
+    Message("k", {"n": 2}, 1_500, "a"),
+    Message("j", {"s": "y"}, 2_100, "a"),
+]
+BY_COLUMN = {
+    "count": ps.Count(), "sum": ps.Sum(ps.col("n")), "mean": ps.Mean(ps.col("n")), "least": ps.Min(ps.col("n")),
+    "variance": ps.Variance(ps.col("n")), "first": ps.First(ps.col("s")), "last": ps.Last(ps.col("s")),
+}  # fmt: skip
+
+
+def aggregate(value: ps.Serde[Any], messages: list[Message]) -> Stores:
+    aggregates: dict[str, Any] = BY_COLUMN if value is RECORD else {"count": ps.Count(), "last": ps.Last()}
+    return stored(lambda app: app.input("m.a", value=value, id="a").aggregate(aggregates, id="o"), [messages], 1)
 
 
 def join(messages: list[Message], **options: Any) -> Stores:
@@ -162,6 +180,13 @@ CASES: dict[str, Callable[[], Stores]] = {
     "window, sessions of messages": lambda: window(W.session(100, fold=FOLD, allowed_lateness_ms=HOUR)),
     "window, sliding": lambda: window(W.sliding(2_000)),
     "window, count": lambda: window(W.count(3, fold=FOLD)),
+    "aggregate": lambda: aggregate(ps.Json(), LEFT),
+    "aggregate, by column": lambda: aggregate(RECORD, RECORDS),
+    "window, by column": lambda: stored(
+        lambda app: app.input("m.a", value=RECORD, id="a").window(W.tumbling(1_000, aggregates=BY_COLUMN), id="o"),
+        [RECORDS],
+        1_200,
+    ),
     "join": lambda: join(LEFT + RIGHT),
     "join, in pieces": lambda: join(MANY),
     "join, newest": lambda: join(LEFT + RIGHT, keep="newest"),
@@ -197,6 +222,7 @@ def test_every_kind_of_operator_has_a_case() -> None:
         "temporal-join": "as-of(",
         "timers": "timers(",
         "versions": "versions(",
+        "aggregate": "aggregate",
     }
     assert begins.keys() == STORE_LAYOUTS.keys()
     assert all(any(text.startswith(begin) for text in recorded) for begin in begins.values())

@@ -109,6 +109,7 @@ def serde_of(name: str) -> Serde[Any] | None:
 
 def _rows(columns: str) -> PackedColumns | None:
     """The serde of rows with these columns, if their types have names that Arrow reads."""
+
     fields = []
     for text in columns.replace("%20", " ").split(","):
         name, _, kind = text.rpartition(":")

@@ -5,21 +5,23 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from penstock.api.serdes.base import Serde
-from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.json_rows import JsonRows, Problems
-from penstock.columns.packed_rows import PackedRows
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:  # loaded when the first serde is made: the command line does without
+    import pyarrow as pa
+
+    from penstock.columns.json_rows import Problems
 
 
 class ColumnSerde(Serde[Any]):
     """A serde whose objects are rows of a schema: it reads and writes many at once, as columns."""
 
     def __init__(self, schema: pa.Schema) -> None:
+        import pyarrow as pa
+
         if not isinstance(schema, pa.Schema):
             raise ConfigError(f"ps.Columns() takes a pyarrow.Schema, not {schema!r}: ps.Columns(pa.schema([...]))")
         for name, count in Counter(schema.names).items():
@@ -99,6 +101,8 @@ class ColumnSerde(Serde[Any]):
         Raises:
             TypeError, ValueError: one does not fit the schema.
         """
+        import pyarrow as pa
+
         for each in objects:
             if each is not None:
                 self._check(each)
@@ -123,6 +127,8 @@ class ColumnSerde(Serde[Any]):
         Raises:
             ValueError: a column is missing, unknown, of a type that does not fit, or null where it must not be.
         """
+        import pyarrow as pa
+
         names = batch.schema.names
         if missing := [name for name in self.schema.names if name not in names]:
             raise ValueError(f"the batch has no column `{missing[0]}`; it has {', '.join(names) or 'none'}")
@@ -172,6 +178,9 @@ class Columns(ColumnSerde):
             ConfigError: the schema has no column, two of the same name, or a type whose values cannot be written.
         """
         super().__init__(schema)
+        from penstock.columns.json_rows import JsonRows
+        from penstock.columns.packed_rows import PackedRows
+
         try:
             self._json = JsonRows(list(self.schema), self.required)
             PackedRows(list(self.schema))
@@ -203,6 +212,8 @@ class PackedColumns(ColumnSerde):
 
     def __init__(self, schema: pa.Schema) -> None:
         super().__init__(schema)
+        from penstock.columns.packed_rows import PackedRows
+
         self.packed = PackedRows(list(self.schema))
 
     @property
@@ -214,6 +225,10 @@ class PackedColumns(ColumnSerde):
         return self
 
     def read(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, Problems]:
+        import pyarrow as pa
+
+        from penstock.columns.byte_arrays import ByteArray
+
         array = pa.array(values, pa.large_binary())
         valid = ~array.is_null().to_numpy(zero_copy_only=False)
         return self.packed.unpack(ByteArray.of(array), valid), {}
@@ -230,6 +245,8 @@ class PackedColumns(ColumnSerde):
 
 
 def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
+    import pyarrow as pa
+
     if pa.types.is_dictionary(kind):
         return _without_dictionaries(kind.value_type)
     if pa.types.is_struct(kind):

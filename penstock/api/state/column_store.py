@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any, TypeVar
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.state.store import KeyValueStore
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 K = TypeVar("K")
 

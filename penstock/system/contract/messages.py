@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
+from typing import TYPE_CHECKING, TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.wording import counted, utc_text
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    import pyarrow as pa
 
 RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
 """A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
@@ -22,7 +23,15 @@ RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class ColumnChunk:
-    """Messages in the form of columns, in offset order."""
+    """Messages in the form of columns, in offset order.
+
+    Example:
+        >>> import numpy as np, pyarrow as pa
+        >>> rows = pa.array([{"n": 1}, {"n": 2}])
+        >>> chunk = ColumnChunk(np.array([5, 6]), np.array([1000, 2000]), pa.nulls(2, pa.binary()), rows)
+        >>> len(chunk), chunk.values[1].as_py()
+        (2, {'n': 2})
+    """
 
     offsets: npt.NDArray[np.int64]
     timestamps: npt.NDArray[np.int64]

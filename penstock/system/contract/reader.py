@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from penstock.errors import IncompatibleError
 from penstock.system.contract.messages import ColumnChunk, OffsetRange, RawMessage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHUNK_BYTES = 8 << 20
 """The default limit for the bytes of keys and values that a reader brings at once."""

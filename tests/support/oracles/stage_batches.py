@@ -15,7 +15,14 @@ from penstock.batch.batch import Batch
 from penstock.errors import FailedMessage
 from penstock.graph.topology import plan_topology
 from penstock.metrics.snapshot import Snapshot
-from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, decode_messages, encode_messages
+from penstock.runtime.messages.packet import (
+    MESSAGE_SCHEMA,
+    Kind,
+    Packet,
+    decode_messages,
+    encode_messages,
+    message_schema,
+)
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -129,17 +136,23 @@ class StageBatches:
         sent: list[Packet] = []
         count = 0
         for source, group in groupby(enumerate(messages), lambda each: each[1].source or next(iter(channels))):
+            schema = message_schema(self.topology.channels[channels[source]].value_serde)
+            is_row = schema is not MESSAGE_SCHEMA
             rows = [
-                (None if m.key is None else m.key.encode(), orjson.dumps(m.value), m.time_ms, 0, offset)
+                (
+                    None if m.key is None else m.key.encode(),
+                    m.value if is_row else orjson.dumps(m.value),
+                    m.time_ms,
+                    0,
+                    offset,
+                )
                 for offset, m in group
             ]
             count += len(rows)
             for number in range(0, len(rows), 3):
                 part = rows[number : number + 3]
-                columns = [
-                    pa.array(column, f.type) for column, f in zip(zip(*part, strict=True), MESSAGE_SCHEMA, strict=True)
-                ]
-                data = encode_messages(pa.RecordBatch.from_arrays(columns, schema=MESSAGE_SCHEMA))
+                columns = [pa.array(column, f.type) for column, f in zip(zip(*part, strict=True), schema, strict=True)]
+                data = encode_messages(pa.RecordBatch.from_arrays(columns, schema=schema))
                 place = (channels[source], -1, len(sent), len(part))
                 sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", *place, data))
         sent.append(Packet(0, self.stage, Kind.TRAILER, 0, 0, "s", -1, -1, len(sent), count, None))

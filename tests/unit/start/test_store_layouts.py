@@ -236,6 +236,7 @@ def of_all_kinds() -> ps.StreamApplication:
     stream.send_to(table, id="versions")
     stream.join_table(table, lambda one, two: one, as_of=True, id="temporal-join")
     stream.process(Remind, timers=ps.String(), id="timers")
+    stream.aggregate({"n": ps.Count()}, id="aggregate")
     return app
 
 
