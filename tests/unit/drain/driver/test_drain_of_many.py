@@ -97,7 +97,8 @@ def test_each_job_drains_exactly_its_own_requests(jobs: list[OneOfMany]) -> None
         own = {name for name, who in zip(given, wanted, strict=True) if who is job}
         assert own >= set(job.last().drains) != set(), "a second request may come after the last commit has begun"
         assert job.came() == {n: [] for n in range(4)}
-        assert DrainRequests(job.objects, job.paths).find().notifications == ()
+        left = {str(each.uuid) for each in DrainRequests(job.objects, job.paths).find().notifications}
+        assert left <= own - set(job.last().drains), "a request that came too late is for the next run"
     assert other.thread.is_alive()
     assert not other.one.loop.boundary.closed
     assert other.came() == came
