@@ -23,17 +23,17 @@ SIDES = {
     "aggregate, parquet": "columns.penstock",
     "aggregate, json": "columns.penstock",
     "process_batch, parquet": "columns.penstock",
-    "Spark's aggregation, parquet": "columns.spark",
-    "Spark's aggregation, json": "columns.spark",
+    "Spark aggregation, parquet": "columns.spark",
+    "Spark aggregation, json": "columns.spark",
     "transformWithStateInPandas, parquet": "columns.spark",
     "polars, parquet": "columns.floor",
 }
 """By name, the operator and the form of the input: the module that runs it."""
 TARGETS = (
-    ("aggregate, parquet", "Spark's aggregation, parquet", 8.0),
-    ("process_batch, parquet", "Spark's aggregation, parquet", 4.0),
+    ("aggregate, parquet", "Spark aggregation, parquet", 8.0),
+    ("process_batch, parquet", "Spark aggregation, parquet", 4.0),
     ("process_batch, parquet", "transformWithStateInPandas, parquet", 100.0),
-    ("aggregate, json", "Spark's aggregation, json", 2.5),
+    ("aggregate, json", "Spark aggregation, json", 2.5),
 )
 """A side, another one, and the ratio of their rows per second, at least."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,10 @@ QUICK = {
 }
 ON_SPARK = {
     "async_commit": "--events 4000 --batches 10 --keys 50 --commit-ms 1 --latency-ms 20 --repeat 1",
+    "columns.__main__": (
+        "--events 4000 --batches 10 --keys 50 --repeat 1 --sides 'aggregate, parquet' 'aggregate, json' "
+        "'process_batch, parquet' 'Spark aggregation, parquet' 'polars, parquet'"
+    ),
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
     "floor.__main__": "--batches 2 --exchanges 2",
     "keyed_fold.__main__": f"{FOLD} --repeat 1",
@@ -59,7 +64,7 @@ def _signals() -> Iterator[None]:
 def test_a_benchmark_runs(benchmark: Any, arguments: str, tmp_path: Path) -> None:
     main = importlib.import_module(f"benchmarks.{benchmark}").main
     path = tmp_path / "result.json"
-    status = main([*arguments.split(), "--json", str(path)])
+    status = main([*shlex.split(arguments), "--json", str(path)])
     found = [orjson.loads(each.read_bytes()) for each in tmp_path.glob("*.json")]
     assert found
     for result in found:
