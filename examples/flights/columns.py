@@ -1,6 +1,6 @@
 """The totals of `app.py` by column, and the time that both take: `python -m examples.flights.columns`.
 
-Each application runs over all published flights in a process of its own. The totals of both are compared with a plain
+Each application runs over all published flights in a separate process. The totals of both are compared with a plain
 computation, and the time that their batches took is shown, without the first batch, in which everything is opened.
 """
 
@@ -76,7 +76,7 @@ def run(kind: str) -> dict[str, float]:
 
 
 def measure(kind: str) -> dict[str, float]:
-    """As `run`, in a process of its own, from the first flight on, into new outputs."""
+    """As `run`, in a separate process, from the first flight on, into new outputs."""
     config = load_config(default_job_name=f"flights-{kind}")
     shutil.rmtree(Path(config.job.root) / f"flights-{kind}-1", ignore_errors=True)
     admin = open_system(config.system("local")).admin()

@@ -29,15 +29,13 @@ from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Columns, Target, rows_of
 from penstock.runtime.operators.base import Firing, Firings, Node, StageContext
-from penstock.runtime.operators.columns.groups import Groups, column_task_store
+from penstock.runtime.operators.columns.groups import AT_ONCE, Gathered, Groups, column_task_store
 from penstock.runtime.windows.node import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore
 
 _SIGN = np.uint64(1 << 63)
 _END_BYTES = 8
 _HEAD_BYTES = 9
-_AT_ONCE = 1 << 16
-"""Messages that are gathered before they are added."""
 
 
 class ColumnWindowNode(Node):
@@ -71,8 +69,7 @@ class ColumnWindowNode(Node):
     def _reset(self) -> None:
         self._groups.reset()
         self._aggregates = self._new_aggregates()
-        self._waiting: list[tuple[ByteArray, pa.StructArray, Integers]] = []
-        self._count = 0
+        self._gathered = Gathered()
         self._stored: list[Flags] = []
         """For each group, if the store has it."""
 
@@ -81,16 +78,15 @@ class ColumnWindowNode(Node):
         self._reset()
 
     def mark(self) -> int:
-        return len(self._waiting)
+        return self._gathered.mark()
 
     def undo(self, mark: int) -> None:
-        self._count -= sum(len(keys) for keys, _, _ in self._waiting[mark:])
-        del self._waiting[mark:]
+        self._gathered.undo(mark)
 
     # Messages.
 
     def _accept(self, columns: Columns) -> None:
-        if self._count >= _AT_ONCE:
+        if self._gathered.is_full:
             self._fold()
         keys = window_key_bytes(self._spec, columns, self._position)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
@@ -105,8 +101,7 @@ class ColumnWindowNode(Node):
             too_late[taken] = False
             if len(taken):
                 some = pa.array(taken)
-                self._waiting.append((_window_keys(ends[taken], array.take(some)), rows.take(some), times[taken]))
-                self._count += len(taken)
+                self._gathered.add(_window_keys(ends[taken], array.take(some)), rows.take(some), times[taken])
         for number in np.flatnonzero(too_late).tolist():
             self._position.row = int(columns.rows[number])
             if self._late_to is None:
@@ -116,12 +111,9 @@ class ColumnWindowNode(Node):
 
     def _fold(self) -> None:
         """Add the messages that wait."""
-        if not self._waiting:
+        if (gathered := self._gathered.take()) is None:
             return
-        keys = ByteArray.concat([keys for keys, _, _ in self._waiting])
-        rows = pa.concat_arrays([rows for _, rows, _ in self._waiting])
-        times = np.concatenate([times for _, _, times in self._waiting])
-        self._waiting, self._count = [], 0
+        keys, rows, times = gathered
         groups, stored, present = self._groups.of(keys)
         if len(present):
             self._stored.append(present)
@@ -218,7 +210,7 @@ class ColumnWindowNode(Node):
 def stored_ends(store: ColumnTaskStore) -> set[int]:
     """The ends of the windows in a store."""
     found: set[int] = set()
-    for block in store.blocks(_AT_ONCE):
+    for block in store.blocks(AT_ONCE):
         found.update(np.unique(_ends_of(block.key_bytes)).tolist())
     return found
 

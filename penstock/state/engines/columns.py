@@ -59,15 +59,10 @@ class ColumnEngine(Engine):
             return ByteArray(there.data, there.starts, np.where(found, there.lengths, 0)).copied(), found
 
     def find(self, keys: ByteArray) -> Found:
-        """Where the keys are: rows that no later write moves, until the engine numbers them anew. A row may be that of
-        a deleted key."""
+        """The rows of the keys. They stay the same until the engine numbers its rows again. A row may be that of a
+        deleted key."""
         with self._lock:
             return Found(self._numbering, self._index.find(keys))
-
-    @property
-    def rows(self) -> int:
-        """The number of rows; each row number is less."""
-        return len(self._index)
 
     def at(self, found: Found) -> tuple[ByteArray, Flags]:
         """The value in each row, which is not -1, empty where the key was deleted; and where it was not.

@@ -43,11 +43,6 @@ class ColumnOverlay(Overlay):
     def net(self) -> Changes:
         return self._changes if self._block is None else self._block
 
-    @property
-    def block(self) -> Entries | None:
-        """The changes, if they are in columns."""
-        return self._block
-
     def put_many(self, entries: Entries) -> None:
         """Write many keys; all of them are different."""
         if self._changes or self._order is not None:

@@ -1,4 +1,4 @@
-"""Rows as JSON objects: what is written is read, and what does not fit is one row."""
+"""Rows as JSON objects: they come back as they were written, and one that does not fit is one row."""
 
 from __future__ import annotations
 

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import numpy as np
 import orjson
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
 from penstock.api.time.aggregates import adder
 from penstock.batch.batch import Batch
-from penstock.columns.byte_arrays import ByteArray, Integers
+from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.packed_rows import PackedRows
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.aggregation import ColumnAggregates, column_aggregates
@@ -21,10 +20,7 @@ from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
 from penstock.runtime.operators.base import Firings, Node, Operator, StageContext
-from penstock.runtime.operators.columns.groups import Groups, column_task_store
-
-_AT_ONCE = 1 << 16
-"""Messages that are gathered before they are added."""
+from penstock.runtime.operators.columns.groups import Gathered, Groups, column_task_store
 
 
 class AggregateOperator(Operator[AggregateSpec]):
@@ -102,38 +98,31 @@ class _ColumnNode(_AggregateNode):
     def _reset(self) -> None:
         self._groups.reset()
         self._aggregates = column_aggregates(self.spec.aggregates, self._serde) or ColumnAggregates(())
-        self._waiting: list[tuple[ByteArray, pa.StructArray, Integers]] = []
-        self._count = 0
+        self._gathered = Gathered()
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
         self._reset()
 
     def mark(self) -> int:
-        return len(self._waiting)
+        return self._gathered.mark()
 
     def undo(self, mark: int) -> None:
-        for keys, _, _ in self._waiting[mark:]:
-            self._count -= len(keys)
-        del self._waiting[mark:]
+        self._gathered.undo(mark)
 
     def _add(self, columns: Columns) -> None:
-        if self._count >= _AT_ONCE:
+        if self._gathered.is_full:
             self._fold()
         keys = self._key_bytes(columns)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         rows = rows_of(columns, self._serde, self.position, self.spec.id)
-        self._waiting.append((ByteArray.of(array), rows, self.position.page.times_of(columns.rows)))
-        self._count += len(columns.rows)
+        self._gathered.add(ByteArray.of(array), rows, self.position.page.times_of(columns.rows))
 
     def _fold(self) -> None:
         """Add the messages that wait."""
-        if not self._waiting:
+        if (gathered := self._gathered.take()) is None:
             return
-        keys = ByteArray.concat([keys for keys, _, _ in self._waiting])
-        rows = pa.concat_arrays([rows for _, rows, _ in self._waiting])
-        times = np.concatenate([times for _, _, times in self._waiting])
-        self._waiting, self._count = [], 0
+        keys, rows, times = gathered
         groups, stored, present = self._groups.of(keys)
         if len(present):
             self._aggregates.grow(self._packed.unpack(stored, present))
@@ -158,7 +147,6 @@ class _RowNode(_AggregateNode):
         self._aggregates = list(self.spec.aggregates.values())
         self._adders = [adder(each) for each in self._aggregates]
         self._states: dict[bytes, list[Any]] = {}
-        self._waiting: list[tuple[bytes, Any, int, int]] = []
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)

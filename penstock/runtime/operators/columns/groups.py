@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.columns.byte_arrays import ByteArray, Integers
 from penstock.columns.entries import Entries, Flags, Found
@@ -12,6 +13,41 @@ from penstock.columns.key_index import KeyIndex
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore
+
+AT_ONCE = 1 << 16
+"""Messages that are gathered before they are added to their groups."""
+
+
+class Gathered:
+    """Messages that wait until they are added to their groups."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[ByteArray, pa.StructArray, Integers]] = []
+        self._count = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self._count >= AT_ONCE
+
+    def add(self, keys: ByteArray, rows: pa.StructArray, times: Integers) -> None:
+        self._parts.append((keys, rows, times))
+        self._count += len(keys)
+
+    def mark(self) -> int:
+        return len(self._parts)
+
+    def undo(self, mark: int) -> None:
+        """Forget what was added since the mark."""
+        self._count -= sum(len(keys) for keys, _, _ in self._parts[mark:])
+        del self._parts[mark:]
+
+    def take(self) -> tuple[ByteArray, pa.StructArray, Integers] | None:
+        """All of them: their keys, rows and times. None if there are none."""
+        parts, self._parts, self._count = self._parts, [], 0
+        if not parts:
+            return None
+        keys, rows, times = zip(*parts, strict=True)
+        return ByteArray.concat(keys), pa.concat_arrays(rows), np.concatenate(times)
 
 
 class Groups:
