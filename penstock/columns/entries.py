@@ -22,7 +22,7 @@ class Found:
     """The rows of keys in an engine, which spare it a second look-up."""
 
     engine: object
-    """Stands for the engine and its row numbers."""
+    """The engine that numbers the rows."""
     rows: Integers
     """-1 for a key that was not there."""
 

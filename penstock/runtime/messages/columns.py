@@ -239,7 +239,7 @@ class Entry:
                 f"the event time is {times[number]}: epoch milliseconds are at most {_LONGEST} from 1970"
             )
             raise failure_in(self._source, wrong)
-        return plain
+        return plain.tolist()
 
     def _rows(self, serde: ColumnSerde, column: Raw, rows: Sequence[int]) -> Sequence[Any]:
         """The rows in columns. Raises OperatorFailedError for the first one that does not fit the schema."""

@@ -1,7 +1,7 @@
 """An engine for stores whose rows are read and written by the thousand: everything in memory, in arrays.
 
 An index leads from keys to row numbers, and a heap has the bytes of each row's value. A look-up of many keys is a few
-passes over arrays, and touches two places for each key.
+passes over arrays, and touches three places for each key: its slot, its bytes, its row.
 """
 
 from __future__ import annotations

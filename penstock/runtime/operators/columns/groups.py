@@ -67,7 +67,7 @@ class Groups:
         self._rows: list[Integers] = []
         """The row of each group, -1 if the store does not have its key."""
         self._numbering: object = None
-        """Stands for the numbers of the engine's rows; None: groups are numbered by the index alone."""
+        """The engine that numbers the rows; None: groups are numbered by the index alone."""
         self.count = 0
 
     def reset(self) -> None:

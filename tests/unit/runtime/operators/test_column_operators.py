@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
@@ -474,3 +475,16 @@ def test_columns_that_a_join_cannot_add_are_refused() -> None:
     for call, text in refused:
         with pytest.raises(ps.ConfigError, match=text):
             call()
+
+
+@pytest.mark.parametrize("column", ["at", "ms"])
+def test_an_expression_gives_the_event_times(column: str) -> None:
+    schema = pa.schema({"key": pa.string(), "at": pa.timestamp("us", "UTC"), "ms": pa.int64()})
+    app = ps.StreamApplication("times")
+    rows = app.input("local.rows", value=ps.Columns(schema), timestamp=ps.col(column))
+    rows.send_to(app.output("local.out"))
+    row = {"key": "a", "at": datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC), "ms": 5000}
+    with running(app) as runner:
+        runner.input("local.rows", [row], timestamp=7).run()
+        assert [message.timestamp for message in runner.output("local.out")] == [5000]
+        runner.commit()
