@@ -32,6 +32,7 @@ from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput
 from penstock.spark.query.offsets import OffsetLog
 from penstock.spark.query.stopping import QueryStoppedError
 from penstock.spark.query_progress import note_state, state_operators
+from penstock.spark.session.gateway import quiet_py4j
 from penstock.spark.session.session import check_session, scratch_folder
 from penstock.spark.takeover.takeover import Takeover
 from penstock.system.spark import queries_of
@@ -305,6 +306,7 @@ class StreamWriter:
         spark, df, location = self._df.sparkSession, self._df, self._location()
         running = RunningQuery(self._plan, spark)
         check_session(spark, running.settings.container)
+        quiet_py4j()
         if self._plan.takeover is not None:
             self._plan.takeover.run(spark, location, running.settings, self._plan.partitions)
 

@@ -30,7 +30,7 @@ from penstock.spark.containers.directory import ContainerDirectory
 from penstock.spark.job.handle import Job
 from penstock.spark.job.run_view import log_progress
 from penstock.spark.job.stop_signals import former_handlers, pass_on, stop_on_signals
-from penstock.spark.session.gateway import hear_signals_of_submit, spark_died, stop_context
+from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
 from penstock.spark.session.session import check_session, create_context, idle_limit, warn_of_clear_text
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
@@ -68,6 +68,7 @@ def run_application(
         run = Run(settings, StopRequest(), undo)
         request = StartRequest(run.run_id, from_checkpoint, until == "latest", close, reset_operators)
         job = run.prepare(graph, streams, request)
+        quiet_py4j()
         if spark is None:
             # No session: Spark's SQL takes a third of its start, and no batch needs it.
             context = create_context(job.paths.root, settings.spark, idle_limit(settings.container))

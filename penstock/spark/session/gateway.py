@@ -100,8 +100,6 @@ def start_jvm(conf: Mapping[str, str]) -> None:
         del os.environ[_PORT], os.environ[_SECRET]
     gateway.proc = jvm.process
     SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
-    for name in (None, "py4j.clientserver"):
-        logging.getLogger(name).addFilter(_not_py4j)
 
 
 def write_conf(file: Path, conf: Mapping[str, str]) -> Path:
@@ -194,6 +192,19 @@ class _SubmitSignals:
         """The interface declaration that py4j needs."""
 
         implements = ("sun.misc.SignalHandler",)
+
+
+def quiet_py4j() -> None:
+    """Keep py4j's own lines out of the program's log, unless the program has chosen a level for py4j.
+
+    At INFO, py4j's connections log in their finalizers. At the end of a program, such a line waits for ever for the
+    lock of a log handler if one of py4j's daemon threads held it when the interpreter ended the thread.
+    """
+    chatty = logging.getLogger("py4j")
+    if chatty.level == logging.NOTSET:
+        chatty.setLevel(logging.WARNING)
+    for name in (None, "py4j.clientserver"):
+        logging.getLogger(name).addFilter(_not_py4j)
 
 
 def _not_py4j(record: logging.LogRecord) -> bool:

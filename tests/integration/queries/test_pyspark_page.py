@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
@@ -21,13 +22,14 @@ from tests.support.tools.places import ROOT
 pytestmark = pytest.mark.spark
 
 
-def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query of two starts: the second one reads what is new, and continues with the state. Then its checkpoint
     location is set back behind the first one."""
     events = spark.range(1000).selectExpr("concat('u', id % 7) AS user", "id")
     found: dict[str, Any] = {"__name__": "__main__", "spark": spark}
     found |= {name: str(tmp_path / name) for name in ("root", "path", "location", "copy")}
     for times in (1, 2):
+        monkeypatch.setattr(sys, "stdout", printed := io.StringIO())  # the listener prints in another thread, in pieces
         events.write.mode("append").parquet(str(tmp_path / "events"))
         found["events"] = spark.readStream.schema("user STRING, id LONG").parquet(str(tmp_path / "events"))
         for block in _blocks("pyspark.md"):
@@ -38,7 +40,7 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, capsys: p
             (state,) = found["query"].lastProgress.stateOperators
             assert (state.numRowsUpdated, state.numRowsDroppedByWatermark) == (7, 0)
             # The total is as of the containers' last beats: it may be unknown.
-            wait_until(partial(_is_printed, r"processor (7|None) 0\n", capsys), "the listener's line")
+            wait_until(partial(_is_printed, r"processor (7|None) 0\n", printed), "the listener's line")
         spark.streams.removeListener(found["dashboard"])
         wanted = {f"u{n}": times * len(range(n, 1000, 7)) for n in range(7)}
         assert {row.user: row.n for row in found["visits"]} == wanted
@@ -48,8 +50,8 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, capsys: p
         assert {row.user: row.visits for row in written} == wanted
 
 
-def _is_printed(pattern: str, capsys: pytest.CaptureFixture[str]) -> bool:
-    return re.search(pattern, capsys.readouterr().out) is not None
+def _is_printed(pattern: str, printed: io.StringIO) -> bool:
+    return re.search(pattern, printed.getvalue()) is not None
 
 
 @pytest.mark.slow
