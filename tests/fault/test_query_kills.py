@@ -50,7 +50,7 @@ POINTS = (
     "close.after",
 )
 """Where drivers die whose checkpoint location is set back as well."""
-KILLS = 50
+KILLS = 25
 AT_ONCE = 5
 """Kills of one test: pytest ends tests that take too long."""
 
@@ -192,7 +192,7 @@ def clustered(cluster: Standalone, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 @pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
-def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
+def test_the_driver_is_killed_again_and_again(local: LongRun, first: int) -> None:
     """All parts share one query."""
     for kill in schedule()[first : first + AT_ONCE]:
         local.kill(*kill)
@@ -201,7 +201,7 @@ def test_the_driver_is_killed_fifty_times(local: LongRun, first: int) -> None:
 
 @on_hosts
 @pytest.mark.parametrize("first", range(0, KILLS, AT_ONCE))
-def test_the_driver_is_killed_fifty_times_on_a_cluster(clustered: LongRun, first: int) -> None:
+def test_the_driver_is_killed_again_and_again_on_a_cluster(clustered: LongRun, first: int) -> None:
     """All parts share one query."""
     for kill in schedule()[first : first + AT_ONCE]:
         clustered.kill(*kill)

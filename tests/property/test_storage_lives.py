@@ -18,7 +18,7 @@ from tests.support.stores.random_life import Life
 
 PARTS = 20
 LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))
-MORE = 3000
+MORE = 1000
 STARTS = 4
 
 

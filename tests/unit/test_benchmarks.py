@@ -31,7 +31,7 @@ ON_SPARK = {
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
     "floor.__main__": "--batches 2 --exchanges 2",
     "keyed_fold.__main__": f"{FOLD} --repeat 1",
-    "pyspark.__main__": "--batches 3 --rows 400 --keys 20 --small 2",
+    "pyspark.__main__": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
     "side_inputs.__main__": (
         "--rows 5000 --updates 500 --messages 20000 --messages-per-s 200 --seconds 4 --warm-up 2 --repeat 1"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-EXPECTED = 3
+EXPECTED = 4
 """Phases. One that was killed has left no file."""
 
 
