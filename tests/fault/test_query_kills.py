@@ -50,7 +50,7 @@ POINTS = (
     "close.after",
 )
 """Where drivers die whose checkpoint location is set back as well."""
-KILLS = 25
+KILLS = 30
 AT_ONCE = 5
 """Kills of one test: pytest ends tests that take too long."""
 
