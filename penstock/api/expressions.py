@@ -192,14 +192,16 @@ class Expression:
         return _Call("~", (self,))
 
 
-def col(name: str) -> Expression:
+def col(name: str, *more: str) -> Expression:
     """The column of this name, in an expression.
 
     Args:
         name: a column of the stream's schema; in a stream of JSON objects, a field.
+        more: with the names of further columns, it is a tuple of all of them, which is a key of several columns:
+            `partition_by(ps.col("carrier", "day"), key=ps.Tuple(ps.String(), ps.Long()))`.
 
     Raises:
-        ConfigError: the name is not text.
+        ConfigError: a name is not text.
 
     Example:
         >>> app = ps.StreamApplication("long-flights")
@@ -209,9 +211,10 @@ def col(name: str) -> Expression:
         >>> [message.value for message in runner.output("local.long")]
         [{'miles': 1400}]
     """
-    if not isinstance(name, str):
-        raise ConfigError(f"ps.col() takes the name of a column, not {name!r}")
-    return _Column(name)
+    for each in (name, *more):
+        if not isinstance(each, str):
+            raise ConfigError(f"ps.col() takes the name of a column, not {each!r}")
+    return _Tuple((name, *more)) if more else _Column(name)
 
 
 def _expression(value: Any) -> Expression:
@@ -233,6 +236,25 @@ class _Column(Expression):
 
     def used_columns(self) -> Iterator[str]:
         yield self.name
+
+
+@dataclass(frozen=True, eq=False)
+class _Tuple(Expression):
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(self.names)})"
+
+    def row_value(self, row: Mapping[str, Any]) -> Any:
+        return tuple(row.get(name) for name in self.names)
+
+    def batch_value(self, batch: Batch) -> Any:
+        import pyarrow as pa
+
+        return pa.StructArray.from_arrays([batch.column(name) for name in self.names], names=self.names)
+
+    def used_columns(self) -> Iterator[str]:
+        yield from self.names
 
 
 @dataclass(frozen=True, eq=False)

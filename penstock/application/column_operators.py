@@ -22,6 +22,7 @@ from penstock.graph.specs import (
     OperatorSpec,
     TableColumnsSpec,
     TableJoinKind,
+    WithKeySpec,
 )
 
 if TYPE_CHECKING:
@@ -175,6 +176,52 @@ class ColumnOperators:
         """
         same = {**self._same(), "message_serde": self._schema("filter_batches()")}
         return self._next("filter_batches", id, lambda i: FilterBatchesSpec(id=i, function=function, **same))
+
+    def with_key(
+        self,
+        column: str,
+        *,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
+        """Add the key to each value, as its first column. Keys stay.
+
+        Args:
+            column: the name of the column.
+            id: the operator's stable name.
+
+        Raises:
+            ConfigError: this stream has no schema, or has a column of that name, or its keys are of no one type, as
+                those of `ps.Json()` are.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> flight = ps.Columns(pa.schema({"tail": pa.string(), "miles": pa.int64()}))
+            >>> app = ps.StreamApplication("totals")
+            >>> by_tail = app.input("local.flights", value=flight).partition_by(ps.col("tail"))
+            >>> totals = by_tail.aggregate({"miles": ps.Sum(ps.col("miles"))}).with_key("tail")
+            >>> _ = totals.send_to(app.output("local.totals"))
+            >>> runner = TestRunner(app).input("local.flights", [{"tail": "N1", "miles": 7}]).run()
+            >>> [message.value for message in runner.output("local.totals")]
+            [{'tail': 'N1', 'miles': 7}]
+        """
+        import pyarrow as pa
+
+        from penstock.api.serdes.key_columns import key_type
+
+        serde, key = self._schema("with_key()"), self._operator.key_serde
+        kind = key_type(key)
+        if kind is None:
+            raise ConfigError(
+                f"with_key(): the keys of `{self._operator.id}` have no type of a column: give their serde, as in "
+                "partition_by(..., key=ps.String())"
+            )
+        if column in serde.schema.names:
+            raise ConfigError(f"with_key(): there is a column `{column}` already")
+        result = Columns(pa.schema([pa.field(column, kind), *serde.schema]))
+        same = {**self._same(), "value_serde": result}
+        return self._next(
+            "with_key", id, lambda i: WithKeySpec(id=i, column=column, message_serde=serde, message_key=key, **same)
+        )
 
     def aggregate(
         self,

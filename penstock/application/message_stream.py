@@ -363,7 +363,8 @@ class MessageStream(ColumnOperators, Generic[T]):
         None go to task 0. The messages of one input partition keep their order.
 
         Args:
-            function: gets the value, and returns the key. It must not change the value in place.
+            function: gets the value, and returns the key. It must not change the value in place. Or an expression: a
+                column (`ps.col`), or several, whose serde is a `ps.Tuple`.
             key: the serde of the new keys; by default `String`.
             value: the serde of the values on their way; by default that of this stream, which is `Json` after `map`,
                 `flat_map` and `process`.

@@ -136,6 +136,15 @@ class FilterBatchesSpec(FunctionSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WithKeySpec(OperatorSpec):
+    """Columns -> the same columns, with the key as one more."""
+
+    column: str
+    message_serde: ColumnSerde
+    message_key: Serde[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MergeSpec(OperatorSpec):
     """Merges several streams."""
 

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from penstock.spark.applications import ApplicationStream as ApplicationStream
     from penstock.spark.applications import run_application as run_application
     from penstock.spark.query_progress import state_operators as state_operators
+    from penstock.spark.rows.batches import arrow_schema as arrow_schema
     from penstock.spark.rows.serde import Rows as Rows
     from penstock.spark.state_frames.frames import read_changes as read_changes
     from penstock.spark.state_frames.frames import read_state as read_state

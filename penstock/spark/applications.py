@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from penstock.api.callbacks import Callback
+from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.api.time.watermarks import BoundedOutOfOrderness
 from penstock.application.application import Application
 from penstock.errors import ConfigError
-from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec
+from penstock.graph.specs import ApplicationGraph, InputSpec, OperatorSpec, OutputSpec
 from penstock.spark.queries import Frames, QueryPlan, StreamWriter, check_begin_at
 from penstock.spark.query.job import QueryInput, QueryOutput
+from penstock.spark.query.source import RowReader
+from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, needed, spark_schema
 from penstock.spark.rows.columns import RowsReader, RowsWriter
 from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schemas
 from penstock.spark.rows.schemas import delay_ms, event_time_column, parsed_schema
@@ -43,9 +46,10 @@ def run_application(
     changes to the state and its rows take effect together, and the handler gets the same rows however often Spark asks
     for the batch. A sink that is idempotent by batch id is therefore exactly once.
 
-    The inputs of the application are named `spark.<name>` and have the serde `pss.Rows()`; each row is a message
-    without a key, and `partition_by` gives it one. Outputs named `spark.<name>`, with the serde `pss.Rows(<schema>)`,
-    come back as DataFrames. Outputs to other systems work as in any job; the only inputs from other systems are side
+    The inputs of the application are named `spark.<name>` and have the serde `pss.Rows()`, or `ps.Columns(<schema>)`
+    for an application that works [by column](../columns.md); each row is a message without a key, and `partition_by`
+    gives it one. Outputs named `spark.<name>`, with the serde `pss.Rows(<schema>)` or `ps.Columns(<schema>)`, come
+    back as DataFrames. Outputs to other systems work as in any job; the only inputs from other systems are side
     inputs. If an input has a column with a watermark (`withWatermark`), this column has the event times, and its delay
     is that of the application's watermark. Otherwise the timestamp of a row is the time when it was read.
 
@@ -90,9 +94,9 @@ def run_application(
     if not df.isStreaming:
         raise ConfigError("run_application takes a streaming DataFrame, as `spark.readStream` makes them")
     check_begin_at(begin_at)
-    graph = app.graph()
+    graph = _packed(app.graph())
     names = _names(graph)
-    made = _inputs_of(names, inputs)
+    made = _needed(_inputs_of(names, inputs), graph)
     schemas = _schemas(made, df)
     graph = with_schemas(graph, schemas, _parsed)
     check_keyed(graph)
@@ -107,12 +111,8 @@ def run_application(
 
     plan = QueryPlan(
         graph=replace(graph, operators=tuple(_timed(op, schemas, graph) for op in graph.operators)),
-        inputs=[QueryInput(name, RowsReader(schemas[name], _event_time(schemas[name]))) for name in names],
-        outputs=[
-            QueryOutput(each.stream.stream, each.value_serde.schema, RowsWriter(each.value_serde.schema))
-            for each in graph.outputs
-            if each.stream.system == QUERY_SYSTEM and isinstance(each.value_serde, Rows)
-        ],
+        inputs=[QueryInput(op.stream.stream, _reader(op, schemas[op.stream.stream])) for op in graph.inputs],
+        outputs=[_output(each) for each in graph.outputs if each.stream.system == QUERY_SYSTEM],
         root=root,
         partitions=partitions,
         config=config or {},
@@ -160,10 +160,49 @@ def _names(graph: ApplicationGraph) -> list[str]:
     frames = [("input", op.stream, op.value_serde) for op in graph.inputs]
     frames += [("output", out.stream, out.value_serde) for out in graph.outputs if out.stream.system == QUERY_SYSTEM]
     for kind, stream, serde in frames:
-        if not isinstance(serde, Rows):
+        if not isinstance(serde, Rows | ColumnSerde):
             schema = "" if kind == "input" else "'user STRING, n LONG'"
             raise ConfigError(f'{kind} `{stream}` is a DataFrame: app.{kind}("{stream}", value=pss.Rows({schema}))')
     return [op.stream.stream for op in graph.inputs]
+
+
+def _packed(graph: ApplicationGraph) -> ApplicationGraph:
+    """The graph whose outputs of columns are packed on their way to a DataFrame, not JSON."""
+
+    def packed(each: OutputSpec) -> OutputSpec:
+        own = each.stream.system == QUERY_SYSTEM and isinstance(each.value_serde, ColumnSerde)
+        return replace(each, value_serde=each.value_serde.for_store_values()) if own else each
+
+    return replace(graph, outputs=tuple(map(packed, graph.outputs)))
+
+
+def _reader(op: InputSpec, schema: StructType) -> RowReader:
+    event_time = _event_time(schema)
+    if isinstance(op.value_serde, ColumnSerde):
+        return ColumnsReader(str(op.stream), op.value_serde, event_time)
+    return RowsReader(schema, event_time)
+
+
+def _output(each: OutputSpec) -> QueryOutput:
+    name, serde = each.stream.stream, each.value_serde
+    if isinstance(serde, PackedColumns):
+        return QueryOutput(name, spark_schema(str(each.stream), serde), ColumnsWriter(serde))
+    schema = cast("Rows", serde).schema
+    return QueryOutput(name, schema, RowsWriter(schema))
+
+
+def _needed(inputs: Inputs, graph: ApplicationGraph) -> Inputs:
+    """The same inputs, with no more columns than the application declares."""
+    serdes = {op.stream.stream: op.value_serde for op in graph.inputs}
+
+    def made(df: DataFrame) -> Frames:
+        found = {}
+        for name, frame in inputs(df).items():
+            serde = serdes[name]
+            found[name] = needed(frame, f"{QUERY_SYSTEM}.{name}", serde) if isinstance(serde, ColumnSerde) else frame
+        return found
+
+    return made
 
 
 def _inputs_of(names: list[str], inputs: Inputs | None) -> Inputs:

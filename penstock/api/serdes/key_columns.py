@@ -51,24 +51,26 @@ def keys_to_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:
     return pa.array([None if each is None else serde.to_bytes(each) for each in objects], pa.binary())
 
 
+def key_type(serde: Serde[Any]) -> pa.DataType | None:
+    """The type of a column of keys: of tuples, a struct with the fields `f0`, `f1`, ... None if the serde has objects
+    of several types."""
+    if not isinstance(serde, Tuple):
+        return _TYPES.get(type(serde))
+    kinds = [key_type(each) for each in serde.fields]
+    return None if None in kinds else pa.struct([pa.field(f"f{n}", kind) for n, kind in enumerate(kinds)])
+
+
 def keys_from_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:
-    """The keys of these bytes, as a column: of text, bytes, numbers, or structs for tuples; others in the type that
-    Arrow finds."""
+    """The keys of these bytes, as a column of their type, or without one of the type that Arrow finds."""
     if type(serde) is String:
         return keys.cast(pa.large_string() if pa.types.is_large_binary(keys.type) else pa.string())
     if type(serde) is Bytes:
         return keys
-    if isinstance(serde, Tuple):
-        return _tuples(serde, keys)
-    return pa.array([None if each is None else serde.from_bytes(each) for each in keys.to_pylist()])
-
-
-def _tuples(serde: Tuple, keys: pa.Array) -> pa.Array:
-    """A struct with a field for each one of the tuples, `f0`, `f1`, ..."""
+    kind = key_type(serde)
     found = [None if each is None else serde.from_bytes(each) for each in keys.to_pylist()]
-    columns = [pa.array([None if each is None else each[n] for each in found]) for n in range(len(serde.fields))]
-    mask = pa.array([each is None for each in found], pa.bool_())
-    return pa.StructArray.from_arrays(columns, names=[f"f{n}" for n in range(len(columns))], mask=mask)
+    if isinstance(serde, Tuple) and kind is not None:
+        found = [None if each is None else {f"f{n}": part for n, part in enumerate(each)} for each in found]
+    return pa.array(found, kind)
 
 
 def _integers(keys: pa.Array, kind: pa.DataType) -> Any:
@@ -97,4 +99,11 @@ _NUMBERS: Mapping[type, Callable[[pa.Array], Any]] = {
     OrderedLong: lambda keys: (_integers(keys, pa.int64()).view(np.uint64) ^ _SIGN_8).astype(">u8"),
     DoubleKey: lambda keys: _doubles(keys).astype(">f8"),
     OrderedDouble: _ordered_doubles,
+}
+_TYPES: Mapping[type, pa.DataType] = {
+    String: pa.string(),
+    Bytes: pa.binary(),
+    **dict.fromkeys((Integer, SamzaInteger, OrderedInteger), pa.int32()),
+    **dict.fromkeys((Long, SamzaLong, OrderedLong), pa.int64()),
+    **dict.fromkeys(_DOUBLES, pa.float64()),
 }

@@ -283,6 +283,14 @@ def rows_of(columns: Columns, serde: ColumnSerde, position: Position, operator: 
         raise
 
 
+def key_bytes_of(columns: Columns, serde: Serde[Any], position: Position, operator: str, place: SerdePlace) -> pa.Array:
+    """The bytes of the keys, as a column."""
+    keys = columns.written_by("key", serde)
+    if keys is None:
+        keys = encode_column("key", serde, columns.keys, columns.rows, position, operator, place)
+    return keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
+
+
 def are_event_times(found: Sequence[int]) -> bool:
     if not _INTEGERS.issuperset(map(type, found)):
         return False
@@ -330,9 +338,10 @@ def encode_column(
 def _written(
     serde: ColumnSerde, column: ArrowSequence, rows: Sequence[int], position: Position, operator: str, place: SerdePlace
 ) -> Raw:
-    if column.array.type == serde.type:
+    array = _in_order(column.array, serde.type)
+    if array.type == serde.type:
         try:
-            return serde.write(column.array)
+            return serde.write(array)
         except ValueError:
             pass  # one row is not written, and is found below
     elements = iter(column)
@@ -341,6 +350,15 @@ def _written(
             return [None if value is None else serde.to_bytes(value) for value in elements]
         except Exception as error:
             raise place.unwritable("value", serde, _given_last(column, elements), error) from error
+
+
+def _in_order(rows: pa.StructArray, kind: pa.StructType) -> pa.StructArray:
+    """The rows with their fields in the order of the type, if they have the same names and no row is null."""
+    names = [field.name for field in kind]
+    if rows.null_count or rows.type == kind or sorted(names) != sorted(field.name for field in rows.type):
+        return rows
+    columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True))
+    return pa.StructArray.from_arrays([columns[name] for name in names], names=names)
 
 
 def _given_last(column: Sequence[Any], elements: Iterator[Any]) -> Any:

@@ -30,11 +30,12 @@ from penstock.graph.specs import (
     TableJoinSpec,
     TemporalJoinSpec,
     WindowSpec,
+    WithKeySpec,
 )
 from penstock.graph.topology import Channel
 from penstock.runtime.operators.base import Operator
 from penstock.runtime.operators.columns.aggregate import AggregateOperator
-from penstock.runtime.operators.columns.batches import FilterBatches, MapBatches
+from penstock.runtime.operators.columns.batches import FilterBatches, MapBatches, WithKey
 from penstock.runtime.operators.columns.processor import ColumnTask
 from penstock.runtime.operators.columns.table import TableColumns
 from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
@@ -71,6 +72,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     TableJoinSpec: JoinTable,
     TemporalJoinSpec: TemporalJoin,
     WindowSpec: WindowOperator,
+    WithKeySpec: WithKey,
 }
 
 

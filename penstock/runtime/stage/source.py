@@ -201,8 +201,8 @@ class SourceProgress:
 class PortionReaders(Protocol):
     """Reads the portions of a task."""
 
-    def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
-        """Every message of the portion, in lists. Close the iterator if you leave it before its end."""
+    def read(self, portion: Portion, task: int) -> Generator[Chunk, None, None]:
+        """Every message of the portion, in chunks. Close the iterator if you leave it before its end."""
         ...
 
     def read_columns(self, portion: Portion, task: int, schema: pa.Schema) -> Generator[Chunk, None, None]:
@@ -251,9 +251,7 @@ def run_source(
             instance.close()
 
 
-def _chunks(
-    readers: PortionReaders, portion: Portion, task: int, serde: Serde[Any]
-) -> Generator[list[RawMessage], None, None] | Generator[Chunk, None, None]:
+def _chunks(readers: PortionReaders, portion: Portion, task: int, serde: Serde[Any]) -> Generator[Chunk, None, None]:
     if isinstance(serde, ColumnSerde):
         return readers.read_columns(portion, task, serde.schema)
     return readers.read(portion, task)

@@ -13,15 +13,14 @@ from penstock.batch.portions import Portion
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.stage.source import Chunk, SourceProgress, run_source
 from penstock.spark.workers.worker import alive_packets, settle_worker, spark_partition
-from penstock.system.contract.messages import RawMessage
 from penstock.wire.package import PackedPackage
 
 
 class RowReader(Protocol):
     """Makes messages of a DataFrame's rows. Sent to Spark's workers."""
 
-    def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[list[RawMessage]]:
-        """The messages of these rows, in lists of bounded size.
+    def read(self, batches: Iterable[pa.RecordBatch], offset: int, tasks: int) -> Iterator[Chunk]:
+        """The messages of these rows, in chunks of bounded size.
 
         Args:
             batches: the rows.
@@ -83,10 +82,9 @@ class _Rows:
         found = [portion for number, portion in portions if number == self._number]
         self._mine = found[0] if task == self._first and found else None
 
-    def read(self, portion: Portion, task: int) -> Generator[list[RawMessage], None, None]:
+    def read(self, portion: Portion, task: int) -> Generator[Chunk, None, None]:
         if portion is self._mine:
             yield from self._reader.read(self._batches, portion.offsets.start, self._tasks)
 
     def read_columns(self, portion: Portion, task: int, schema: pa.Schema) -> Generator[Chunk, None, None]:
-        """Row by row: a DataFrame has no `ps.Columns`."""
         yield from self.read(portion, task)

@@ -10,6 +10,7 @@ from itertools import repeat
 from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.conversion import LocalDataToArrowConversion
@@ -38,18 +39,21 @@ class RowsReader:
         for batch in batches:
             for start in range(0, batch.num_rows, _AT_ONCE):
                 rows = batch.slice(start, _AT_ONCE)
-                yield list(zip(repeat(offset), self._times(rows), repeat(None), encoder.encode(rows)))
+                times = times_of(rows, self.event_time).tolist()
+                yield list(zip(repeat(offset), times, repeat(None), encoder.encode(rows)))
 
-    def _times(self, rows: pa.RecordBatch) -> Iterable[int]:
-        """The event times, in epoch milliseconds. A row without one is as old as possible."""
-        if self.event_time is None:
-            return repeat(time.time_ns() // 1_000_000, rows.num_rows)
-        times: Any = rows.column(rows.schema.get_field_index(self.event_time))
-        if pa.types.is_struct(times.type):
-            times = pc.struct_field(times, "end")
-        micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
-        found: list[int] = (micros.to_numpy(zero_copy_only=False) // 1000).tolist()
-        return found
+
+def times_of(rows: pa.RecordBatch, event_time: str | None) -> npt.NDArray[np.int64]:
+    """The times of the rows, in epoch milliseconds: those in the column of this name, or without one the present. A
+    null counts as 1970."""
+    if event_time is None:
+        return np.full(rows.num_rows, time.time_ns() // 1_000_000, np.int64)
+    times: Any = rows.column(rows.schema.get_field_index(event_time))
+    if pa.types.is_struct(times.type):
+        times = pc.struct_field(times, "end")
+    micros = times.cast(pa.timestamp("us", times.type.tz)).cast(pa.int64()).fill_null(0)
+    found: npt.NDArray[np.int64] = micros.to_numpy(zero_copy_only=False) // 1000
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,7 +73,7 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
 
 def test_the_example_of_the_page_with_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "pyspark-applications.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     lake, source = tmp_path / "lake", tmp_path / "source"
     happened: list[list[Event]] = []
     for numbers in ([0], [1, 2]):
@@ -85,8 +85,9 @@ def test_the_example_of_the_page_with_a_restart(spark: SparkSession, tmp_path: P
             "location": str(tmp_path / "location"),
             "lake": str(lake),
         }
-        exec(compile(block, "docs/pyspark-applications.md", "exec"), found)
-        assert found["query"].awaitTermination(240)
+        for block in blocks:
+            exec(compile(block, "docs/pyspark-applications.md", "exec"), found)
+            assert found["query"].awaitTermination(240)
 
     def rows(name: str) -> list[tuple[Any, ...]]:
         frame = spark.read.parquet(str(lake / name))
@@ -109,6 +110,10 @@ def test_the_example_of_the_page_with_a_restart(spark: SparkSession, tmp_path: P
     closed = sorted((user, minute, n) for (user, minute), n in minutes.items() if minute + 60_000 <= watermark)
     assert closed
     assert rows("minutes") == closed
+    newest = {row[0]: row for row in rows("activity")}
+    counted = Counter(view.user for view in views)
+    latest = {view.user: local_time(view) for view in views}
+    assert newest == {user: (user, n, latest[user]) for user, n in counted.items()}
 
 
 class Reminds(ps.StreamTask):
@@ -201,6 +206,11 @@ def test_what_is_due_needs_no_rows_and_an_idle_input_holds_nothing_open(spark: S
     assert {what: came(what) for what in expected} == expected
 
 
+def local_time(event: Event) -> datetime.datetime:
+    """As Spark shows it."""
+    return datetime.datetime.fromtimestamp(event.time_ms / 1000)  # noqa: DTZ006
+
+
 def near(click: Event, view: Event) -> bool:
     return click.user == view.user and abs(click.time_ms - view.time_ms) <= 2_000
 
@@ -264,7 +274,7 @@ def test_side_inputs_pushed_tables_and_other_outputs(spark: SparkSession, tmp_pa
         .start()
     )
     assert query.awaitTermination(240)
-    local = [datetime.datetime.fromtimestamp(each.time_ms / 1000) for each in happened]  # noqa: DTZ006 - as Spark does
+    local = [local_time(each) for each in happened]
     assert batches == [sorted((e.page, names[e.user], at) for e, at in zip(happened, local, strict=True))]
     for name in ("once", "least"):
         found = [(value or b"").decode() for _, _, value in read_all(streams, name)[0]]

@@ -1,4 +1,4 @@
-"""map_batches, filter_batches: call a function for the columns of many messages, and keep nothing."""
+"""map_batches, filter_batches, with_key: work on the columns of many messages, and keep nothing."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.callbacks import UNSTARTED, unused
+from penstock.api.serdes.key_columns import keys_from_bytes
 from penstock.columns.sequences import ArrowSequence
-from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec
-from penstock.runtime.messages.columns import Columns, Target, as_columns, rows_of
+from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
+from penstock.runtime.context import Position
+from penstock.runtime.messages.columns import Columns, Step, Target, as_columns, key_bytes_of, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.runtime.operators.elementwise import Chain, locating_row
 
@@ -40,9 +42,34 @@ class OfBatches(Operator[F]):
             with locating_row(self.spec.id, columns, position, self.result):
                 return self.apply(columns, self.result(pa.RecordBatch.from_struct_array(rows)))
 
-        chain = Chain(step, downstream, lambda key, value: None)
-        chain.push = as_columns(chain.accept, position)
-        return chain
+        return _of_columns(step, downstream, position)
+
+
+def _of_columns(step: Step, downstream: Target, position: Position) -> Chain:
+    chain = Chain(step, downstream, lambda key, value: None)
+    chain.push = as_columns(chain.accept, position)
+    return chain
+
+
+class WithKey(Operator[WithKeySpec]):
+    """Adds the key as a column."""
+
+    undoes_many = True
+
+    def build(self, stage: StageContext, downstream: Target) -> Node:
+        spec, position = self.spec, stage.position
+        place = self.place(spec.id)
+
+        def step(columns: Columns) -> Columns:
+            rows = rows_of(columns, spec.message_serde, position, spec.id)
+            key_bytes = key_bytes_of(columns, spec.message_key, position, spec.id, place)
+            keys = keys_from_bytes(spec.message_key, key_bytes)
+            fields = [pa.field(spec.column, keys.type), *spec.message_serde.schema]
+            return columns.with_values(
+                ArrowSequence(pa.StructArray.from_arrays([keys, *rows.flatten()], fields=fields))
+            )
+
+        return _of_columns(step, downstream, position)
 
 
 class MapBatches(OfBatches[MapBatchesSpec]):

@@ -18,7 +18,7 @@ from penstock.columns.sequences import ArrowSequence
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
+from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, key_bytes_of, rows_of
 from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext
 from penstock.runtime.operators.columns.stores import column_store
 
@@ -99,10 +99,7 @@ class _ColumnTaskNode(Node):
     def _add(self, columns: Columns) -> None:
         spec, position = self._spec, self._position
         serde = spec.message_key
-        keys = columns.written_by("key", serde)
-        if keys is None:
-            keys = encode_column("key", serde, columns.keys, columns.rows, position, spec.id, self._place)
-        array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
+        array = key_bytes_of(columns, serde, position, spec.id, self._place)
         rows = rows_of(columns, spec.message_serde, position, spec.id)
         self._waiting.append((keys_from_bytes(serde, array), rows, position.page.times_of(columns.rows)))
 

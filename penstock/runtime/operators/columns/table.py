@@ -11,7 +11,7 @@ from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.specs import TableColumnsSpec
 from penstock.runtime.context import failure_in
-from penstock.runtime.messages.columns import Columns, Target, encode_column, rows_of
+from penstock.runtime.messages.columns import Columns, Target, key_bytes_of, rows_of
 from penstock.runtime.operators.base import Node, Operator, StageContext
 from penstock.state.stores.side_input import SideInputStore
 from penstock.state.stores.task_store import TaskStore
@@ -34,10 +34,7 @@ class TableColumns(Operator[TableColumnsSpec]):
 
         def accept(columns: Columns) -> None:
             rows = rows_of(columns, spec.message_serde, position, spec.id)
-            keys = columns.written_by("key", spec.message_key)
-            if keys is None:
-                keys = encode_column("key", spec.message_key, columns.keys, columns.rows, position, spec.id, place)
-            array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
+            array = key_bytes_of(columns, spec.message_key, position, spec.id, place)
             try:
                 if type(table_key) is not type(spec.message_key):
                     array = keys_to_bytes(table_key, keys_from_bytes(spec.message_key, array))

@@ -302,6 +302,35 @@ def test_operators_of_columns_and_of_rows_mix(rows: list[dict[str, Any]]) -> Non
     assert found[0] == found[1]
 
 
+KEYS: list[tuple[ps.Serde[Any], Any, Callable[[dict[str, Any]], Any]]] = [
+    (ps.String(), ps.col("key"), lambda row: row["key"]),
+    (ps.Long(), n, lambda row: row["n"]),
+    (ps.Double(), x, lambda row: row["x"]),
+    (ps.Tuple(ps.String(), ps.Long()), ps.col("key", "n"), lambda row: {"f0": row["key"], "f1": row["n"]}),
+]
+
+
+@pytest.mark.parametrize(("serde", "key", "of"), KEYS, ids=["string", "long", "double", "tuple"])
+@given(rows=ROWS)
+def test_the_key_becomes_a_column(serde: Any, key: Any, of: Callable[[Any], Any], rows: list[dict[str, Any]]) -> None:
+    full = [{"s": None, **row} for row in rows if row.get("n") is not None and row.get("x") is not None]
+    found = []
+    for value in (ps.Json(), COLUMNS):
+        app = ps.StreamApplication("keys")
+        keyed = app.input("local.rows", value=value).partition_by(key, key=serde)
+        if value is COLUMNS:
+            _ = keyed.with_key("k").send_to(app.output("local.keyed", key=serde))
+        _ = keyed.send_to(app.output("local.out", key=serde))
+        with running(app, partitions=3) as runner:
+            runner.input("local.rows", full).run()
+            found.append([(message.partition, message.key) for message in runner.output("local.out")])
+            if value is COLUMNS:
+                assert [message.value["k"] for message in runner.output("local.keyed")] == [
+                    of(message.value) for message in runner.output("local.out")
+                ]
+    assert found[0] == found[1]
+
+
 def test_a_row_that_does_not_fit_is_one_dead_letter() -> None:
     app = ps.StreamApplication("letters")
     rows = app.input("local.rows", value=COLUMNS).filter(n != 3)
@@ -340,6 +369,9 @@ def _append(runner: TestRunner, values: list[Any]) -> None:
         (lambda rows: rows.filter(n > "a"), "filter(): `(n > 'a')` does not fit the types of the columns"),
         (lambda rows: rows.filter(n > 0, envelope=True), "an expression is of the value"),
         (lambda rows: rows.partition_by(ps.col("m")), "partition_by(): there is no column `m`"),
+        (lambda rows: rows.partition_by(ps.col("key", "m")), "partition_by(): there is no column `m`"),
+        (lambda rows: rows.with_key("s"), "with_key(): there is a column `s` already"),
+        (lambda rows: rows.partition_by(n, key=ps.Json()).with_key("k"), "the keys of `partition_by-1` have no type"),
         (lambda rows: rows.select("key", key=n), "a column is given twice"),
         (lambda rows: rows.select(), "at least one column"),
         (lambda rows: rows.aggregate({"a": ps.Sum(s)}), "values of type string are no numbers"),
