@@ -7,6 +7,9 @@ from penstock.public_names import lazy_names
 if TYPE_CHECKING:
     from penstock.spark.applications import ApplicationStream as ApplicationStream
     from penstock.spark.applications import run_application as run_application
+    from penstock.spark.processor.columns import ColumnsProcessor as ColumnsProcessor
+    from penstock.spark.processor.columns import ColumnState as ColumnState
+    from penstock.spark.processor.columns import ProcessorBatch as ProcessorBatch
     from penstock.spark.query_progress import state_operators as state_operators
     from penstock.spark.rows.batches import arrow_schema as arrow_schema
     from penstock.spark.rows.serde import Rows as Rows

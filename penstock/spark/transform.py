@@ -15,7 +15,8 @@ import penstock as ps
 from penstock.api.callbacks import Callback
 from penstock.errors import ConfigError
 from penstock.graph.specs import ApplicationGraph
-from penstock.spark.processor.declared import TimeMode, declare
+from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
+from penstock.spark.processor.declared import DeclaredVariables, TimeMode, declare
 from penstock.spark.processor.declared import time_mode as parsed_time_mode
 from penstock.spark.processor.operator import add_processor
 from penstock.spark.processor.pickled import pickled
@@ -36,7 +37,7 @@ _INPUT, _OUTPUT = "rows", "output"
 def transform_with_state(
     df: DataFrame,
     *,
-    processor: StatefulProcessor,
+    processor: StatefulProcessor | ColumnsProcessor,
     key: str | Sequence[str],
     output: StructType | str,
     time_mode: str = "None",
@@ -65,7 +66,8 @@ def transform_with_state(
         time_mode: "None", "ProcessingTime" or "EventTime", as in PySpark. In event time, `df` must have a watermark
             (`withWatermark`).
         form: "row" for a processor of `transformWithState`, which gets and yields Row objects; "pandas" for one of
-            `transformWithStateInPandas`.
+            `transformWithStateInPandas`; "columns" for a `ColumnsProcessor`, which gets all rows of a task at once. It
+            has no timers, and `time_mode` is "None".
         root: where the state is, as `job.root`: a folder, or `s3://`, `gs://`, `az://`.
         name: the name of the job in the root; by default that of the processor's class. A root may have several jobs.
         initial_state: a batch DataFrame with the key's columns, or one that is grouped by them, as in PySpark. In the
@@ -120,10 +122,7 @@ def transform_with_state(
     if isinstance(processor, type):
         raise ConfigError(f"processor={processor.__name__} is a class: give an object, {processor.__name__}()")
     mode = parsed_time_mode(time_mode)
-    if form not in ("row", "pandas"):
-        raise ConfigError(f'form="{form}": it is "row" or "pandas"')
-    if form == "pandas":
-        check_pandas()
+    _check_form(form, mode, {"import_state": import_state, "initial_state": initial_state is not None})
     keys = (key,) if isinstance(key, str | Column) else tuple(key)
     if any(not isinstance(each, str) for each in keys):
         raise ConfigError(
@@ -146,7 +145,7 @@ def transform_with_state(
     spec = ProcessorSpec(
         operator="processor",
         processor=pickled(processor),
-        declared=declare(processor, mode, _parsed),
+        declared=_declared(processor, form, mode),
         key=StructType([schema[each] for each in keys]),
         input=to_arrow_schema(schema, timezone=zone),
         output=_parsed(output) if isinstance(output, str) else output,
@@ -201,6 +200,29 @@ class TransformedStream:
             return handler(outputs[_OUTPUT], batch)
 
         return StreamWriter(self._df, self._plan, lambda df: {_INPUT: df}, handle)
+
+
+def _check_form(form: Form, mode: TimeMode, given: Mapping[str, bool]) -> None:
+    """Raise ConfigError if there is no such form, or it does not go with the other arguments."""
+    if form not in ("row", "pandas", "columns"):
+        raise ConfigError(f'form="{form}": it is "row", "pandas" or "columns"')
+    if form == "pandas":
+        check_pandas()
+    if form != "columns":
+        return
+    if mode != "none":
+        raise ConfigError('form="columns": such a processor has no timers, so leave time_mode="None"')
+    for name, is_given in given.items():
+        if is_given:
+            raise ConfigError(f'form="columns": such a processor begins with empty state, so leave out {name}')
+
+
+def _declared(processor: StatefulProcessor | ColumnsProcessor, form: Form, mode: TimeMode) -> DeclaredVariables:
+    if form == "columns":
+        return declare_columns(processor, _parsed)
+    if isinstance(processor, ColumnsProcessor):
+        raise ConfigError(f'processor={type(processor).__name__}() is a ColumnsProcessor: give form="columns"')
+    return declare(processor, mode, _parsed)
 
 
 def _parsed(ddl: str) -> StructType:

@@ -24,7 +24,7 @@ from penstock.api.state.store import OperatorBytes, StoreSpec, TimeToLive
 from penstock.api.time.timers import timers_store
 from penstock.errors import ConfigError
 
-Kind: TypeAlias = Literal["value", "list", "map"]
+Kind: TypeAlias = Literal["value", "list", "map", "columns"]
 TimeMode: TypeAlias = Literal["none", "processingtime", "eventtime"]
 ParseSchema: TypeAlias = Callable[[str], StructType]
 """Makes a schema of DDL text: on the driver Spark does."""
@@ -66,7 +66,8 @@ class Variable:
             key: the schema of the grouping key.
         """
         ttl = None if self.ttl_ms is None else TimeToLive(self.ttl_ms)
-        return StoreSpec(self.name, OperatorBytes(f"key-1({_fields(key)})"), OperatorBytes(self.layout()), ttl)
+        serdes = OperatorBytes(f"key-1({_fields(key)})"), OperatorBytes(self.layout())
+        return StoreSpec(self.name, *serdes, ttl, by_column=self.kind == "columns")
 
 
 def _fields(schema: StructType) -> str:
@@ -191,7 +192,7 @@ def deleted_variable(variable: Variable) -> Any:
 
 
 def _object_of(variable: Variable, client: Any) -> Any:
-    kinds: dict[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
+    kinds: Mapping[Kind, type[Any]] = {"value": ValueState, "list": ListState, "map": MapState}
     return kinds[variable.kind](client, variable.name)
 
 

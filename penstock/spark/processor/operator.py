@@ -9,6 +9,7 @@ from penstock.api.serdes import Bytes
 from penstock.api.state.store import StoreSpec
 from penstock.application.message_stream import MessageStream
 from penstock.graph.specs import BatchTaskSpec
+from penstock.spark.processor.columns import ColumnsTask
 from penstock.spark.processor.task import ProcessorSpec, ProcessorTask
 
 
@@ -34,7 +35,7 @@ def add_processor(chunks: MessageStream[Any], spec: ProcessorSpec) -> MessageStr
         value_serde=Bytes(),
         stores=tuple(store.name for store in stores),
         deletes=spec.declared.forgotten,
-        task=partial(ProcessorTask, spec),
+        task=partial(ColumnsTask if spec.form == "columns" else ProcessorTask, spec),
         event_time=spec.mode == "eventtime",
     )
     return chunks._next("processor", spec.operator, lambda _: operator)  # noqa: SLF001

@@ -6,7 +6,6 @@ from inspect import isfunction
 from typing import Any
 
 from pyspark import cloudpickle
-from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from penstock.errors import ConfigError
 
@@ -21,7 +20,7 @@ _OF_SPARK = (
 """(part of its pickled form, its name, the remedy) of each object that works in tasks of Spark only."""
 
 
-def pickled(processor: StatefulProcessor) -> bytes:
+def pickled(processor: object) -> bytes:
     """The processor, pickled. Raises ConfigError, naming the part, if it cannot be pickled or uses an object that works
     in tasks of Spark only."""
     try:
@@ -41,7 +40,7 @@ def pickled(processor: StatefulProcessor) -> bytes:
     return data
 
 
-def _culprit(processor: StatefulProcessor) -> str:
+def _culprit(processor: object) -> str:
     for name, value in vars(processor).items():
         if not _can_be(value):
             return f"its attribute `{name}`, of type {type(value).__name__},"

@@ -24,7 +24,7 @@ from penstock.spark.processor.values.frames import FrameOutput, Frames, check_pa
 from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.rows import Block, KeyedRows, as_rows, row_class
 
-Form: TypeAlias = Literal["row", "pandas"]
+Form: TypeAlias = Literal["row", "pandas", "columns"]
 
 
 @dataclass(frozen=True, slots=True)

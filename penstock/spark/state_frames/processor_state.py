@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
+from penstock.api.serdes import PackedColumns
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError
 from penstock.spark.processor.values.codec import RowCodec
@@ -35,7 +37,7 @@ from penstock.spark.state_frames.columns import StateColumn, StateColumns
 from penstock.state.reading.store_version import Entry
 
 _KEY = "key-1("
-_KINDS = {"value-1(": "value", "list-1(": "list", "map-1(": "map"}
+_KINDS = {"value-1(": "value", "list-1(": "list", "map-1(": "map", "columns-1(": "columns"}
 _TTL = "ttl"
 _LENGTH = 4
 
@@ -79,14 +81,14 @@ def variable_columns(
         ) from error
     names = ["key", "user_key"][: len(keys)]
     stored = tuple(_stored(key) for key in keys)
-    rows = _Rows(_stored(schema))
+    rows = _PackedRows(arrow_value) if kind == "columns" else _Rows(_stored(schema))
     columns = StateColumns(
         store,
         tuple(
             (name, StateColumn(name, arrow, _KeyPart(stored[: n + 1])))
             for n, (name, arrow) in enumerate(zip(names, arrow_keys, strict=True))
         ),
-        StateColumn("value", arrow_value, _Elements(rows) if kind == "list" else rows),
+        StateColumn("value", arrow_value, _Elements(rows) if isinstance(rows, _Rows) and kind == "list" else rows),
         _WholeLists(expires) if kind == "list" else None,
     )
     return [StructField(name, key) for name, key in zip(names, keys, strict=True)], StructField("value", value), columns
@@ -153,6 +155,19 @@ class _Rows:
 
     def __call__(self, data: bytes) -> Any:
         return _row_codec(self.schema).decode(data)
+
+
+@dataclass(frozen=True, slots=True)
+class _PackedRows:
+    kind: pa.DataType
+
+    def __call__(self, data: bytes) -> Any:
+        return _packed(self.kind).from_bytes(data)
+
+
+@cache
+def _packed(kind: pa.DataType) -> PackedColumns:
+    return PackedColumns(pa.schema(list(kind)))
 
 
 @dataclass(frozen=True, slots=True)

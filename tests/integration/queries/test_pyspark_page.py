@@ -46,6 +46,9 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, monkeypat
         assert {row.user: row.n for row in found["visits"]} == wanted
         batches = [each["batchId"] for each in found["query"].recentProgress if each["numInputRows"]]
         assert batches == list(range(1, times)), "the last query is the one that goes back"
+        highest = {f"u{n}": max(range(n, 1000, 7)) for n in range(7)}
+        totals = spark.read.parquet(f"{tmp_path}/path-totals").where(f"batch = {times - 1}").collect()
+        assert {row.user: (row.visits, row.highest) for row in totals} == {u: (wanted[u], highest[u]) for u in wanted}
         written = spark.read.parquet(f"{tmp_path}/path").where(f"batch = {times - 1}").collect()
         assert {row.user: row.visits for row in written} == wanted
 

@@ -17,7 +17,8 @@ from penstock.api.batch_task import BatchInfo
 from penstock.api.time.timers import timers_store
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.timers import oldest_timers
-from penstock.spark.processor.declared import declare, time_mode
+from penstock.spark.processor.columns import ColumnsProcessor, declare_columns
+from penstock.spark.processor.declared import DeclaredVariables, TimeMode, declare, time_mode
 from penstock.spark.processor.groups import chunk
 from penstock.spark.processor.operator import add_processor, processor_stores
 from penstock.spark.processor.outputs import arrow_schema
@@ -27,7 +28,7 @@ from penstock.state.stores.build import build_store
 
 
 def spec_of(
-    processor: StatefulProcessor,
+    processor: StatefulProcessor | ColumnsProcessor,
     key: Sequence[str],
     rows: StructType,
     output: StructType,
@@ -42,7 +43,7 @@ def spec_of(
     return ProcessorSpec(
         operator="processor",
         processor=cloudpickle.dumps(processor),
-        declared=declare(processor, time_mode(mode), _no_text),
+        declared=_declared(processor, time_mode(mode), form),
         key=StructType([rows[name] for name in key]),
         input=to_arrow_schema(rows, timezone=timezone),
         output=output,
@@ -52,6 +53,13 @@ def spec_of(
         initial=None if initial is None else to_arrow_schema(initial, timezone=timezone),
         timezone=timezone,
     )
+
+
+def _declared(processor: StatefulProcessor | ColumnsProcessor, mode: TimeMode, form: Form) -> DeclaredVariables:
+    if form == "columns":
+        return declare_columns(processor, _no_text)
+    assert isinstance(processor, StatefulProcessor)
+    return declare(processor, mode, _no_text)
 
 
 def _no_text(text: str) -> StructType:
