@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -85,6 +84,9 @@ class Cluster:
         """True if the present question was logged, since the last answer."""
         self._reported = ClientErrors()
         self._client = open_admin(options, self._reported)
+        self._clients = 1
+        """The number of clients so far. A frame must not keep a client itself: with an error's traceback it would
+        become garbage of a cycle, and if Python collects it in a callback of its own, librdkafka aborts the process."""
         self._replacing = threading.Lock()
 
     def describe(self, stream: str) -> TopicDescription:
@@ -236,7 +238,7 @@ class Cluster:
             limit_s = left_s if changes else min(_FIRST_TRY_S * 2 ** next(tries), left_s)
             self._trying.doing, self._trying.stream = doing, stream or ""
             self._trying.began, self._trying.limit_s = began, limit_s
-            client = self._client
+            client = self._clients
             self._look()  # else what the client reports would only gather
             try:
                 found = ask()
@@ -268,12 +270,13 @@ class Cluster:
         limit_s = self._trying.limit_s if limit_s is None else limit_s
         return self._client.describe_topics(TopicCollection([stream]), request_timeout=limit_s)
 
-    def _replace(self, client: AdminClient) -> None:
-        """Replace a client that did not answer. librdkafka's may miss brokers for good that have left and are back,
-        while a new one sees them at once."""
+    def _replace(self, client: int) -> None:
+        """Replace the client of this number, which did not answer. librdkafka's may miss brokers for good that have
+        left and are back, while a new one sees them at once."""
         with self._replacing:
-            if self._client is client:
+            if self._clients == client:
                 self._client = open_admin(self.options, self._reported)
+                self._clients += 1
 
     def _find_leaders(self, stream: str) -> None:
         """Make the client ask for the leaders of the partitions: otherwise it would use its old answer for minutes."""

@@ -9,6 +9,7 @@ import fcntl
 import functools
 import logging
 import pickle
+import socket
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
@@ -58,13 +59,21 @@ def shared_broker() -> Iterator[KafkaBroker]:
     with (folder / "kafka-broker-users").open("w") as users, contextlib.ExitStack() as stack:
         with _locked(folder / "kafka-broker-lock"):
             fcntl.flock(users, fcntl.LOCK_SH)
-            if known.exists():
-                broker: KafkaBroker = pickle.loads(known.read_bytes())
-            else:
+            broker: KafkaBroker | None = pickle.loads(known.read_bytes()) if known.exists() else None
+            if broker is None or not _answers(broker):  # the process that had it has died
                 broker = stack.enter_context(KafkaBroker(security=("PLAINTEXT", "SSL", "SASL_SSL")))
                 known.write_bytes(pickle.dumps(_for_others(broker)))
                 stack.callback(_await_others, users, known)
         yield broker
+
+
+def _answers(broker: KafkaBroker) -> bool:
+    host, _, port = broker.client_options()["bootstrap.servers"].rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), 5).close()
+    except OSError:
+        return False
+    return True
 
 
 def _for_others(broker: KafkaBroker) -> KafkaBroker:

@@ -1,0 +1,39 @@
+"""A cluster whose brokers do not answer."""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from typing import Any
+
+import pytest
+
+from penstock.errors import SystemAwayError
+from penstock.system.kafka import client
+from penstock.system.kafka import cluster as kafka_cluster
+from penstock.system.kafka.cluster import Cluster
+from penstock.system.kafka.options.options import parse_options
+
+
+def test_errors_keep_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka aborts a process that frees a client in a callback of the client, as Python's garbage collector does
+    with a client that the frames of an error keep."""
+    monkeypatch.setattr(kafka_cluster, "_FIRST_TRY_S", 0.05)
+    monkeypatch.setattr(kafka_cluster, "_SPARE_S", 0.01)
+    clients = list[weakref.ref[Any]]()
+
+    def open_admin(*given: Any) -> Any:
+        made = client.open_admin(*given)
+        clients.append(weakref.ref(made))
+        return made
+
+    monkeypatch.setattr(kafka_cluster, "open_admin", open_admin)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = parse_options("k", {"consumer.bootstrap.servers": servers, "consumer.default.api.timeout.ms": "300"})
+        cluster = Cluster(options)
+        with pytest.raises(SystemAwayError) as caught:
+            cluster.partition_count("x")
+        cluster.close()
+    assert len(clients) > 1
+    assert [each() for each in clients] == [None] * len(clients), caught.traceback
