@@ -14,6 +14,8 @@ from penstock.metrics.registry import MetricsRegistry
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.columns.given import ColumnLike, RowsLike
+
 
 class BatchProcessorContext(Protocol):
     """The services of a BatchProcessor, valid for its whole life.
@@ -99,12 +101,13 @@ class BatchCollector(Protocol):
         [('N1', {'delay': 90})]
     """
 
-    def emit(self, keys: pa.Array, values: pa.RecordBatch) -> None:
+    def emit(self, keys: ColumnLike, values: RowsLike) -> None:
         """Send messages on.
 
         Args:
-            keys: their keys, as a column that the serde of the keys takes.
-            values: their values, as many rows as keys, with the columns of the operator's result.
+            keys: their keys, as a column that the serde of the keys takes: Arrow's, Polars', pandas' or NumPy's.
+            values: their values, as many rows as keys, with the columns of the operator's result: a RecordBatch, a
+                Table, or a DataFrame.
 
         Raises:
             ValueError: the values do not fit the schema, or there are fewer or more keys.

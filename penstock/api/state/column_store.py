@@ -11,6 +11,8 @@ from penstock.api.state.store import KeyValueStore
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.columns.given import ColumnLike, RowsLike
+
 K = TypeVar("K")
 
 
@@ -19,7 +21,8 @@ class ColumnStore(KeyValueStore[K, Any]):
     `app.store(name, value=ps.Columns(...))` declares one.
 
     Keys are a column that fits the serde of the keys: text for `String`, integers for `Long`, and so on; none may be
-    null. All calls of `KeyValueStore` work as well, with a dict for each row, and see the same entries.
+    null. Columns are Arrow's, or those of Polars, pandas and NumPy; rows are Arrow's, or DataFrames. All calls of
+    `KeyValueStore` work as well, with a dict for each row, and see the same entries.
 
     Example:
         >>> import pyarrow as pa
@@ -43,7 +46,7 @@ class ColumnStore(KeyValueStore[K, Any]):
     """
 
     @abstractmethod
-    def get_many(self, keys: pa.Array) -> pa.RecordBatch:
+    def get_many(self, keys: ColumnLike) -> pa.RecordBatch:
         """The rows of these keys, in their order; a key that is not there has nulls in all columns.
 
         Args:
@@ -54,7 +57,7 @@ class ColumnStore(KeyValueStore[K, Any]):
         """
 
     @abstractmethod
-    def put_many(self, keys: pa.Array, rows: pa.RecordBatch) -> None:
+    def put_many(self, keys: ColumnLike, rows: RowsLike) -> None:
         """Store a row under each key. If a key occurs several times, the last row counts.
 
         Args:
@@ -66,7 +69,7 @@ class ColumnStore(KeyValueStore[K, Any]):
         """
 
     @abstractmethod
-    def delete_many(self, keys: pa.Array) -> None:
+    def delete_many(self, keys: ColumnLike) -> None:
         """Remove these keys. Nothing happens for those that are absent.
 
         Args:

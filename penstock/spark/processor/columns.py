@@ -6,7 +6,7 @@ import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import PackedColumns
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.entries import Entries, last_rows
+from penstock.columns.given import RowsLike, batch_of
 from penstock.errors import ConfigError
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable
 from penstock.spark.processor.groups import rows_of
@@ -28,7 +29,6 @@ from penstock.spark.processor.values.keys import KeyCodec
 from penstock.state.stores.columns import ColumnTaskStore
 from penstock.state.stores.task_store import TaskStore
 
-Rows: TypeAlias = pa.RecordBatch | pa.Table
 _AT_ONCE = 1 << 15
 
 
@@ -49,12 +49,12 @@ class ProcessorBatch:
 class ColumnState(ABC):
     """A state variable of a `ColumnsProcessor`: a row for each key.
 
-    Keys are given as a RecordBatch or a Table with the key's columns, which may have further columns, so that what a
-    processor has computed by key can be given as it is.
+    Keys are rows with the key's columns, which may have further columns, so that what a processor has computed by key
+    can be given as it is. Rows are a RecordBatch, a Table, or a DataFrame of Polars or pandas.
     """
 
     @abstractmethod
-    def get_many(self, keys: Rows) -> pa.RecordBatch:
+    def get_many(self, keys: RowsLike) -> pa.RecordBatch:
         """The rows of these keys, in their order; a key without state has nulls in all columns.
 
         Args:
@@ -65,7 +65,7 @@ class ColumnState(ABC):
         """
 
     @abstractmethod
-    def put_many(self, keys: Rows, rows: Rows) -> None:
+    def put_many(self, keys: RowsLike, rows: RowsLike) -> None:
         """Store a row under each key. If a key occurs several times, its last row counts.
 
         Args:
@@ -77,7 +77,7 @@ class ColumnState(ABC):
         """
 
     @abstractmethod
-    def delete_many(self, keys: Rows) -> None:
+    def delete_many(self, keys: RowsLike) -> None:
         """Remove the rows of these keys. Nothing happens for those without state.
 
         Args:
@@ -125,7 +125,7 @@ class ColumnsProcessor(ABC):
         """Called once, before the first batch, in the process of the task."""
 
     @abstractmethod
-    def handle_batch(self, batch: ProcessorBatch, state: Mapping[str, ColumnState]) -> Rows | None:
+    def handle_batch(self, batch: ProcessorBatch, state: Mapping[str, ColumnState]) -> RowsLike | None:
         """Process the rows of a batch. Not called for a batch without rows.
 
         Args:
@@ -193,11 +193,14 @@ class ColumnsTask(BatchTask):
             self._send(result, emit)
 
     def _send(self, result: object, emit: Emit) -> None:
-        if not isinstance(result, pa.RecordBatch | pa.Table):
-            raise TypeError(f"`handle_batch` returns a RecordBatch or a Table, not a {type(result).__name__}")
+        try:
+            rows = batch_of(result)
+        except TypeError as error:
+            raise TypeError(f"the result of `handle_batch`: {error}") from None
+        found = pa.RecordBatch.from_struct_array(self._output.fitted(rows))
         chunks = Chunks(emit)
-        for part in result.to_batches(_AT_ONCE) if isinstance(result, pa.Table) else [result]:
-            chunks.add(pa.RecordBatch.from_struct_array(self._output.fitted(part)))
+        for start in range(0, found.num_rows, _AT_ONCE):
+            chunks.add(found.slice(start, _AT_ONCE))
         chunks.flush()
 
     def close(self) -> None:
@@ -212,24 +215,22 @@ class _Keys:
         self._schema = arrow_schema(schema)
         self.names = list(schema.names)
 
-    def of(self, rows: Rows) -> pa.RecordBatch:
+    def of(self, rows: RowsLike) -> pa.RecordBatch:
         """The key's columns of these rows. Raises ValueError if one is missing, or of another type."""
-        columns = []
+        found, columns = batch_of(rows), []
         for field in self._schema:
-            if field.name not in rows.schema.names:
+            if field.name not in found.schema.names:
                 raise ValueError(
-                    f"the keys have no column `{field.name}`; they have {', '.join(rows.schema.names) or 'none'}"
+                    f"the keys have no column `{field.name}`; they have {', '.join(found.schema.names) or 'none'}"
                 )
-            column = rows.column(rows.schema.get_field_index(field.name))
-            if isinstance(column, pa.ChunkedArray):
-                column = column.combine_chunks()
+            column = found.column(found.schema.get_field_index(field.name))
             try:
                 columns.append(column if column.type == field.type else column.cast(field.type))
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise ValueError(f"column `{field.name}` of the keys does not fit {field.type}: {error}") from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def encoded(self, rows: Rows) -> pa.BinaryArray:
+    def encoded(self, rows: RowsLike) -> pa.BinaryArray:
         return self._codec.encode_columns(self.of(rows))
 
     def decoded(self, keys: ByteArray) -> pa.RecordBatch:
@@ -249,18 +250,19 @@ class _Stored(ColumnState):
         self._name, self._keys, self._store = variable.name, keys, found
         self._serde = serde_of(variable.schema, f"the state variable `{variable.name}`")
 
-    def get_many(self, keys: Rows) -> pa.RecordBatch:
+    def get_many(self, keys: RowsLike) -> pa.RecordBatch:
         values, present = self._store.get_many(self._bytes(keys))
         return self._batch(values, present)
 
-    def put_many(self, keys: Rows, rows: Rows) -> None:
-        if keys.num_rows != rows.num_rows:
-            raise ValueError(f"state variable `{self._name}`: {keys.num_rows} keys and {rows.num_rows} rows")
-        key_bytes, values = self._bytes(keys), self._serde.packed.pack(self._serde.fitted(_whole(rows)))
+    def put_many(self, keys: RowsLike, rows: RowsLike) -> None:
+        found, key_bytes = batch_of(rows), self._bytes(keys)
+        if len(key_bytes) != found.num_rows:
+            raise ValueError(f"state variable `{self._name}`: {len(key_bytes)} keys and {found.num_rows} rows")
+        values = self._serde.packed.pack(self._serde.fitted(found))
         last = last_rows(key_bytes)
         self._store.put_many(Entries(key_bytes.take(last), values.take(last), np.ones(len(last), np.bool_)))
 
-    def delete_many(self, keys: Rows) -> None:
+    def delete_many(self, keys: RowsLike) -> None:
         found = self._bytes(keys)
         found = found.take(last_rows(found))
         self._store.put_many(Entries(found, ByteArray.empty(len(found)), np.zeros(len(found), np.bool_)))
@@ -269,16 +271,9 @@ class _Stored(ColumnState):
         for block in self._store.blocks(rows):
             yield self._keys.decoded(block.key_bytes), self._batch(block.value_bytes, None)
 
-    def _bytes(self, keys: Rows) -> ByteArray:
+    def _bytes(self, keys: RowsLike) -> ByteArray:
         return ByteArray.of(self._keys.encoded(keys))
 
     def _batch(self, values: ByteArray, present: Any) -> pa.RecordBatch:
         rows = self._serde.packed.unpack(values, present)
         return pa.RecordBatch.from_arrays(rows.flatten(), schema=self._serde.schema)
-
-
-def _whole(rows: Rows) -> pa.RecordBatch:
-    if isinstance(rows, pa.RecordBatch):
-        return rows
-    columns = [column.combine_chunks() for column in rows.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=rows.schema)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.api.callbacks import UNSTARTED, unused
 from penstock.api.serdes.key_columns import keys_from_bytes
+from penstock.columns.given import batch_of, column_of
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.specs import FilterBatchesSpec, MapBatchesSpec, WithKeySpec
 from penstock.runtime.context import Position
@@ -74,9 +74,11 @@ class WithKey(Operator[WithKeySpec]):
 
 class MapBatches(OfBatches[MapBatchesSpec]):
     def result(self, batch: pa.RecordBatch) -> pa.StructArray:
-        found, serde = self.spec.function(batch), self.spec.result_serde
-        if not isinstance(found, pa.RecordBatch):
-            raise _not_expected("map_batches", "a pyarrow.RecordBatch", found)
+        given, serde = self.spec.function(batch), self.spec.result_serde
+        try:
+            found = batch_of(given)
+        except TypeError:
+            raise _not_expected("map_batches", "a pyarrow.RecordBatch or a DataFrame", given) from None
         if found.num_rows != batch.num_rows:
             raise ValueError(f"the function got {batch.num_rows} rows and returned {found.num_rows}")
         return serde.fitted(found)
@@ -87,13 +89,14 @@ class MapBatches(OfBatches[MapBatchesSpec]):
 
 class FilterBatches(OfBatches[FilterBatchesSpec]):
     def result(self, batch: pa.RecordBatch) -> Any:
-        found = self.spec.function(batch)
-        if isinstance(found, pa.ChunkedArray):
-            found = found.combine_chunks()
-        if isinstance(found, pa.Array) and pa.types.is_boolean(found.type):
-            found = found.fill_null(False).to_numpy(zero_copy_only=False)
-        if not (isinstance(found, np.ndarray) and found.dtype == np.bool_ and found.ndim == 1):
-            raise _not_expected("filter_batches", "a column of truth values", found)
+        given = self.spec.function(batch)
+        try:
+            column = column_of(given)
+        except (TypeError, pa.ArrowException):
+            column = None
+        if column is None or not pa.types.is_boolean(column.type):
+            raise _not_expected("filter_batches", "a column of truth values", given)
+        found = column.fill_null(False).to_numpy(zero_copy_only=False)
         if len(found) != batch.num_rows:
             raise ValueError(f"the function got {batch.num_rows} rows and returned {len(found)} truth values")
         return found

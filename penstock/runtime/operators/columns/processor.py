@@ -14,6 +14,7 @@ from penstock.api.callbacks import unused
 from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.api.state.column_store import ColumnStore
 from penstock.batch.batch import Batch
+from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
@@ -119,11 +120,10 @@ class _ColumnTaskNode(Node):
         if result is not None:
             raise unused("`process`", result)
 
-    def emit(self, keys: pa.Array, values: pa.RecordBatch) -> None:
+    def emit(self, keys: ColumnLike, values: RowsLike) -> None:
         """See `BatchCollector.emit`."""
         spec, position = self._spec, self._position
-        if isinstance(keys, pa.ChunkedArray):
-            keys = keys.combine_chunks()
+        keys, values = column_of(keys), batch_of(values)
         if len(keys) != values.num_rows:
             raise ValueError(f"emit() got {len(keys)} keys and {values.num_rows} rows")
         rows = spec.result_serde.fitted(values)

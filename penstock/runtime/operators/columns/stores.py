@@ -15,6 +15,7 @@ from penstock.api.serdes.key_columns import keys_from_bytes, keys_to_bytes
 from penstock.api.state.column_store import ColumnStore
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.entries import Entries, last_rows
+from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.errors import SerdeError
 from penstock.runtime.operators.base import KeyValue
 from penstock.state.stores.columns import ColumnTaskStore
@@ -65,9 +66,8 @@ class _Store(ColumnStore[Any]):
     def _key_serde(self) -> Serde[Any]:
         return self._store.spec.key_serde
 
-    def _key_bytes(self, keys: pa.Array) -> pa.Array:
-        if isinstance(keys, pa.ChunkedArray):
-            keys = keys.combine_chunks()
+    def _key_bytes(self, given: ColumnLike) -> pa.Array:
+        keys = column_of(given)
         if keys.null_count:
             raise SerdeError(f"{self._place.name}: a key is null")
         try:
@@ -83,9 +83,10 @@ class _Store(ColumnStore[Any]):
             return False
         return True
 
-    def _rows(self, keys: pa.Array, rows: pa.RecordBatch) -> pa.StructArray:
-        if len(keys) != rows.num_rows:
-            raise SerdeError(f"{self._place.name}: put_many() got {len(keys)} keys and {rows.num_rows} rows")
+    def _rows(self, key_count: int, given: RowsLike) -> pa.StructArray:
+        rows = batch_of(given)
+        if key_count != rows.num_rows:
+            raise SerdeError(f"{self._place.name}: put_many() got {key_count} keys and {rows.num_rows} rows")
         try:
             return self._serde.fitted(rows)
         except ValueError as error:
@@ -102,19 +103,19 @@ class _Fast(_Store):
         super().__init__(store, serde)
         self._fast = fast
 
-    def get_many(self, keys: pa.Array) -> pa.RecordBatch:
+    def get_many(self, keys: ColumnLike) -> pa.RecordBatch:
         values, present = self._fast.get_many(ByteArray.of(self._key_bytes(keys)))
         return self._batch(self._serde.packed.unpack(values, present))
 
-    def put_many(self, keys: pa.Array, rows: pa.RecordBatch) -> None:
-        found = self._rows(keys, rows)
-        key_bytes, values = ByteArray.of(self._key_bytes(keys)), self._serde.packed.pack(found)
+    def put_many(self, keys: ColumnLike, rows: RowsLike) -> None:
+        key_bytes = ByteArray.of(self._key_bytes(keys))
+        values = self._serde.packed.pack(self._rows(len(key_bytes), rows))
         last = last_rows(key_bytes)
         if len(last) < len(key_bytes):
             key_bytes, values = key_bytes.take(last), values.take(last)
         self._fast.put_many(Entries(key_bytes, values, np.ones(len(key_bytes), np.bool_)))
 
-    def delete_many(self, keys: pa.Array) -> None:
+    def delete_many(self, keys: ColumnLike) -> None:
         key_bytes = ByteArray.of(self._key_bytes(keys))
         key_bytes = key_bytes.take(last_rows(key_bytes))
         gone = np.zeros(len(key_bytes), np.bool_)
@@ -129,17 +130,17 @@ class _Fast(_Store):
 class _Slow(_Store):
     """A store that is asked for one key at a time: its entries have a time to live, or others fill it."""
 
-    def get_many(self, keys: pa.Array) -> pa.RecordBatch:
+    def get_many(self, keys: ColumnLike) -> pa.RecordBatch:
         data = self._key_bytes(keys).to_pylist()
         values = [self._store.get(self._key_serde.from_bytes(each)) for each in data]
         return self._batch(pa.array(values, self._serde.type))
 
-    def put_many(self, keys: pa.Array, rows: pa.RecordBatch) -> None:
-        found = self._rows(keys, rows).to_pylist()
-        for key, value in zip(self._key_bytes(keys).to_pylist(), found, strict=True):
+    def put_many(self, keys: ColumnLike, rows: RowsLike) -> None:
+        data = self._key_bytes(keys).to_pylist()
+        for key, value in zip(data, self._rows(len(data), rows).to_pylist(), strict=True):
             self._store.put(self._key_serde.from_bytes(key), value)
 
-    def delete_many(self, keys: pa.Array) -> None:
+    def delete_many(self, keys: ColumnLike) -> None:
         for key in self._key_bytes(keys).to_pylist():
             self._store.delete(self._key_serde.from_bytes(key))
 

@@ -390,7 +390,10 @@ def test_what_cannot_work_is_refused_when_it_is_declared(build: Callable[[Any], 
     ("returned", "text"),
     [
         (lambda batch: batch.slice(1), "the function got 2 rows and returned 1"),
-        (lambda batch: batch.to_pylist(), "the function of map_batches returns a pyarrow.RecordBatch, not list"),
+        (
+            lambda batch: batch.to_pylist(),
+            "map_batches returns a pyarrow.RecordBatch or a DataFrame, not list",
+        ),
         (lambda batch: batch.drop_columns(["s"]), "the batch has no column `s`"),
     ],
 )

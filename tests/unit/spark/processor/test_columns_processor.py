@@ -138,7 +138,7 @@ def test_a_batch_that_fails_leaves_nothing() -> None:
 @pytest.mark.parametrize(
     ("result", "problem"),
     [
-        ([{"user": "ann"}], "`handle_batch` returns a RecordBatch or a Table, not a list"),
+        ([{"user": "ann"}], "the result of `handle_batch`: expected a RecordBatch, .*, not a value of type list"),
         (pa.table({"user": ["ann"], "day": [1], "n": [1]}), "the batch has no column `total`"),
         (pa.table({"user": ["ann"], "day": ["x"], "n": [1], "total": [1.0]}), "column `day` does not fit int64"),
     ],
