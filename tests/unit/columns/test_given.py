@@ -15,7 +15,7 @@ import penstock as ps
 from penstock.columns.given import batch_of, column_of
 from penstock.testing import TestRunner
 
-ROWS = [{"key": "a", "n": 1}, {"key": None, "n": 2}, {"key": "c", "n": 3}]
+ROWS: list[dict[str, Any]] = [{"key": "a", "n": 1}, {"key": None, "n": 2}, {"key": "c", "n": 3}]
 TABLE = pa.table({"key": pa.array(["a", None, "c"]), "n": pa.array([1, 2, 3])})
 FRAMES: dict[str, Callable[[pa.Table], Any]] = {
     "table": lambda table: table,
