@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from penstock.api.time.aggregates import Min as Min
     from penstock.api.time.aggregates import Sum as Sum
     from penstock.api.time.aggregates import Variance as Variance
+    from penstock.api.time.sketches import ApproxDistinct as ApproxDistinct
+    from penstock.api.time.sketches import ApproxQuantiles as ApproxQuantiles
     from penstock.api.time.timers import ExpiredTimer as ExpiredTimer
     from penstock.api.time.triggers import Trigger as Trigger
     from penstock.api.time.triggers import Triggers as Triggers
