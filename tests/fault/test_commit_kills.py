@@ -178,6 +178,8 @@ def test_a_random_schedule(tmp_path: Path, backends: tuple[str, ...], seed: int)
     home.config["job.host-affinity.enabled"] = chance.choice(["false", "true"])
     home.config["task.checkpoint.retained"] = chance.choice(["2", "100"])
     home.config["state.snapshot.interval.commits"] = chance.choice([1, 3, 20])
+    for store, factory in zip(("totals", "regions"), chance.sample(["rocksdb", "columns"], 2), strict=True):
+        home.config[f"stores.{store}.factory"] = factory
     planned = []
     for number in range(3):
         point = chance.choice(CONTAINER_POINTS)

@@ -298,7 +298,7 @@ class Life:
             "task.checkpoint.retained": self.random.randint(1, 4),
         }
         for store in self.job.stores:
-            given[f"stores.{store}.factory"] = self.random.choice(("memory",) * 5 + ("rocksdb",))
+            given[f"stores.{store}.factory"] = self.random.choice(("memory",) * 4 + ("columns", "rocksdb"))
         self._tell(f"configured {given}")
         return given
 
