@@ -382,8 +382,9 @@ def test_what_they_left_is_removed_by_a_job_that_has_none_any_more(world: SumsWo
     world.check(second)
 
 
-def test_a_store_in_memory_is_taken_over_as_well(world: SumsWorld) -> None:
-    driver = started(world, stores_sums_factory="memory")
+@pytest.mark.parametrize("factory", ["memory", "columns"])
+def test_a_store_in_memory_is_taken_over_as_well(world: SumsWorld, factory: str) -> None:
+    driver = started(world, stores_sums_factory=factory)
     world.put(*range(30))
     commit(driver)
     driver.fleet.lose(0)
