@@ -338,6 +338,8 @@ class StoreSettings(Settings):
     factory = key("stores.<name>.factory", Choice[EngineKind](("rocksdb", "memory", "columns")), "rocksdb",
         "Where a store's working copy is: in RocksDB on disk; in memory, in order; or in memory, in columns, as by "
         "default for stores that operators use by column.", "Samza")
+    columns_max_bytes = key("stores.<name>.columns.max.bytes", Bytes(1), "1073741824",
+        "The most memory that a store in columns may take in each task. If it needs more, the run ends.")
     object_cache_size = key("stores.<name>.object.cache.size", Number(0), "100000",
         "The number of most recently used entries that a task keeps in memory. The cache holds at most twice as many.",
         "Samza")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from penstock.columns.byte_arrays import ByteArray, Heap, Integers, with_room
 from penstock.columns.entries import Entries, Flags, Found
 from penstock.columns.key_index import KeyIndex
+from penstock.errors import ConfigError
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.entries_file import ENTRIES, read_entries, write_entries
 from penstock.state.records import Changes
@@ -23,11 +25,32 @@ _FEW_DELETED = 1 << 12
 """So many deleted rows are not worth a new index."""
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnLimit:
+    """The most memory that a store may take in columns."""
+
+    store: str
+    max_bytes: int
+
+    def check(self, taken: int) -> None:
+        """Raise ConfigError if it takes more."""
+        if taken > self.max_bytes:
+            key = f"stores.{self.store}.columns.max.bytes"
+            raise ConfigError(
+                f"store `{self.store}` is kept in memory, in columns, and takes {taken:,} bytes in one task: more than "
+                f"{key}={self.max_bytes}. Set stores.{self.store}.factory=rocksdb, with which it may be larger than "
+                "memory; or raise the limit, or run with more tasks. Nothing is lost: the next run continues from the "
+                "last checkpoint, with either setting"
+            )
+
+
 class ColumnEngine(Engine):
     """Keys and values in arrays. It has no order: a scan in order sorts the keys first."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        """With a path: load the copy in that folder, if there is one. Raises CorruptError, IncompatibleError."""
+    def __init__(self, path: Path | None = None, limit: ColumnLimit | None = None) -> None:
+        """With a path: load the copy in that folder, if there is one. Raises CorruptError, IncompatibleError, and
+        ConfigError as `apply`."""
+        self._limit = limit
         self._lock = threading.RLock()
         """An attempt that was given up may still be reading."""
         self._clear()
@@ -85,6 +108,12 @@ class ColumnEngine(Engine):
             raise KeyError("the rows of the store have other numbers by now")
 
     def apply(self, changes: Changes) -> None:
+        """As `Engine.apply`. Raises ConfigError if the store takes more memory than it may."""
+        self._apply(changes)
+        if self._limit is not None:
+            self._limit.check(self._index.nbytes + self._values.nbytes)
+
+    def _apply(self, changes: Changes) -> None:
         entries = Entries.of(changes)
         with self._lock:
             if entries.found is not None and entries.found.engine is self._numbering and not entries.deletes:

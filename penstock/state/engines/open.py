@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.config.settings import EngineKind, StoreSettings
 from penstock.errors import CorruptError
-from penstock.state.engines.columns import ColumnEngine
+from penstock.state.engines.columns import ColumnEngine, ColumnLimit
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.entries_file import ENTRIES
 from penstock.state.engines.memory import MemoryEngine
@@ -39,7 +39,7 @@ def open_engine(settings: StoreSettings, directory: Path, *, read_only: bool = F
     if settings.factory == "memory":
         return MemoryEngine(directory)
     if settings.factory == "columns":
-        return ColumnEngine(directory)
+        return ColumnEngine(directory, ColumnLimit(settings.name, settings.columns_max_bytes))
     return open_rocksdb(settings, directory, read_only=read_only)
 
 
