@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 _EXPIRES = "ttl-1"
 """The form of a store whose entries have a time to live. How long they live is no part of it."""
-_ROWS = re.compile(r"(?:value|list|map)-[0-9]+\(.*\)")
-"""The values of a state variable of PySpark: its kind, the version of its form, and the fields of its rows."""
+_ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns)\(.*\)")
+"""Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`."""
+_REQUIRED = "!"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,4 +50,5 @@ class StoreLayout:
             True
         """
         same = replace(self, value=before.value) == before and _ROWS.fullmatch(before.value) is not None
-        return same and self.value.startswith(f"{before.value[:-1]},")
+        start = f"{before.value[:-1]},"
+        return same and self.value.startswith(start) and _REQUIRED not in self.value[len(start) :]

@@ -1,12 +1,13 @@
 """Rows of a schema as bytes, many at once: the form in which a store keeps them.
 
+    count       if rows are counted: 2 bytes with the number of fields
     nulls       a bit for each field, 1 for a null; the first field is the lowest bit of the first byte
     fixed       the fields of a fixed size, in order, little-endian as in Arrow; of a null, zeros
     ends        4 bytes for each other field: where its bytes end, counted from the end of this part
     varying     the bytes of these fields: text as UTF-8, nested values as MessagePack
 
 Equal rows have equal bytes. A row without varying fields always has the same length, and takes the place of the one
-before it.
+before it. Rows that are counted may have fewer fields than the schema that reads them: the others are null.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from penstock.columns.plain import CODES, row_fits
 
 _FORMATS = {1: "u1", 2: "<u2", 4: "<u4", 8: "<u8"}
 _LONGEST = (1 << 32) - 1
+_COUNT_BYTES = 2
 _pack: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
 _unpack: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
 
@@ -34,15 +36,22 @@ _unpack: Callable[[bytes], Any] = msgspec.msgpack.Decoder().decode
 class PackedRows:
     """Packs and unpacks rows with these fields."""
 
-    def __init__(self, fields: Sequence[pa.Field]) -> None:
-        """Raises TypeError if there are no fields, or for a type whose values cannot be packed."""
+    def __init__(self, fields: Sequence[pa.Field], *, counted: bool = False) -> None:
+        """`counted`: rows say how many fields they have, so that fields can be added at the end later.
+
+        Raises TypeError if there are no fields, or for a type whose values cannot be packed.
+        """
         if not fields:
             raise TypeError("a row has at least one field")
         self.fields = tuple(fields)
         self.type = pa.struct(self.fields)
+        self._counted = counted
+        self._fewer: dict[int, PackedRows] = {}
+        begin = _COUNT_BYTES if counted else 0
         self._null_bytes = (len(self.fields) + 7) // 8
+        self._nulls = slice(begin, begin + self._null_bytes)
         self._codecs = [_codec(field.type, field.name) for field in self.fields]
-        names, formats, offsets, place = list[str](), list[str](), list[int](), self._null_bytes
+        names, formats, offsets, place = list[str](), list[str](), list[int](), self._nulls.stop
         for number, codec in enumerate(self._codecs):
             if codec.width is not None:
                 names.append(f"f{number}")
@@ -59,7 +68,8 @@ class PackedRows:
         self._fits = row_fits(self.fields, finite=False)
         self._fixed = [number for number, codec in enumerate(self._codecs) if codec.width is not None]
         codes = "".join(CODES.get(self.fields[number].type, "") for number in self._fixed)
-        self._struct = struct.Struct(f"<{self._null_bytes}s{codes}{'I' * len(self._varying)}")
+        self._count = len(self.fields).to_bytes(_COUNT_BYTES, "little") if counted else b""
+        self._struct = struct.Struct(f"<{begin}s{self._null_bytes}s{codes}{'I' * len(self._varying)}")
         self._head: Any = np.dtype({"names": names, "formats": formats, "offsets": offsets, "itemsize": place})
 
     def pack_one(self, row: Mapping[str, Any]) -> bytes | None:
@@ -70,17 +80,23 @@ class PackedRows:
         nulls = sum(1 << number for number, value in enumerate(values) if value is None)
         varying = [b"" if values[number] is None else values[number].encode() for number in self._varying]
         fixed = [0 if values[number] is None else values[number] for number in self._fixed]
-        head = self._struct.pack(nulls.to_bytes(self._null_bytes, "little"), *fixed, *accumulate(map(len, varying)))
+        bits = nulls.to_bytes(self._null_bytes, "little")
+        head = self._struct.pack(self._count, bits, *fixed, *accumulate(map(len, varying)))
         return b"".join((head, *varying)) if varying else head
 
     def unpack_one(self, data: bytes) -> dict[str, Any] | None:
         """The row as a dict; None if Arrow has to make one. Raises ValueError if the bytes are not a row."""
         if self._fits is None:
             return None
+        if self._counted and data[:_COUNT_BYTES] != self._count:
+            if len(data) < _COUNT_BYTES:
+                raise _uncounted(len(data))
+            fewer = self._with_fewer(int.from_bytes(data[:_COUNT_BYTES], "little")).unpack_one(data)
+            return None if fewer is None else {**{field.name: None for field in self.fields}, **fewer}
         size = self._head_bytes
         if len(data) < size:
             raise ValueError(f"a row has {len(data)} bytes; at least {size} were expected")
-        bits, *found = self._struct.unpack_from(data)
+        _, bits, *found = self._struct.unpack_from(data)
         values: list[Any] = [None] * len(self.fields)
         for number, value in zip(self._fixed, found, strict=False):
             values[number] = value
@@ -125,7 +141,9 @@ class PackedRows:
                     raise ValueError(f"a row of {int(ends.max())} bytes is too long")
                 heads[f"f{number}"] = ends
         matrix = heads.view(np.uint8).reshape(count, self._head_bytes)
-        matrix[:, : self._null_bytes] = nulls
+        matrix[:, self._nulls] = nulls
+        if self._counted:
+            matrix[:, : self._nulls.start] = np.frombuffer(self._count, np.uint8)
         return _joined(matrix, varying) if self._varying and count else ByteArray.matrix(matrix)
 
     def unpack(self, rows: ByteArray, valid: npt.NDArray[np.bool_] | None = None) -> pa.StructArray:
@@ -141,6 +159,8 @@ class PackedRows:
             places[there] = np.arange(len(there))
             found = self.unpack(rows.take(there))
             return found.take(pa.array(places, mask=~valid))
+        if self._counted and (counts := self._other_counts(rows)) is not None:
+            return self._unpack_each(rows, counts)
         size = self._head_bytes
         if count and int(rows.lengths.min()) < size:
             raise ValueError(f"a row has {int(rows.lengths.min())} bytes; at least {size} were expected")
@@ -150,7 +170,8 @@ class PackedRows:
         columns = []
         begin = np.zeros(count, np.int64)
         for number, codec in enumerate(self._codecs):
-            null = (matrix[:, number // 8] >> np.uint8(number % 8) & 1).astype(np.bool_) if count else None
+            bits = matrix[:, self._nulls.start + number // 8]
+            null = (bits >> np.uint8(number % 8) & 1).astype(np.bool_) if count else None
             mask = None if null is None or not null.any() else ~null
             if codec.width is not None:
                 columns.append(codec.array(heads[f"f{number}"] if codec.width else None, count, mask))
@@ -159,6 +180,36 @@ class PackedRows:
                 columns.append(codec.varying(ByteArray(rows.data, rows.starts + size + begin, end - begin), mask))
                 begin = end
         return pa.StructArray.from_arrays(columns, fields=list(self.fields))
+
+    def _other_counts(self, rows: ByteArray) -> Integers | None:
+        """The number of fields that each row has; None if all have those of the schema."""
+        if not len(rows):
+            return None
+        if int(rows.lengths.min()) < _COUNT_BYTES:
+            raise _uncounted(int(rows.lengths.min()))
+        counts: Integers = rows.rows(_COUNT_BYTES).reshape(-1).view("<u2").astype(np.int64)
+        return counts if (counts != len(self.fields)).any() else None
+
+    def _unpack_each(self, rows: ByteArray, counts: Integers) -> pa.StructArray:
+        parts, order = [], []
+        for count in np.unique(counts).tolist():
+            where = np.flatnonzero(counts == count)
+            codec = self if count == len(self.fields) else self._with_fewer(count)
+            found = codec.unpack(rows.take(where)).flatten()
+            found += [pa.nulls(len(where), field.type) for field in self.fields[count:]]
+            parts.append(pa.StructArray.from_arrays(found, fields=list(self.fields)))
+            order.append(where)
+        places = np.empty(len(rows), np.int64)
+        places[np.concatenate(order)] = np.arange(len(rows))
+        return pa.concat_arrays(parts).take(pa.array(places))
+
+    def _with_fewer(self, count: int) -> PackedRows:
+        """The rows of the first fields. Raises ValueError if there are not so many."""
+        if not 0 < count < len(self.fields):
+            raise ValueError(f"a row has {count} fields, and the schema has {len(self.fields)}")
+        if count not in self._fewer:
+            self._fewer[count] = PackedRows(self.fields[:count], counted=True)
+        return self._fewer[count]
 
     def _check_ends(self, heads: Any, lengths: Integers) -> None:
         """Raise ValueError unless the bytes behind the head are those of the varying fields."""
@@ -170,6 +221,10 @@ class PackedRows:
             before = end
         if (lengths != before).any():
             raise ValueError("a row has another length than its fields")
+
+
+def _uncounted(size: int) -> ValueError:
+    return ValueError(f"a row has {size} bytes, and no number of fields")
 
 
 def _joined(heads: npt.NDArray[np.uint8], varying: Sequence[ByteArray]) -> ByteArray:

@@ -214,7 +214,7 @@ class PackedColumns(ColumnSerde):
         super().__init__(schema)
         from penstock.columns.packed_rows import PackedRows
 
-        self.packed = PackedRows(list(self.schema))
+        self.packed = PackedRows(list(self.schema), counted=True)
 
     @property
     def name(self) -> str:
