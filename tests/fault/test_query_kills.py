@@ -80,7 +80,8 @@ def _counted(at: Reached) -> bool:
 STEPS = {
     "the start": Step((("open.before", 0), ("open.after", 0)), _begun),
     "before the batch": Step((("batch.before", 1),), _not_counted),
-    "the input": Step((("driver.start_run.before", 0), ("source", 0), ("source", 2)), _not_counted),
+    "the first rows": Step((("source", 0),), _begun),
+    "the input": Step((("driver.start_run.before", 0), ("source", 2)), _not_counted),
     "the processor": Step((("processor", 0), ("processor", 15)), _not_counted),
     "the end of the batch": Step((("driver.end.before", 0), ("driver.end.after", 0)), _not_counted),
     "the commit": Step(
