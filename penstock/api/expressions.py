@@ -106,6 +106,19 @@ class Expression:
         except (pa.ArrowException, ValueError) as error:
             raise ConfigError(f"{what}: `{self}` does not fit the types of the columns: {error}") from None
 
+    def check_time(self, schema: pa.Schema, what: str) -> None:
+        """Raise ConfigError unless its values are points in time or epoch milliseconds.
+
+        Args:
+            schema: the columns.
+            what: the beginning of an error's text.
+        """
+        import pyarrow as pa
+
+        kind = self.type_in(schema, what)
+        if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)):
+            raise ConfigError(f"{what}: `{self}` is {kind}; an event time is a timestamp, or epoch milliseconds")
+
     def __bool__(self) -> NoReturn:
         raise TypeError(
             f"`{self}` is a condition for each message, not one truth value: combine conditions with &, | and ~ in "

@@ -24,6 +24,7 @@ from penstock.graph.specs import (
     TableJoinKind,
     WithKeySpec,
 )
+from penstock.wording import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -179,19 +180,18 @@ class ColumnOperators:
 
     def with_key(
         self,
-        column: str,
-        *,
+        *columns: str,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Add the key to each value, as its first column. Keys stay.
 
         Args:
-            column: the name of the column.
+            columns: the name of the column; for keys that are tuples, the name of a column for each of their fields.
             id: the operator's stable name.
 
         Raises:
             ConfigError: this stream has no schema, or has a column of that name, or its keys are of no one type, as
-                those of `ps.Json()` are.
+                those of `ps.Json()` are, or have another number of fields.
 
         Example:
             >>> import pyarrow as pa
@@ -215,12 +215,20 @@ class ColumnOperators:
                 f"with_key(): the keys of `{self._operator.id}` have no type of a column: give their serde, as in "
                 "partition_by(..., key=ps.String())"
             )
-        if column in serde.schema.names:
-            raise ConfigError(f"with_key(): there is a column `{column}` already")
-        result = Columns(pa.schema([pa.field(column, kind), *serde.schema]))
+        kinds = [field.type for field in kind] if pa.types.is_struct(kind) else [kind]
+        if len(columns) != len(kinds):
+            raise ConfigError(
+                f"with_key({', '.join(map(repr, columns))}): the keys are of {key.name}, so give "
+                f"{counted(len(kinds), 'name')}"
+            )
+        for column in columns:
+            if column in serde.schema.names:
+                raise ConfigError(f"with_key(): there is a column `{column}` already")
+        fields = [pa.field(column, each) for column, each in zip(columns, kinds, strict=True)]
+        result = Columns(pa.schema([*fields, *serde.schema]))
         same = {**self._same(), "value_serde": result}
         return self._next(
-            "with_key", id, lambda i: WithKeySpec(id=i, column=column, message_serde=serde, message_key=key, **same)
+            "with_key", id, lambda i: WithKeySpec(id=i, columns=columns, message_serde=serde, message_key=key, **same)
         )
 
     def aggregate(

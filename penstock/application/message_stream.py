@@ -386,11 +386,15 @@ class MessageStream(ColumnOperators, Generic[T]):
             {('N1', 0)}
         """
         same = self._same()
-        self._check_expression(function, "partition_by()", envelope=envelope)
+        kind = self._check_expression(function, "partition_by()", envelope=envelope)
 
         def make(i: str) -> PartitionBySpec:
             place = partition_by_place(f"operator `{i}`")
             same["key_serde"] = place.serde("key", key, String()).for_keys()
+            if kind is not None:
+                from penstock.api.serdes.key_columns import check_key_type
+
+                check_key_type(same["key_serde"], kind, f"partition_by({function})")
             same["value_serde"] = place.serde("value", value, same["value_serde"])
             if through is not None:
                 stream = SystemStream.parse(through)

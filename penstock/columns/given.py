@@ -47,6 +47,43 @@ def column_of(given: object) -> pa.Array:
     return column.cast(_VIEWS[column.type]) if column.type in _VIEWS else column
 
 
+def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """The column with this type. Numbers become numbers, texts texts, and times times; text is never read as a number,
+    nor a number written as text.
+
+    Raises:
+        ValueError: the column is of another kind, or a value does not fit the type.
+    """
+    if column.type == kind:
+        return column
+    if not _is_alike(column.type, kind):
+        raise ValueError(f"it is {column.type}")
+    try:
+        return column.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
+    if pa.types.is_dictionary(one):
+        one = one.value_type
+    families = (_is_number, _is_text, _is_bytes, pa.types.is_temporal, pa.types.is_nested, pa.types.is_boolean)
+    return pa.types.is_null(one) or any(is_one(one) and is_one(other) for is_one in families)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(is_binary or pa.types.is_fixed_size_binary(kind))
+
+
 def _is_of_pandas(given: object, kind: str) -> bool:
     """pandas is not loaded for this: an object of it has loaded it."""
     pandas = sys.modules.get("pandas")

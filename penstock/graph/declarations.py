@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.api.callbacks import check_all
+from penstock.api.expressions import Expression
 from penstock.api.serdes import Bytes, ColumnSerde, Json, Serde, String, Tuple
 from penstock.api.serdes.failures import (
     SerdePlace,
@@ -349,6 +350,8 @@ class Declarations:
         key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
         if timestamp is not None and not callable(timestamp):
             raise ConfigError(f"input `{name}`: timestamp is a function of the value, not {timestamp!r}")
+        if isinstance(timestamp, Expression) and isinstance(value, ColumnSerde):
+            timestamp.check_time(value.schema, f"input `{name}`: timestamp")
         is_class = isinstance(watermark, type)
         if watermark is not None and (is_class or not callable(getattr(watermark, "watermark", None))):
             raise ConfigError(

@@ -137,9 +137,9 @@ class FilterBatchesSpec(FunctionSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithKeySpec(OperatorSpec):
-    """Columns -> the same columns, with the key as one more."""
+    """Columns -> the same columns, with the key as one more, or with its fields."""
 
-    column: str
+    columns: tuple[str, ...]
     message_serde: ColumnSerde
     message_key: Serde[Any]
 

@@ -141,7 +141,8 @@ def transform_with_state(
         raise ConfigError(f'import_state=True and begin_at="{begin_at}" exclude each other: with state, or without it')
 
     conf = df.sparkSession.conf
-    zone = conf.get("spark.sql.session.timeZone") or "UTC"
+    # By column, times are in UTC as those of the state are: two zones in one computation are an error in Polars.
+    zone = "UTC" if form == "columns" else conf.get("spark.sql.session.timeZone") or "UTC"
     spec = ProcessorSpec(
         operator="processor",
         processor=pickled(processor),

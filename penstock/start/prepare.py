@@ -272,6 +272,7 @@ def _read_facts(
     ends = streams.ends()
     grouping = streams.group(ends)
     streams.check_side_inputs(graph, grouping.count)
+    streams.check_columns(graph)
     check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     view = read_log()
     return StartFacts(

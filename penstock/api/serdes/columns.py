@@ -129,6 +129,8 @@ class ColumnSerde(Serde[Any]):
         """
         import pyarrow as pa
 
+        from penstock.columns.given import converted
+
         names = batch.schema.names
         if missing := [name for name in self.schema.names if name not in names]:
             raise ValueError(f"the batch has no column `{missing[0]}`; it has {', '.join(names) or 'none'}")
@@ -137,11 +139,10 @@ class ColumnSerde(Serde[Any]):
         columns = []
         for field in self.schema:
             column = batch.column(field.name)
-            if column.type != field.type:
-                try:
-                    column = column.cast(field.type)
-                except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-                    raise ValueError(f"column `{field.name}` does not fit {field.type}: {error}") from error
+            try:
+                column = converted(column, field.type)
+            except ValueError as error:
+                raise ValueError(f"column `{field.name}` does not fit {field.type}: {error}") from error
             if column.null_count and field.name in self.required:
                 raise ValueError(f"column `{field.name}` must not be null")
             columns.append(column)

@@ -22,6 +22,7 @@ from penstock.api.serdes.numbers import (
 )
 from penstock.api.serdes.tuples import Tuple
 from penstock.columns.byte_arrays import ByteArray
+from penstock.errors import ConfigError
 
 _DOUBLES = (DoubleKey, OrderedDouble)
 _SIGN_4 = np.uint32(1 << 31)
@@ -58,6 +59,44 @@ def key_type(serde: Serde[Any]) -> pa.DataType | None:
         return _TYPES.get(type(serde))
     kinds = [key_type(each) for each in serde.fields]
     return None if None in kinds else pa.struct([pa.field(f"f{n}", kind) for n, kind in enumerate(kinds)])
+
+
+def check_key_type(serde: Serde[Any], kind: pa.DataType, what: str) -> None:
+    """Raise ConfigError, which begins with `what`, if a column of this type cannot be the keys of one of Penstock's own
+    serdes."""
+    wanted = key_type(serde)
+    if wanted is not None and not _fits(wanted, kind):
+        own = f"ps.{type(serde).__name__}()"
+        raise ConfigError(f"{what}: the column is {kind}, and the keys are of {own}: give key={_serde_for(kind)}")
+
+
+def _fits(wanted: pa.DataType, kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_null(kind):
+        return True
+    if pa.types.is_struct(wanted):
+        parts = list(kind) if pa.types.is_struct(kind) else []
+        return len(parts) == len(list(wanted)) and all(map(_fits, (f.type for f in wanted), (f.type for f in parts)))
+    if pa.types.is_floating(wanted):
+        return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
+    return any(is_one(wanted) and is_one(kind) for is_one in (_is_text, _is_bytes, pa.types.is_integer))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _serde_for(kind: pa.DataType) -> str:
+    """The serde of such keys, as a program writes it."""
+    if pa.types.is_struct(kind):
+        return f"ps.Tuple({', '.join(_serde_for(field.type) for field in kind)})"
+    families = ((pa.types.is_integer, "ps.Long()"), (pa.types.is_floating, "ps.Double()"), (_is_bytes, "ps.Bytes()"))
+    return next((name for is_one, name in families if is_one(kind)), "ps.String()")
 
 
 def keys_from_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:

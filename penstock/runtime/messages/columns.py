@@ -236,7 +236,9 @@ class Entry:
             number = int(np.flatnonzero((plain < -_LONGEST) | (plain > _LONGEST))[0])
             self._position.row = rows[number]
             wrong = ValueError(
-                f"the event time is {times[number]}: epoch milliseconds are at most {_LONGEST} from 1970"
+                "the event time is null"
+                if not times[number].is_valid
+                else f"the event time is {times[number]}: epoch milliseconds are at most {_LONGEST} from 1970"
             )
             raise failure_in(self._source, wrong)
         return plain.tolist()

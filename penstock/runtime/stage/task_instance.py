@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
-from penstock.errors import ContainerLostError, Interrupted, RetryableError
+from penstock.errors import ConfigError, ContainerLostError, Interrupted, RetryableError
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.outbox.task import Outbox, OutboxAttempt, OutboxSnapshot
@@ -135,7 +135,7 @@ class TaskInstance:
                 self._apply(applied)
             except BaseException as error:
                 self._broken = f"applying batch {batch} failed: {type(error).__name__}: {error}"
-                if isinstance(error, Interrupted):
+                if isinstance(error, Interrupted | ConfigError):
                     raise
                 raise ContainerLostError(f"task {self.task} must be restored: {self._broken}") from error
             self.last_ended = batch

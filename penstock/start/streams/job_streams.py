@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.retention import StreamRetention
+from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.config.model import JobConfig
@@ -245,6 +246,18 @@ class JobStreams:
         side = {stream: side_input_of(spec.name for spec in specs) for stream, specs in side_streams(graph).items()}
         named = {**side, **changelogs, **outputs, **between}
         return {stream: what for stream, what in named.items() if stream not in self.inputs}
+
+    def check_columns(self, graph: ApplicationGraph) -> None:
+        """Raise ConfigError if an input declares a column that its newest messages lack: it would be null in all."""
+        for op in graph.inputs:
+            if isinstance(op.value_serde, ColumnSerde):
+                names = op.value_serde.schema.names
+                missing = self.admins[op.stream.system].missing_columns(op.stream.stream, names)
+                if missing:
+                    raise ConfigError(
+                        f"the newest file of input `{op.stream}` has no column `{missing[0]}`, which the application "
+                        "declares: it would be null everywhere. Correct its name, or leave it out of ps.Columns()"
+                    )
 
     def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
         """Check that every side input is there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from penstock.api.retention import StreamRetention
@@ -51,6 +51,16 @@ class SystemAdmin(ABC):
         """
         self.partition_count(stream)
         return None
+
+    def missing_columns(self, stream: str, names: Sequence[str]) -> Sequence[str]:
+        """Those of the names that are no columns of the stream's newest messages. A system whose messages are no
+        columns, or that does not know them without reading messages, returns none.
+
+        Args:
+            stream: the stream.
+            names: columns that the application declares.
+        """
+        return ()
 
     def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
         """The transaction that keeps readers from newer messages, by partition; partitions without one are left out. A

@@ -15,6 +15,7 @@ import pyarrow.parquet
 from pyarrow import fs
 
 from penstock.budgets import LINE_BYTES, check_budget
+from penstock.columns.given import converted
 from penstock.columns.json_rows import json_value
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
@@ -108,6 +109,12 @@ def read_columns(
             yield pa.StructArray.from_arrays(arrays, fields=list(schema))
 
 
+def column_names(system: fs.FileSystem, path: str) -> list[str]:
+    """The columns of a Parquet file."""
+    with _opened(system, path) as file:
+        return list(file.schema_arrow.names)
+
+
 def _fitted(batch: pa.RecordBatch, field: pa.Field, columns: Columns, path: str) -> pa.Array:
     if field.name in columns:
         column = pa.array([columns[field.name]] * batch.num_rows, pa.string())
@@ -115,11 +122,9 @@ def _fitted(batch: pa.RecordBatch, field: pa.Field, columns: Columns, path: str)
         column = batch.column(field.name)
     else:
         return pa.nulls(batch.num_rows, field.type)
-    if column.type == field.type:
-        return column
     try:
-        return column.cast(field.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        return converted(column, field.type)
+    except ValueError as error:
         raise IncompatibleError(
             f"column `{field.name}` of `{path}` has the type {column.type}, which does not fit {field.type}: {error}. "
             "Declare the column with the type that the files have"

@@ -7,7 +7,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.settings import RootKeys
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, RetryableError
 from penstock.objects.open import open_root
 from penstock.system.base import (
     CHUNK_BYTES,
@@ -38,7 +38,7 @@ from penstock.system.base import (
     check_stream_name,
 )
 from penstock.system.files.folders import Folder, partition_values
-from penstock.system.files.formats import FORMATS, Format, format_of, read_columns, read_rows
+from penstock.system.files.formats import FORMATS, Format, column_names, format_of, read_columns, read_rows
 from penstock.system.files.listing import ROW_BITS, FoundFile, Listing
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
 from penstock.system.files.rows import RowLimits
@@ -205,6 +205,21 @@ class FilesAdmin(SystemAdmin):
 
     def streams(self) -> list[str]:
         return Folder(self._system.settings.folder).folders()
+
+    def missing_columns(self, stream: str, names: Sequence[str]) -> Sequence[str]:
+        """Looks into the newest Parquet file: older ones may lack a column that was added. A file that cannot be read
+        may have been read already, and be gone; otherwise its reader says so."""
+        with self._lock:
+            found = [file for own in self._begun(stream).files for file in own]
+        newest = max(found, key=lambda file: file.modified_ms, default=None)
+        if newest is None or (self._system.settings.format or format_of(newest.path)) != "parquet":
+            return ()
+        try:
+            with self._system.folder(stream).reading(newest) as (place, path):
+                known = {*column_names(place, path), *partition_values(newest.path)}
+        except (PenstockError, OSError, pa.ArrowException):
+            return ()
+        return [name for name in names if name not in known]
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
         """The offset of the first file with a modification time at or after this time."""

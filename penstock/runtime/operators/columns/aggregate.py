@@ -22,6 +22,11 @@ from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, e
 from penstock.runtime.operators.base import Firings, Node, Operator, StageContext
 from penstock.runtime.operators.columns.groups import Gathered, Groups, column_task_store
 
+_NO_KEY = (
+    "the key of the message is null, so it belongs to no group: give each message a key with .partition_by, or leave "
+    "out those without one with .filter"
+)
+
 
 class AggregateOperator(Operator[AggregateSpec]):
     """By column, if the messages are rows of a schema and all aggregates can be; else message by message."""
@@ -63,9 +68,7 @@ class _AggregateNode(Node):
         found = keys.array if isinstance(keys, ArrowSequence) else None
         if found.null_count if found is not None else None in keys:
             self.position.row = int(columns.rows[list(keys).index(None)])
-            raise failure_in(
-                self.spec.id, ValueError("the message has no key, so it belongs to no group: put .partition_by before")
-            )
+            raise failure_in(self.spec.id, ValueError(_NO_KEY))
         return keys
 
     def begin(self, batch: Batch) -> None:

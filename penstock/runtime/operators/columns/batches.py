@@ -64,10 +64,11 @@ class WithKey(Operator[WithKeySpec]):
             rows = rows_of(columns, spec.message_serde, position, spec.id)
             key_bytes = key_bytes_of(columns, spec.message_key, position, spec.id, place)
             keys = keys_from_bytes(spec.message_key, key_bytes)
-            fields = [pa.field(spec.column, keys.type), *spec.message_serde.schema]
-            return columns.with_values(
-                ArrowSequence(pa.StructArray.from_arrays([keys, *rows.flatten()], fields=fields))
-            )
+            parts = keys.flatten() if pa.types.is_struct(keys.type) else [keys]
+            own = [pa.field(name, part.type) for name, part in zip(spec.columns, parts, strict=True)]
+            fields = [*own, *spec.message_serde.schema]
+            keyed = pa.StructArray.from_arrays([*parts, *rows.flatten()], fields=fields)
+            return columns.with_values(ArrowSequence(keyed))
 
         return _of_columns(step, downstream, position)
 

@@ -131,7 +131,10 @@ def test_their_stores_are_kept_in_columns() -> None:
 @pytest.mark.parametrize("value", [ps.Json(), COLUMNS], ids=["rows", "columns"])
 def test_a_message_without_a_key_has_no_group(value: ps.Serde[Any]) -> None:
     place = "in operator `totals`, at stream `local.rows` partition 0 offset 1 "
-    with running(totals(value)) as runner, pytest.raises(ps.UserCodeError, match=rf"has no key(.*\n)+  {place}"):
+    with (
+        running(totals(value)) as runner,
+        pytest.raises(ps.UserCodeError, match=rf"key of the message is null(.*\n)+  {place}"),
+    ):
         runner.input("local.rows", [{"key": "a"}, {"n": 1}], partition=0).run()
 
 
@@ -306,7 +309,7 @@ KEYS: list[tuple[ps.Serde[Any], Any, Callable[[dict[str, Any]], Any]]] = [
     (ps.String(), ps.col("key"), lambda row: row["key"]),
     (ps.Long(), n, lambda row: row["n"]),
     (ps.Double(), x, lambda row: row["x"]),
-    (ps.Tuple(ps.String(), ps.Long()), ps.col("key", "n"), lambda row: {"f0": row["key"], "f1": row["n"]}),
+    (ps.Tuple(ps.String(), ps.Long()), ps.col("key", "n"), lambda row: (row["key"], row["n"])),
 ]
 
 
@@ -319,15 +322,16 @@ def test_the_key_becomes_a_column(serde: Any, key: Any, of: Callable[[Any], Any]
         app = ps.StreamApplication("keys")
         keyed = app.input("local.rows", value=value).partition_by(key, key=serde)
         if value is COLUMNS:
-            _ = keyed.with_key("k").send_to(app.output("local.keyed", key=serde))
+            names = ("k", "l") if isinstance(serde, ps.Tuple) else ("k",)
+            _ = keyed.with_key(*names).send_to(app.output("local.keyed", key=serde))
         _ = keyed.send_to(app.output("local.out", key=serde))
         with running(app, partitions=3) as runner:
             runner.input("local.rows", full).run()
             found.append([(message.partition, message.key) for message in runner.output("local.out")])
             if value is COLUMNS:
-                assert [message.value["k"] for message in runner.output("local.keyed")] == [
-                    of(message.value) for message in runner.output("local.out")
-                ]
+                added = [[message.value[name] for name in names] for message in runner.output("local.keyed")]
+                expected = [of(message.value) for message in runner.output("local.out")]
+                assert added == [[*key] if isinstance(key, tuple) else [key] for key in expected]
     assert found[0] == found[1]
 
 
@@ -371,6 +375,12 @@ def _append(runner: TestRunner, values: list[Any]) -> None:
         (lambda rows: rows.partition_by(ps.col("m")), "partition_by(): there is no column `m`"),
         (lambda rows: rows.partition_by(ps.col("key", "m")), "partition_by(): there is no column `m`"),
         (lambda rows: rows.with_key("s"), "with_key(): there is a column `s` already"),
+        (lambda rows: rows.with_key("k", "l"), "the keys are of string, so give 1 name"),
+        (
+            lambda rows: rows.partition_by(n),
+            "the column is int64, and the keys are of ps.String(): give key=ps.Long()",
+        ),
+        (lambda rows: rows.partition_by(ps.col("key", "n")), "give key=ps.Tuple(ps.String(), ps.Long())"),
         (lambda rows: rows.partition_by(n, key=ps.Json()).with_key("k"), "the keys of `partition_by-1` have no type"),
         (lambda rows: rows.select("key", key=n), "a column is given twice"),
         (lambda rows: rows.select(), "at least one column"),

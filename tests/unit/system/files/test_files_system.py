@@ -219,6 +219,23 @@ def test_partition_columns(room: Room) -> None:
     }
 
 
+def test_columns_that_the_newest_file_lacks(room: Room) -> None:
+    def missing(*names: str) -> list[str]:
+        with closing(room.system(partitions=1).admin()) as admin:
+            admin.offsets(STREAM)
+            return list(admin.missing_columns(STREAM, names))
+
+    assert missing("n", "m") == []
+    room.put("year=2024/a.parquet", parquet([{"n": 1, "old": 2}]), 1_700_000_000)
+    newest = room.put("year=2024/b.parquet", parquet([{"n": 1, "new": 2}]), 1_700_000_100)
+    assert missing("n", "new", "year") == []
+    assert missing("n", "nn", "old") == ["nn", "old"]
+    newest.unlink()
+    assert missing("nn") == [], "the file that is gone may have been read"
+    room.put("c.json", b"{}", 1_700_000_200)
+    assert missing("nn") == []
+
+
 def test_files_that_change_or_go(room: Room, caplog: pytest.LogCaptureFixture) -> None:
     room.put("a.json", jsonl(numbered(0, 5)))
     ends = room.ends(partitions=1)
