@@ -53,8 +53,8 @@ class SystemAdmin(ABC):
         return None
 
     def missing_columns(self, stream: str, names: Sequence[str]) -> Sequence[str]:
-        """Returns the names that are no columns of the stream's newest messages. A system whose messages are no columns,
-        or that does not know them without reading messages, returns none.
+        """Returns the names that are no columns of the stream's newest messages. A system whose messages are not in
+        columns, or that does not know them without reading messages, returns none.
 
         Args:
             stream: the stream.
