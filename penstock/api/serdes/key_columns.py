@@ -67,7 +67,7 @@ def check_key_type(serde: Serde[Any], kind: pa.DataType, what: str) -> None:
     wanted = key_type(serde)
     if wanted is not None and not _fits(wanted, kind):
         own = f"ps.{type(serde).__name__}()"
-        raise ConfigError(f"{what}: the column is {kind}, and the keys are of {own}: give key={_serde_for(kind)}")
+        raise ConfigError(f"{what}: the column is {kind}, and the keys are of {own}: {_advice(kind)}")
 
 
 def _fits(wanted: pa.DataType, kind: pa.DataType) -> bool:
@@ -91,12 +91,25 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _serde_for(kind: pa.DataType) -> str:
+def _advice(kind: pa.DataType) -> str:
+    serde = _serde_for(kind)
+    if serde is None:
+        return "no keys of Penstock have this type, so make one of text or a number: partition_by(lambda row: ...)"
+    return f"give key={serde}"
+
+
+def _serde_for(kind: pa.DataType) -> str | None:
     """The serde of such keys, as a program writes it."""
     if pa.types.is_struct(kind):
-        return f"ps.Tuple({', '.join(_serde_for(field.type) for field in kind)})"
-    families = ((pa.types.is_integer, "ps.Long()"), (pa.types.is_floating, "ps.Double()"), (_is_bytes, "ps.Bytes()"))
-    return next((name for is_one, name in families if is_one(kind)), "ps.String()")
+        parts = [_serde_for(field.type) for field in kind]
+        return None if None in parts else f"ps.Tuple({', '.join(part or '' for part in parts)})"
+    families = (
+        (_is_text, "ps.String()"),
+        (pa.types.is_integer, "ps.Long()"),
+        (pa.types.is_floating, "ps.Double()"),
+        (_is_bytes, "ps.Bytes()"),
+    )
+    return next((name for is_one, name in families if is_one(kind)), None)
 
 
 def keys_from_bytes(serde: Serde[Any], keys: pa.Array) -> pa.Array:

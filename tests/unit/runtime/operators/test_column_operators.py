@@ -380,6 +380,10 @@ def _append(runner: TestRunner, values: list[Any]) -> None:
             lambda rows: rows.partition_by(n),
             "the column is int64, and the keys are of ps.String(): give key=ps.Long()",
         ),
+        (
+            lambda rows: rows.partition_by(n > 1),
+            "the column is bool, and the keys are of ps.String(): no keys of Penstock",
+        ),
         (lambda rows: rows.partition_by(ps.col("key", "n")), "give key=ps.Tuple(ps.String(), ps.Long())"),
         (lambda rows: rows.partition_by(n, key=ps.Json()).with_key("k"), "the keys of `partition_by-1` have no type"),
         (lambda rows: rows.select("key", key=n), "a column is given twice"),
