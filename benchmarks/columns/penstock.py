@@ -67,11 +67,12 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    store = "totals.aggregate" if parameters["operator"] == "aggregate" else "totals"
+    is_own = parameters["operator"] == "aggregate"
+    store = "totals.aggregate" if is_own else "totals"
     config = load_config(overrides=config_of(parameters), default_job_name="columns")
     counts, sums = totals_of(Workload(**parameters["workload"]))
     found_counts, found_sums = np.zeros_like(counts), np.zeros_like(sums)
-    packed = PackedRows([pa.field("count", pa.int64()), pa.field("sum", pa.float64())])
+    packed = PackedRows([pa.field("count", pa.int64()), pa.field("sum", pa.float64())], counted=not is_own)
     numbers, values = list[int](), list[bytes]()
     for _, key, value in read_store(config, store):
         numbers.append(int(key[4:]))
