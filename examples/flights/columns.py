@@ -78,7 +78,7 @@ def run(kind: str) -> dict[str, float]:
 def measure(kind: str) -> dict[str, float]:
     """As `run`, in a separate process, from the first flight on, into new outputs."""
     config = load_config(default_job_name=f"flights-{kind}")
-    shutil.rmtree(Path(config.job.root) / f"flights-{kind}-1", ignore_errors=True)
+    shutil.rmtree(Path(config.job.root.removeprefix("file://")) / f"flights-{kind}-1", ignore_errors=True)
     admin = open_system(config.system("local")).admin()
     for stream in OUTPUTS:
         if stream in admin.streams():
