@@ -67,7 +67,7 @@ def converted(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def _is_alike(one: pa.DataType, other: pa.DataType) -> bool:
     if pa.types.is_dictionary(one):
         one = one.value_type
-    families = (_is_number, _is_text, _is_bytes, pa.types.is_temporal, pa.types.is_nested, pa.types.is_boolean)
+    families = (_is_number, is_text, is_bytes, pa.types.is_temporal, pa.types.is_nested, pa.types.is_boolean)
     return pa.types.is_null(one) or any(is_one(one) and is_one(other) for is_one in families)
 
 
@@ -75,11 +75,11 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_bytes(kind: pa.DataType) -> bool:
     is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
     return bool(is_binary or pa.types.is_fixed_size_binary(kind))
 

@@ -22,6 +22,7 @@ from penstock.api.serdes.numbers import (
 )
 from penstock.api.serdes.tuples import Tuple
 from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.given import is_bytes, is_text
 from penstock.errors import ConfigError
 
 _DOUBLES = (DoubleKey, OrderedDouble)
@@ -80,15 +81,7 @@ def _fits(wanted: pa.DataType, kind: pa.DataType) -> bool:
         return len(parts) == len(list(wanted)) and all(map(_fits, (f.type for f in wanted), (f.type for f in parts)))
     if pa.types.is_floating(wanted):
         return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind))
-    return any(is_one(wanted) and is_one(kind) for is_one in (_is_text, _is_bytes, pa.types.is_integer))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+    return any(is_one(wanted) and is_one(kind) for is_one in (is_text, is_bytes, pa.types.is_integer))
 
 
 def _advice(kind: pa.DataType) -> str:
@@ -104,10 +97,10 @@ def _serde_for(kind: pa.DataType) -> str | None:
         parts = [_serde_for(field.type) for field in kind]
         return None if None in parts else f"ps.Tuple({', '.join(part or '' for part in parts)})"
     families = (
-        (_is_text, "ps.String()"),
+        (is_text, "ps.String()"),
         (pa.types.is_integer, "ps.Long()"),
         (pa.types.is_floating, "ps.Double()"),
-        (_is_bytes, "ps.Bytes()"),
+        (is_bytes, "ps.Bytes()"),
     )
     return next((name for is_one, name in families if is_one(kind)), None)
 

@@ -18,7 +18,7 @@ from penstock.api.callbacks import check_all, methods, not_started
 from penstock.api.serdes import PackedColumns
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.entries import Entries, last_rows
-from penstock.columns.given import RowsLike, batch_of
+from penstock.columns.given import RowsLike, batch_of, converted
 from penstock.errors import ConfigError
 from penstock.spark.processor.declared import DeclaredVariables, ParseSchema, Variable
 from penstock.spark.processor.groups import rows_of
@@ -213,7 +213,6 @@ class _Keys:
     def __init__(self, schema: StructType) -> None:
         self._codec = KeyCodec(schema)
         self._schema = arrow_schema(schema)
-        self.names = list(schema.names)
 
     def of(self, rows: RowsLike) -> pa.RecordBatch:
         """The key's columns of these rows. Raises ValueError if one is missing, or of another type."""
@@ -225,8 +224,8 @@ class _Keys:
                 )
             column = found.column(found.schema.get_field_index(field.name))
             try:
-                columns.append(column if column.type == field.type else column.cast(field.type))
-            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                columns.append(converted(column, field.type))
+            except ValueError as error:
                 raise ValueError(f"column `{field.name}` of the keys does not fit {field.type}: {error}") from error
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 

@@ -197,8 +197,8 @@ class _SubmitSignals:
 def quiet_py4j() -> None:
     """Keep py4j's own lines out of the program's log, unless the program has chosen a level for py4j.
 
-    At INFO, py4j's connections log in their finalizers. At the end of a program, such a line waits for ever for the
-    lock of a log handler if one of py4j's daemon threads held it when the interpreter ended the thread.
+    At INFO, py4j's connections log in their finalizers. If one of py4j's daemon threads holds the lock of a log handler
+    when the interpreter ends the thread, nobody releases it, and a finalizer that logs blocks the end of the program.
     """
     chatty = logging.getLogger("py4j")
     if chatty.level == logging.NOTSET:

@@ -85,8 +85,8 @@ class Cluster:
         self._reported = ClientErrors()
         self._client = open_admin(options, self._reported)
         self._clients = 1
-        """The number of clients so far. A frame must not keep a client itself: with an error's traceback it would
-        become garbage of a cycle, and if Python collects it in a callback of its own, librdkafka aborts the process."""
+        """The number of clients so far. A frame must not keep the client itself: with an error's traceback, the client
+        would be part of a cycle. If Python collects it in one of its own callbacks, librdkafka aborts the process."""
         self._replacing = threading.Lock()
 
     def describe(self, stream: str) -> TopicDescription:

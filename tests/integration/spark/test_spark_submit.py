@@ -90,7 +90,7 @@ def test_a_job_with_py_files_stops_at_a_sigterm_to_spark_submit(tmp_path: Path) 
         assert driver.ended() == 0
         # A line of the log may come between the two words that the script prints.
         assert re.search(rf"ended at(.|\n)* {home.checkpoints[-1].id}\n", driver.log)
-        assert "py4j" not in driver.log, "the script logs at INFO: py4j's lines at its end could wait for ever"
+        assert "py4j" not in driver.log, "the script logs at INFO: py4j's lines could block its end"
     assert home.checkpoints[-1].ended == "stopped"
     home.verify()
 
