@@ -150,7 +150,7 @@ class DirectStages:
     def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
         """The packets, as long as they are not too many for the memory of this process."""
         for packet in packets:
-            self._bytes += 0 if packet.payload is None else len(packet.payload)
+            self._bytes += sum(len(part) for part in (packet.payload, packet.places) if part is not None)
             if self._bytes > order.limit_bytes:
                 raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")
             yield packet

@@ -18,6 +18,7 @@ from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.state.tables import TableSpec
 from penstock.errors import ConfigError
+from penstock.graph.column_use import ColumnUse
 from penstock.graph.specs import (
     ApplicationGraph,
     IntermediateSpec,
@@ -52,7 +53,7 @@ class Channel:
 
     `source` is the operator that emits them, `targets` are the operators that get them (none: a stream gets them).
     A `raw` channel carries an input's bytes as they are; they are decoded where they arrive. Rows of a schema are
-    decoded at the input, because a channel carries them in columns.
+    decoded at the input, because a channel carries them in columns. It carries those that the targets use.
     """
 
     number: int
@@ -66,6 +67,13 @@ class Channel:
     value_serde: Serde[Any]
     output: SystemStream | None = None
     raw: bool = False
+    columns: ColumnSerde | None = None
+    """The columns of its rows that it carries; None: it carries bytes."""
+
+    @property
+    def carried_serde(self) -> Serde[Any]:
+        """The serde of the values that arrive."""
+        return self.columns or self.value_serde
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +159,19 @@ def plan_topology(
     _connect_outputs(graph, edges, stage_of, outputs)
     if dead_letter is not None:
         _connect_dead_letters(edges, dead_letter, last)
-    channels, outbox = _placed(edges.channels, last, exactly_once)
+    use = ColumnUse(graph)
+    channels, outbox = _placed([_with_columns(each, use) for each in edges.channels], last, exactly_once)
     count = last + (1 if outbox is None else 2)
     stages = tuple(_stage(n, graph, stage_of, channels) for n in range(count))
     sink_sources = tuple(sorted({c.source_stage for c in channels if c.target_stage == count}))
     return Topology(graph, stages, channels, count if sink_sources else None, sink_sources, outbox)
+
+
+def _with_columns(channel: Channel, use: ColumnUse) -> Channel:
+    serde = channel.value_serde
+    if channel.output is not None or not isinstance(serde, ColumnSerde):
+        return channel
+    return replace(channel, columns=use.narrowed(serde, channel.targets))
 
 
 def _placed(

@@ -19,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -59,6 +60,7 @@ from penstock.runtime.messages.packet import (
     from_batch,
     to_batch,
 )
+from penstock.runtime.messages.places import pack_places, unpack_places
 from penstock.runtime.reports import Report
 from penstock.runtime.timers import Timers, key_and_name, place_of
 from penstock.runtime.windows.cells import Cells, Slot
@@ -137,6 +139,9 @@ def read_messages(data: bytes) -> list[list[Any]]:
     return [column.to_pylist() for column in decode_messages(data).columns]
 
 
+PLACES = pack_places([np.array(column, np.int64) for column in ([1, 900], [3, 3], [5, 2**40])])
+
+
 def frames() -> bytes:
     stream = io.BytesIO()
     Frames().dump_stream(iter([to_batch(PACKETS)]), stream)
@@ -181,6 +186,7 @@ def request_reader(name: str) -> Callable[[bytes], object]:
 
 BETWEEN = {
     "messages": Codec(read_messages, [PAYLOAD]),
+    "places": Codec(lambda data: unpack_places(data, 3, 2), [PLACES]),
     "frames of packets": Codec(read_frames, [frames()]),
     "report": Codec(
         Report.from_payload, [bytes(Report(1, 2, "t", {0: {1: "u"}}, failed=FAILED).packet().payload or b"")]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.api.serdes.base import Serde
 from penstock.errors import ConfigError
@@ -117,6 +117,32 @@ class ColumnSerde(Serde[Any]):
         for name in self.required:
             if row.get(name) is None:
                 raise ValueError(f"column `{name}` must not be null")
+
+    def narrowed(self, names: Collection[str]) -> Self:
+        """The serde of some of the columns; without a name, of the smallest, because a row has at least one.
+
+        Args:
+            names: of columns.
+        """
+        import pyarrow as pa
+
+        chosen = [field for field in self.declared if field.name in names]
+        return type(self)(pa.schema(chosen or [min(self.declared, key=_width)]))
+
+    def narrow(self, rows: pa.StructArray) -> pa.StructArray:
+        """These columns of rows that may have more.
+
+        Args:
+            rows: have at least these columns.
+        """
+        import pyarrow as pa
+
+        if rows.type == self.type:
+            return rows
+        columns = dict(zip((field.name for field in rows.type), rows.flatten(), strict=True))
+        absent = rows.is_null() if rows.null_count else None
+        fields = list(self.schema)
+        return pa.StructArray.from_arrays([columns[field.name] for field in fields], fields=fields, mask=absent)
 
     def fitted(self, batch: pa.RecordBatch) -> pa.StructArray:
         """The columns of a batch that code of the application made, in the order and with the types of the schema.
@@ -261,6 +287,13 @@ def _without_dictionaries(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_list(kind):
         return pa.large_list(_without_dictionaries(kind.value_type))
     return kind
+
+
+def _width(field: pa.Field) -> int:
+    try:
+        return int(field.type.bit_width)
+    except ValueError:
+        return 1 << 30  # its values differ in length
 
 
 def _valid(rows: pa.Array) -> Any:

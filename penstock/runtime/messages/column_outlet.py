@@ -15,7 +15,7 @@ from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.columns import Accept, Columns, Raw, encode_column, rows_of
 from penstock.runtime.messages.outlet import MAX_PACKET_BYTES, Outlet
-from penstock.runtime.messages.packet import message_schema
+from penstock.runtime.messages.packet import rows_schema
 
 _FLUSH_MESSAGES = 1 << 16
 _FLUSH_BYTES = 8 << 20
@@ -42,11 +42,15 @@ class ColumnOutlet(Outlet):
     complete.
     """
 
-    def __init__(self, channel: Channel, position: Position, place: SerdePlace, serde: ColumnSerde) -> None:
+    def __init__(
+        self, channel: Channel, position: Position, place: SerdePlace, serde: ColumnSerde, carried: ColumnSerde
+    ) -> None:
+        """`serde` has the columns of the rows that come, `carried` those that leave."""
         super().__init__(channel, position, place)
         self._serde = serde
+        self._carried = carried
         self._position = position
-        self._schema = message_schema(serde)
+        self._schema = rows_schema(carried)
         self._blocks: list[_Block] = []
         """Messages of the current page."""
         self._ended: list[pa.RecordBatch] = []
@@ -64,14 +68,15 @@ class ColumnOutlet(Outlet):
                     "key", channel.key_serde, columns.keys, columns.rows, position, channel.source, self._place
                 )
             self._gather()
-            self._add(_Block(_array(keys), values, _numbers(columns.rows)))
+            self._add(_array(keys), values, _numbers(columns.rows))
 
         return accept
 
     def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
         raise AssertionError(f"channel `{self.channel.name}` carries columns, not bytes")
 
-    def _add(self, block: _Block) -> None:
+    def _add(self, keys: pa.Array, values: pa.StructArray, rows: Any) -> None:
+        block = _Block(keys, self._carried.narrow(values), rows)
         self._blocks.append(block)
         self._count += len(block.keys)
         self.bytes += block.keys.nbytes + block.values.nbytes
@@ -83,10 +88,10 @@ class ColumnOutlet(Outlet):
         values, problems = self._serde.read(self.values)
         if problems:
             raise AssertionError(f"channel `{self.channel.name}`: {problems}")  # the serde has just written them
-        block = _Block(pa.array(self.keys, pa.binary()), values, np.array(self._rows, np.int64))
+        keys, rows = pa.array(self.keys, pa.binary()), np.array(self._rows, np.int64)
         for column in (self.keys, self.values, self._rows):
             column.clear()
-        self._add(block)
+        self._add(keys, values, rows)
 
     def __len__(self) -> int:
         return self._count + len(self.keys)

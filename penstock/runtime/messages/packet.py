@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.errors import CorruptError
+from penstock.runtime.messages.places import pack_places, unpack_places
 
 REPORT_STAGE = -1
 """The stage number that report packets are addressed to: the driver."""
@@ -39,7 +40,8 @@ class Kind(IntEnum):
 
 class Packet(NamedTuple):
     """A packet. `dest` and `stage` are its target; `source_*` and `token` name the attempt that sent it; `seq` numbers
-    the data packets from one attempt to one task of one stage."""
+    the data packets from one attempt to one task of one stage. Messages that stay in columns have their timestamps,
+    origins and offsets in `places`."""
 
     dest: int
     stage: int
@@ -52,6 +54,7 @@ class Packet(NamedTuple):
     seq: int
     messages: int
     payload: bytes | pa.Buffer | None
+    places: bytes | pa.Buffer | None = None
 
 
 PACKET_SCHEMA = pa.schema(
@@ -67,9 +70,11 @@ PACKET_SCHEMA = pa.schema(
         pa.field("seq", pa.int32()),
         pa.field("messages", pa.int32()),
         pa.field("payload", pa.binary()),
+        pa.field("places", pa.binary()),
     ]
 )
 
+_INTEGERS = PACKET_SCHEMA.get_field_index("payload")
 _TOKEN = PACKET_SCHEMA.get_field_index("token")
 """All columns before the payload are integers, except for this one."""
 
@@ -85,13 +90,15 @@ MESSAGE_SCHEMA = pa.schema(
         pa.field("offset", pa.int64()),
     ]
 )
-"""The columns of a data packet's payload. `origin` and `offset` name the input message a message was made from."""
+"""The columns of messages. `origin` and `offset` name the input message a message was made from."""
 
 
-def message_schema(value: Serde[Any]) -> pa.Schema:
-    """The columns of the packets of a channel whose values have this serde: rows of a schema stay in columns."""
-    if not isinstance(value, ColumnSerde):
-        return MESSAGE_SCHEMA
+_PLACES = MESSAGE_SCHEMA.get_field_index("timestamp")
+"""The first of the columns that say when and where a message came from."""
+
+
+def rows_schema(value: ColumnSerde) -> pa.Schema:
+    """`MESSAGE_SCHEMA` with rows of a schema in place of values."""
     number = MESSAGE_SCHEMA.get_field_index("value")
     return MESSAGE_SCHEMA.set(number, pa.field("value", value.type))
 
@@ -113,12 +120,13 @@ def split_origin(code: int) -> tuple[int, int]:
 def to_batch(packets: Sequence[Packet]) -> pa.RecordBatch:
     if not packets:
         return NO_PACKETS
-    *columns, payloads = zip(*packets, strict=True)
+    columns = list(zip(*packets, strict=True))
     arrays = [
         pa.array(column, pa.string()) if number == _TOKEN else _integer_column(column)
-        for number, column in enumerate(columns)
+        for number, column in enumerate(columns[:_INTEGERS])
     ]
-    return pa.RecordBatch.from_arrays([*arrays, _binary_column(payloads)], schema=PACKET_SCHEMA)
+    arrays += map(_binary_column, columns[_INTEGERS:])
+    return pa.RecordBatch.from_arrays(arrays, schema=PACKET_SCHEMA)
 
 
 def _integer_column(cells: Sequence[int]) -> pa.Int32Array:
@@ -136,6 +144,8 @@ def _binary_column(cells: Sequence[bytes | pa.Buffer | None]) -> pa.BinaryArray:
         arrays = [pa.array([memoryview(data)], pa.binary()) for _ in range(100)]
         del arrays; print(sys.getrefcount(data))  # 102, and 2 is right
     """
+    if not any(cells):
+        return pa.array([cell and b"" for cell in cells], pa.binary())
     offsets = list(accumulate(map(_size, cells), initial=0))
     if offsets[-1] > _MAX_COLUMN_BYTES:
         raise ValueError(f"packets of {offsets[-1]} bytes together do not fit into one Arrow batch")
@@ -149,9 +159,9 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
     """The packets of an Arrow batch; payloads are views into it, not copies. Raises CorruptError if it is damaged."""
     with _decoding():
         batch.validate(full=True)
-    columns = [batch.column(i).to_pylist() for i in range(len(PACKET_SCHEMA) - 1)]
-    payloads = (scalar.as_buffer() for scalar in batch.column(len(PACKET_SCHEMA) - 1))
-    for row in zip(*columns, payloads, strict=True):
+    columns: list[Iterable[Any]] = [batch.column(i).to_pylist() for i in range(_INTEGERS)]
+    columns += [(scalar.as_buffer() for scalar in batch.column(i)) for i in range(_INTEGERS, len(PACKET_SCHEMA))]
+    for row in zip(*columns, strict=True):
         yield Packet(*row)
 
 
@@ -159,9 +169,32 @@ def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
     return messages.serialize()
 
 
-def decode_messages(payload: bytes | pa.Buffer, schema: pa.Schema = MESSAGE_SCHEMA) -> pa.RecordBatch:
-    """The messages of a data packet. Raises CorruptError if it is damaged."""
-    return read_batch(payload, schema)
+def encode_rows(messages: pa.RecordBatch) -> tuple[pa.Buffer, bytes]:
+    """The payload and the places of a packet of messages that stay in columns (`rows_schema`)."""
+    columns = messages.columns
+    body = pa.RecordBatch.from_arrays(columns[:_PLACES], names=messages.schema.names[:_PLACES])
+    return body.serialize(), pack_places([column.to_numpy() for column in columns[_PLACES:]])
+
+
+def decode_columns(packet: Packet, value: Serde[Any]) -> tuple[pa.Array, pa.Array, list[Any]]:
+    """The keys, the values, and the timestamps, origins and offsets of a packet whose values have this serde.
+
+    Raises:
+        CorruptError: the packet is damaged.
+    """
+    payload = packet.payload or b""
+    if not isinstance(value, ColumnSerde):
+        messages = decode_messages(payload)
+        return *messages.columns[:_PLACES], [column.to_numpy().copy() for column in messages.columns[_PLACES:]]
+    schema = rows_schema(value)
+    messages = read_batch(payload, pa.schema(list(schema)[:_PLACES]))
+    places = unpack_places(packet.places or b"", len(schema) - _PLACES, messages.num_rows)
+    return *messages.columns, places
+
+
+def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
+    """The messages of a data packet whose values are bytes. Raises CorruptError if it is damaged."""
+    return read_batch(payload, MESSAGE_SCHEMA)
 
 
 def read_batch(data: bytes | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
@@ -188,7 +221,7 @@ def split_by_size(packets: Iterable[Packet], limit_bytes: int = 4 << 20) -> Iter
     size = 0
     for packet in packets:
         group.append(packet)
-        size += 256 + _size(packet.payload)
+        size += 256 + _size(packet.payload) + _size(packet.places)
         if size >= limit_bytes:
             yield group
             group, size = [], 0

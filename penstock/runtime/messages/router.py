@@ -15,7 +15,7 @@ from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.column_outlet import ColumnOutlet
 from penstock.runtime.messages.limited import LimitedOutlet
 from penstock.runtime.messages.outlet import Outlet
-from penstock.runtime.messages.packet import Kind, Packet, encode_messages
+from penstock.runtime.messages.packet import Kind, Packet, encode_messages, encode_rows
 from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.partitioner import partition_of, partitions_of
@@ -53,8 +53,8 @@ class Router:
 
     def _outlet(self, channel: Channel, position: Position, limits: RecordLimits | None) -> Outlet:
         place, serde = place_of_channel(channel, self._topology.graph), channel.value_serde
-        if channel.output is None and isinstance(serde, ColumnSerde):
-            return ColumnOutlet(channel, position, place, serde)
+        if channel.columns is not None and isinstance(serde, ColumnSerde):
+            return ColumnOutlet(channel, position, place, serde, channel.columns)
         return Outlet(channel, position, place) if limits is None else LimitedOutlet(channel, position, place, limits)
 
     def begin(self, token: str) -> None:
@@ -100,9 +100,11 @@ class Router:
 
     def _packets(self, outlet: Outlet) -> Iterator[Packet]:
         channel = outlet.channel
+        is_bytes = channel.columns is None
         for batch in outlet.take():
             for dest, partition, messages in self._route(channel, batch):
                 sent = self._sent.setdefault((channel.target_stage, dest), [0, 0])
+                payload, places = (encode_messages(messages), None) if is_bytes else encode_rows(messages)
                 yield Packet(
                     dest,
                     channel.target_stage,
@@ -114,7 +116,8 @@ class Router:
                     partition,
                     sent[0],
                     messages.num_rows,
-                    encode_messages(messages),
+                    payload,
+                    places,
                 )
                 sent[0] += 1
                 sent[1] += messages.num_rows
@@ -154,7 +157,8 @@ def _group_few(
 
 
 def _group(batch: pa.RecordBatch, targets: Any, partitions: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    order = np.argsort(targets, kind="stable")
+    small = targets.astype(np.uint16) if partitions <= 1 << 16 else targets  # numpy sorts 16-bit numbers by radix
+    order = np.argsort(small, kind="stable")
     sorted_batch = batch.take(pa.array(order))
     counts = np.bincount(targets, minlength=partitions)
     starts = np.concatenate(([0], np.cumsum(counts)))

@@ -22,7 +22,7 @@ from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.runtime.messages.outlet import FLUSH_BYTES
-from penstock.runtime.messages.packet import Packet, decode_messages, fired_origin, message_schema, origin_code
+from penstock.runtime.messages.packet import Packet, decode_columns, fired_origin, origin_code
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.reports import Report, engine_error
@@ -107,9 +107,9 @@ class Attempt:
         for ready in self._sources.accept(packet):
             if not self.failed and ready.payload is not None:
                 entry = self.instance.channel_entries[ready.channel]
-                messages = decode_messages(ready.payload, message_schema(entry.value_serde))
-                keys, values = entry.received(messages.column(0), messages.column(1))
-                page = ReceivedPage(self.instance.ssps, *(messages.column(i).to_numpy().copy() for i in range(2, 5)))
+                key_column, value_column, places = decode_columns(ready, entry.value_serde)
+                keys, values = entry.received(key_column, value_column)
+                page = ReceivedPage(self.instance.ssps, *places)
                 yield from self._run(entry, keys, values, page)
 
     # Stage 0.

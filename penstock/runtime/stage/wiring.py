@@ -62,7 +62,7 @@ class Wiring:
     def channel_entry(self, channel: Channel) -> Entry:
         place = place_of_channel(channel, self._topology.graph)
         target = self._target(channel.source, channel.targets, ())
-        return Entry(channel.source, place, channel.key_serde, channel.value_serde, self._position, target)
+        return Entry(channel.source, place, channel.key_serde, channel.carried_serde, self._position, target)
 
     def _following(self, spec: OperatorSpec) -> tuple[list[str], list[Outlet]]:
         """The followers of an operator: operators of this stage that read it, and the channels by which all its output

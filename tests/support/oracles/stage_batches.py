@@ -21,7 +21,8 @@ from penstock.runtime.messages.packet import (
     Packet,
     decode_messages,
     encode_messages,
-    message_schema,
+    encode_rows,
+    rows_schema,
 )
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
@@ -136,8 +137,9 @@ class StageBatches:
         sent: list[Packet] = []
         count = 0
         for source, group in groupby(enumerate(messages), lambda each: each[1].source or next(iter(channels))):
-            schema = message_schema(self.topology.channels[channels[source]].value_serde)
-            is_row = schema is not MESSAGE_SCHEMA
+            serde = self.topology.channels[channels[source]].columns
+            schema = MESSAGE_SCHEMA if serde is None else rows_schema(serde)
+            is_row = serde is not None
             rows = [
                 (
                     None if m.key is None else m.key.encode(),
@@ -152,9 +154,10 @@ class StageBatches:
             for number in range(0, len(rows), 3):
                 part = rows[number : number + 3]
                 columns = [pa.array(column, f.type) for column, f in zip(zip(*part, strict=True), schema, strict=True)]
-                data = encode_messages(pa.RecordBatch.from_arrays(columns, schema=schema))
+                batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+                data = encode_rows(batch) if is_row else (encode_messages(batch), None)
                 place = (channels[source], -1, len(sent), len(part))
-                sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", *place, data))
+                sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", *place, *data))
         sent.append(Packet(0, self.stage, Kind.TRAILER, 0, 0, "s", -1, -1, len(sent), count, None))
         return sent
 
