@@ -13,6 +13,8 @@ import pyarrow as pa
 from penstock.columns.byte_arrays import Integers
 
 Numbers: TypeAlias = npt.NDArray[Any]
+_DIGITS = 38
+"""The digits of a decimal of 128 bits."""
 _SAFE = 2.0**62
 """Sums whose parts are together less than this do not leave 64 bits."""
 
@@ -130,6 +132,70 @@ class MeanFold(Fold):
         sums, counts = self._sum.results().to_numpy(), self._n.results().to_numpy()
         empty = counts == 0
         return pa.array(sums / np.where(empty, 1, counts), mask=empty)
+
+
+class DecimalSumFold(Fold):
+    """The sum of decimals, exactly, in 38 digits. The states are whole numbers of the last digit: of 64 bits as long as
+    all fit, else Python's."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self.result_type = pa.decimal128(_DIGITS, kind.scale)
+        self.fields = (("sum", self.result_type),)
+        self._sum: Numbers = np.zeros(0, np.int64)
+        self._most = 0.0
+
+    def grow(self, stored: Sequence[pa.Array]) -> None:
+        more = self._fitting(_units(stored[0]))
+        self._sum = np.concatenate((self._sum, more))
+
+    def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
+        numbers = self._fitting(_units(values.cast(self.result_type)))  # type: ignore[union-attr]
+        np.add.at(self._sum, groups, numbers)
+
+    def _fitting(self, numbers: Numbers) -> Numbers:
+        """The numbers, of Python's integers if sums with them may leave 64 bits."""
+        self._most += float(np.abs(numbers.astype(np.float64)).sum()) if len(numbers) else 0.0
+        if self._most >= _SAFE and self._sum.dtype != np.object_:
+            self._sum = self._sum.astype(np.object_)
+        return numbers.astype(self._sum.dtype)
+
+    def sums(self) -> Numbers:
+        return self._sum
+
+    def stored(self) -> Sequence[pa.Array]:
+        return (self.results(),)
+
+    def results(self) -> pa.Array:
+        return _decimals(self._sum, self.result_type)
+
+
+class DecimalMeanFold(Fold):
+    """The mean of decimals, with four more digits behind the point if there is room. Half a digit is rounded away from
+    zero, as in SQL."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        self._sum, self._n = DecimalSumFold(kind), CountFold()
+        self.fields = (*self._sum.fields, *self._n.fields)
+        self._more = min(4, max(0, _DIGITS - kind.precision))
+        self.result_type = pa.decimal128(_DIGITS, kind.scale + self._more)
+
+    def grow(self, stored: Sequence[pa.Array]) -> None:
+        self._sum.grow(stored[:1])
+        self._n.grow(stored[1:])
+
+    def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
+        self._sum.add(groups, values, times)
+        self._n.add(groups, values, times)
+
+    def stored(self) -> Sequence[pa.Array]:
+        return (*self._sum.stored(), *self._n.stored())
+
+    def results(self) -> pa.Array:
+        counts = self._n.results().to_numpy()
+        n = np.maximum(counts, 1).astype(np.object_)
+        units = self._sum.sums().astype(np.object_) * 10**self._more
+        halves = np.abs(units) * 2 + n
+        return _decimals(np.where(units < 0, -1, 1) * (halves // (2 * n)), self.result_type, counts == 0)
 
 
 class VarianceFold(Fold):
@@ -293,6 +359,34 @@ def _numbers(column: pa.Array) -> Numbers:
     return found if found.flags.writeable else found.copy()
 
 
+def _units(column: pa.Array) -> Numbers:
+    """Decimals of 128 bits as whole numbers of their last digit, zero for a null."""
+    words = np.frombuffer(column.buffers()[1], np.int64)[2 * column.offset : 2 * (column.offset + len(column))]
+    low, high = words[::2], words[1::2]
+    fits = high == low >> 63
+    if column.null_count:
+        there = ~column.is_null().to_numpy(zero_copy_only=False)
+        low, high, fits = np.where(there, low, 0), np.where(there, high, 0), fits | ~there
+    if fits.all():
+        return low
+    whole: Numbers = (high.astype(np.object_) << 64) + low.view(np.uint64).astype(np.object_)
+    return whole
+
+
+def _decimals(units: Numbers, kind: pa.DataType, absent: Numbers | None = None) -> pa.Array:
+    words = np.empty(2 * len(units), np.int64)
+    if units.dtype == np.object_:
+        limit = 10**_DIGITS
+        if len(units) and not -limit < min(units) <= max(units) < limit:
+            raise OverflowError(f"a sum does not fit into {_DIGITS} digits")
+        words[1::2] = (units >> 64).astype(np.int64)
+        words[::2] = (units & (1 << 64) - 1).astype(np.uint64).view(np.int64)
+    else:
+        words[::2], words[1::2] = units, units >> 63
+    valid = None if absent is None else pa.array(~absent).buffers()[1]
+    return pa.Array.from_buffers(kind, len(units), [valid, pa.py_buffer(words)])
+
+
 def _counts(groups: Integers, count: int) -> Integers:
     found: Integers = np.bincount(groups, minlength=count)
     return found
@@ -311,11 +405,11 @@ def count_fold(kind: pa.DataType | None) -> Fold:
 
 
 def sum_fold(kind: pa.DataType | None) -> Fold:
-    return SumFold(_number(kind))
+    return DecimalSumFold(kind) if _is_decimal(kind) else SumFold(_number(kind))
 
 
 def mean_fold(kind: pa.DataType | None) -> Fold:
-    return MeanFold(_number(kind))
+    return DecimalMeanFold(kind) if _is_decimal(kind) else MeanFold(_number(kind))
 
 
 def variance_fold(kind: pa.DataType | None) -> Fold:
@@ -349,6 +443,10 @@ def _extreme(kind: pa.DataType | None, *, largest: bool) -> Fold:
 
 
 _SORTED = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_decimal, pa.types.is_boolean)
+
+
+def _is_decimal(kind: pa.DataType | None) -> bool:
+    return kind is not None and bool(pa.types.is_decimal(kind))
 
 
 def _number(kind: pa.DataType | None) -> pa.DataType:

@@ -54,7 +54,7 @@ class ColumnUse:
 
 
 def _use_of(spec: OperatorSpec, passed_on: Use) -> Use:
-    """What an operator needs of its messages, if `passed_on` is needed of those that it emits."""
+    """The columns that an operator needs of its messages, if `passed_on` is needed of those that it emits."""
     if isinstance(spec, MapSpec) and isinstance(spec.function, Selection):
         return spec.function.columns
     if isinstance(spec, FilterSpec | PartitionBySpec) and isinstance(spec.function, Expression):

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any
 
 from penstock.api.intermediate import IntermediateMessageSerde
-from penstock.api.serdes import Bytes, ColumnSerde, Serde, String
+from penstock.api.serdes import Bytes, Columns, ColumnSerde, Json, Serde, String
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.state.tables import TableSpec
@@ -355,11 +355,17 @@ def _connect_outputs(
         if output in through:
             edges.to_output(op.id, op.id, stage_of[op.id], through[output], Routing.THROUGH)
         elif output is not None:
-            edges.to_output(op.id, op.id, stage_of[op.id], outputs[output])
+            edges.to_output(op.id, op.id, stage_of[op.id], _of_rows(outputs[output], op.value_serde))
     for op in graph.operators:
         if op.sends:
             for stream, spec in outputs.items():
                 edges.to_output(f"{op.id}=>{stream}", op.id, stage_of[op.id], spec)
+
+
+def _of_rows(output: OutputSpec, value: Serde[Any]) -> OutputSpec:
+    """The output of a stream with these values. Rows of a schema become JSON by the types of their columns."""
+    by_type = type(output.value_serde) is Json and isinstance(value, Columns)
+    return replace(output, value_serde=value) if by_type else output
 
 
 def _connect_dead_letters(edges: _Channels, stream: SystemStream, last: int) -> None:
