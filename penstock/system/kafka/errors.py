@@ -48,6 +48,7 @@ _RETRIABLE = _AWAY | {
     KafkaError._RETRY,
     KafkaError._PURGE_INFLIGHT,
     KafkaError._PURGE_QUEUE,
+    KafkaError._DESTROY,  # another thread has replaced the client that this call waited for
     KafkaError.CONCURRENT_TRANSACTIONS,
     KafkaError.KAFKA_STORAGE_ERROR,
     KafkaError.UNKNOWN_LEADER_EPOCH,

@@ -3,16 +3,45 @@
 from __future__ import annotations
 
 import socket
+import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
-from penstock.errors import SystemAwayError
+from penstock.errors import RetryableError, SystemAwayError
 from penstock.system.kafka import client
 from penstock.system.kafka import cluster as kafka_cluster
 from penstock.system.kafka.cluster import Cluster
 from penstock.system.kafka.options.options import parse_options
+
+
+def test_a_call_whose_client_another_thread_replaces_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both threads wait for brokers that do not answer; the one that gives up first takes a new client."""
+    monkeypatch.setattr(kafka_cluster, "_FIRST_TRY_S", 30.0)
+    asked = threading.Event()
+    made = list[Any]()
+    monkeypatch.setattr(kafka_cluster, "open_admin", lambda *given: made.append(1) or client.open_admin(*given))
+    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
+        servers = f"127.0.0.1:{silent.getsockname()[1]}"
+        options = parse_options("k", {"consumer.bootstrap.servers": servers, "consumer.default.api.timeout.ms": "2000"})
+        cluster = Cluster(options)
+        topic = cluster._topic
+
+        def ask(*given: Any) -> Any:
+            futures = topic(*given)
+            asked.set()
+            return futures
+
+        monkeypatch.setattr(cluster, "_topic", ask)
+        waiting = pool.submit(cluster.partition_count, "x")
+        assert asked.wait(10)
+        cluster._replace(1)
+        with pytest.raises(RetryableError):
+            waiting.result()
+        cluster.close()
+    assert len(made) > 1
 
 
 def test_errors_keep_no_client(monkeypatch: pytest.MonkeyPatch) -> None:
