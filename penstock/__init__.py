@@ -109,6 +109,11 @@ if TYPE_CHECKING:
     from penstock.metrics.values import Counter as Counter
     from penstock.metrics.values import Gauge as Gauge
     from penstock.metrics.values import Timer as Timer
+    from penstock.schemas.avro import Avro as Avro
+    from penstock.schemas.json_schema import JsonSchema as JsonSchema
+    from penstock.schemas.protobuf import Protobuf as Protobuf
+    from penstock.schemas.registry import SchemaRegistry as SchemaRegistry
+    from penstock.schemas.structs import Struct as Struct
     from penstock.spark.job.handle import Job as Job
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)

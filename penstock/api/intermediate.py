@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Annotated, Any, TypeAlias
@@ -111,6 +112,9 @@ class IntermediateMessageSerde(Serde[Any]):
     @property
     def name(self) -> str:
         return f"intermediate-{self.value_serde.name}"
+
+    def mapped(self, change: Callable[[Serde[Any]], Serde[Any]]) -> Serde[Any]:
+        return IntermediateMessageSerde(self.value_serde.mapped(change))
 
     def to_bytes(self, obj: Any) -> bytes:
         if isinstance(obj, ControlMessage):

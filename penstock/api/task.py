@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.key_state import ListState, MapState, ValueState
 from penstock.api.state.store import KeyValueStore
 from penstock.api.time.timers import ExpiredTimer, TimeDomain
 from penstock.metrics.registry import MetricsRegistry
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers know it: a type variable with a default is Python 3.13's
+
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    V = TypeVar("V")
 
 
 class MessageOrigins(Protocol):
@@ -27,12 +36,14 @@ class MessageOrigins(Protocol):
     def ssp(self, row: int) -> SystemStreamPartition: ...
 
 
-class IncomingMessageEnvelope(NamedTuple):
+class IncomingMessageEnvelope(NamedTuple, Generic[V]):
     """A message on its way into a task, as Samza's IncomingMessageEnvelope.
 
     `key` and `value` are decoded objects or None. `ssp`, `offset` and `timestamp` are those of the input message that
     this message is, or from which earlier operators made it. `timestamp` is in epoch milliseconds; it is the event time
     if the input has a function for it. Only the runtime makes envelopes. They stay valid after the call.
+
+    For type checkers, `IncomingMessageEnvelope[Trip]` has values of the type Trip.
 
     Example:
         >>> app = ps.StreamApplication("origins")
@@ -44,7 +55,7 @@ class IncomingMessageEnvelope(NamedTuple):
     """
 
     key: Any
-    value: Any
+    value: V
     origins: MessageOrigins
     row: int
 

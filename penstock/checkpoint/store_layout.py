@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 
 _EXPIRES = "ttl-1"
 """The form of a store whose entries have a time to live. How long they live is no part of it."""
-_ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns)\(.*\)")
-"""Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`."""
+_ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns|avro)\(.*\)")
+"""Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`. Or
+Avro, with all schemas that values have."""
+_VERSIONS = re.compile(r"version\((.*)\)")
 _REQUIRED = "!"
 
 
@@ -41,14 +43,15 @@ class StoreLayout:
         return cls(tuple(parts[0].split(",")), key, value, expires)
 
     def adds_fields(self, before: StoreLayout) -> bool:
-        """True if it is the layout from before with more fields at the end of its rows. The store is read as it is:
-        rows that were written without them have None there.
+        """True if it is the layout from before with more fields at the end of its rows, or with one more schema of
+        Avro. The store is read as it is: rows that were written without the fields have None there.
 
         Example:
             >>> old = StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint)")
             >>> StoreLayout(("p",), "key-1(user:string)", "value-1(n:bigint,total:double)").adds_fields(old)
             True
         """
-        same = replace(self, value=before.value) == before and _ROWS.fullmatch(before.value) is not None
-        start = f"{before.value[:-1]},"
-        return same and self.value.startswith(start) and _REQUIRED not in self.value[len(start) :]
+        was, now = (_VERSIONS.sub(r"\1", value) for value in (before.value, self.value))
+        same = replace(self, value=before.value) == before and _ROWS.fullmatch(was) is not None
+        start = f"{was[:-1]},"
+        return same and now.startswith(start) and _REQUIRED not in now[len(start) :]

@@ -15,6 +15,7 @@ from penstock.config.settings import (
     JobSettings,
     MetricsSettings,
     OtherSettings,
+    SchemaRegistrySettings,
     SideInputSettings,
     StateSettings,
     StoreSettings,
@@ -80,6 +81,13 @@ class JobConfig(Settings):
     @property
     def tables(self) -> TableSettings:
         return TableSettings(self.resolved)
+
+    @property
+    def schema_registry(self) -> dict[str, str]:
+        """The options of the client of registries, `url` among them."""
+        prefix = SchemaRegistrySettings.option.prefix
+        found = self.resolved.values.items()
+        return {key.removeprefix(prefix): str(value) for key, value in found if key.startswith(prefix)}
 
     @property
     def run_id(self) -> str | None:
@@ -160,7 +168,8 @@ class JobConfig(Settings):
     def for_tasks(self) -> dict[str, str]:
         """The configuration as tasks see it: `flat` without possible secrets, the keys of Spark and of the root, and
         the options of systems."""
-        hidden = (SystemKeys.option, JobSettings.root_key, JobSettings.root_key_previous)
+        registry = SchemaRegistrySettings
+        hidden = (SystemKeys.option, registry.url, registry.option, JobSettings.root_key, JobSettings.root_key_previous)
         return {
             key: text
             for key, text in self.flat().items()

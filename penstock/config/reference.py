@@ -13,6 +13,7 @@ _SECTIONS = (
     ("Task", ("task.",)),
     ("Streams and systems", ("samza.", "systems.", "streams.")),
     ("Stores", ("stores.", "state.", "side.", "tables.")),
+    ("Schema registry", ("schema.",)),
     ("Metrics", ("metrics.",)),
     ("Application", ("app.",)),
     ("Spark", ("spark.",)),

@@ -414,6 +414,17 @@ class TableSettings(Settings):
         "use`.")
 
 
+class SchemaRegistrySettings(Settings):
+    """`schema.registry.*`."""
+
+    url = key("schema.registry.url", Verbatim(), Absent("no registry"),
+        "The address of the schema registry that serdes with `registry=` use; several addresses of one registry are "
+        "separated by commas. `memory://name` is a registry in the process, for tests.")
+    option = key("schema.registry.<option>", Verbatim(), Absent("the client's default"),
+        "An option of confluent-kafka's client of registries, such as `basic.auth.user.info`, `ssl.ca.location` or "
+        "`timeout` (seconds, 10 by default).")
+
+
 class MetricsSettings(Settings):
     """`metrics.*`."""
 

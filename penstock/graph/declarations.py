@@ -275,7 +275,8 @@ class Declarations:
             raise ConfigError(f"output `{name}` is declared twice in application `{self.name}`")
         place = output_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
-        self._outputs[name] = OutputSpec(name, key.for_keys(), value)
+        key, value = key.for_keys().for_stream(name.stream, "key"), value.for_stream(name.stream, "value")
+        self._outputs[name] = OutputSpec(name, key, value)
         return name
 
     def check_output(self, output: SystemStream) -> None:
@@ -347,7 +348,8 @@ class Declarations:
         if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
             raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         place = input_place(name)
-        key, value = place.serde("key", key, String()).for_keys(), place.serde("value", value, Json())
+        key = place.serde("key", key, String()).for_keys().for_stream(name.stream, "key")
+        value = place.serde("value", value, Json()).for_stream(name.stream, "value")
         if timestamp is not None and not callable(timestamp):
             raise ConfigError(f"input `{name}`: timestamp is a function of the value, not {timestamp!r}")
         if isinstance(timestamp, Expression) and isinstance(value, ColumnSerde):

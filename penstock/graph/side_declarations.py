@@ -176,4 +176,5 @@ def _stream(what: str, given: object, key: Serde[Any], value: Serde[Any]) -> Sid
     side = given if isinstance(given, SideInput) else SideInput(given)
     name = SystemStream.parse(side.stream)
     place = side_input_place(name)
-    return SideStream(name, place.serde("key", side.key, key).for_keys(), place.serde("value", side.value, value))
+    key = place.serde("key", side.key, key).for_keys().for_stream(name.stream, "key")
+    return SideStream(name, key, place.serde("value", side.value, value).for_stream(name.stream, "value"))

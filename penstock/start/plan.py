@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.state.store import StoreSpec
 from penstock.batch.positions import Positions
 from penstock.checkpoint.intermediate import Intermediate
 from penstock.checkpoint.origin import Origin
 from penstock.checkpoint.record import CheckpointRecord, OfferedBatch
-from penstock.graph.specs import BatchTaskSpec
+from penstock.checkpoint.store_layout import StoreLayout
+from penstock.errors import IncompatibleError
+from penstock.graph.specs import ApplicationGraph, BatchTaskSpec
 from penstock.start.facts import StartFacts
 from penstock.start.layout import check_layout, store_layout
 from penstock.start.positions import moved_inputs, start_positions
@@ -42,6 +45,8 @@ class StartPlan:
     """The unread part of the durable intermediate streams, by the checkpoint."""
     offered: OfferedBatch | None = None
     """The last batch of the query that the job runs inside. A start that goes back does not have its output."""
+    graph: ApplicationGraph | None = None
+    """The application, whose serdes go on from the values in the checkpoint's stores. None: as the facts have it."""
 
     @property
     def restore_from(self) -> CheckpointRecord | None:
@@ -77,6 +82,8 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     reset = plan_reset(facts, decision.restore_from)
     times = decide_times(facts, decision, positions, reset)
     deleted, filled = stores_without_writer(facts, decision)
+    graph = continue_stores(facts.graph, decision, reset.stores | deleted | filled)
+    facts = replace(facts, graph=graph)
     refuse_other_layout(facts, decision, reset.stores | deleted | filled)
     requests = facts.requests
     return StartPlan(
@@ -90,6 +97,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
         filled,
         decide_streams(facts, decision, reset, times),
         last_offered(facts, decision),
+        graph,
     )
 
 
@@ -121,6 +129,27 @@ def stores_without_writer(facts: StartFacts, decision: StartDecision) -> tuple[f
     filled = frozenset(spec.name for spec in facts.graph.side_stores)
     layout = store_layout(facts.graph)
     return frozenset(deleted.intersection(record.stores).difference(layout)), filled.intersection(record.stores)
+
+
+def continue_stores(graph: ApplicationGraph, decision: StartDecision, emptied: frozenset[str]) -> ApplicationGraph:
+    """Give stores of the checkpoint serdes that read what is there. Raises IncompatibleError if one cannot."""
+    record = decision.restore_from
+    if record is None or decision.clears_state:
+        return graph
+    kept = {store: StoreLayout.parse(text) for store, text in record.stores.items() if store not in emptied}
+
+    def continuing(spec: StoreSpec) -> StoreSpec:
+        before = kept.get(spec.name)
+        if before is None or before.value == spec.value_serde.name:
+            return spec
+        try:
+            return replace(spec, value_serde=spec.value_serde.continuing(before.value))
+        except IncompatibleError as error:
+            raise IncompatibleError(
+                f"store `{spec.name}` in checkpoint {record.id}: {error}. Give new fields defaults, or empty the store"
+            ) from error
+
+    return replace(graph, stores=tuple(map(continuing, graph.stores)))
 
 
 def refuse_other_layout(facts: StartFacts, decision: StartDecision, emptied: frozenset[str]) -> None:

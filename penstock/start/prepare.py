@@ -31,6 +31,7 @@ from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import OwedOutput, Unpublished
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
+from penstock.schemas.connect import with_registered, with_registry
 from penstock.side.fill.homes import side_fingerprints
 from penstock.side.plan import backed_up_side_stores
 from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
@@ -207,7 +208,7 @@ def prepare(
         NotFoundError: an input, a side input, the named checkpoint, or an operator of `reset_operators` does not exist.
     """
     config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
-    topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
+    graph = with_registered(with_registry(graph, config))
     check_config(graph, config)
     paths = JobPaths(config.job.name, config.job.id)
     # A caller who names a checkpoint may go on from a log whose last record is damaged.
@@ -216,6 +217,8 @@ def prepare(
     facts = _read_facts(graph, config, streams, startpoints, lambda: log.read(on_damage), request, clock)
     plan = plan_start(facts, resolver(streams.admins))
     report(plan, facts)
+    graph = plan.graph or graph
+    topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     tasks, view = len(facts.inputs.tasks), facts.view
     uid = settle(objects, paths, config.job.root)
     owed = own_debt(view.owed, uid, paths)

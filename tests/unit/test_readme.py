@@ -39,6 +39,12 @@ def test_the_examples_of_columns() -> None:
         exec(compile(block, "columns.md", "exec"), namespace)
 
 
+def test_the_examples_of_schemas() -> None:
+    namespace: dict[str, Any] = {"__name__": "schemas_page"}
+    for block in examples("docs/schemas.md"):
+        exec(compile(block, "schemas.md", "exec", dont_inherit=True), namespace)
+
+
 def test_the_example_of_exactly_once_output() -> None:
     (block,) = examples("docs/exactly-once.md")
     exec(compile(block, "exactly-once.md", "exec"), {"__name__": "exactly_once_page"})

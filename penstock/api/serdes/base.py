@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 T = TypeVar("T")
 
@@ -44,6 +45,34 @@ class Serde(ABC, Generic[T]):
 
     def for_store_values(self) -> Serde[T]:
         """The serde to use where this one is declared for the values of a store."""
+        return self
+
+    def for_stream(self, topic: str, part: Literal["key", "value"]) -> Serde[T]:
+        """The serde to use where this one is declared for the messages of a stream.
+
+        Args:
+            topic: the name of the stream in its system.
+            part: the part of the messages that it is for.
+        """
+        return self
+
+    def mapped(self, change: Callable[[Serde[Any]], Serde[Any]]) -> Serde[Any]:
+        """The serde that `change` makes of this one. A serde that consists of others changes those, too.
+
+        Args:
+            change: the change.
+        """
+        return change(self)
+
+    def continuing(self, before: str) -> Serde[T]:
+        """The serde to use for a store that a checkpoint has, whose values were written with a serde of this name.
+
+        Args:
+            before: the name. A start is refused if the result has another one.
+
+        Raises:
+            IncompatibleError: this serde does not read these values, with the reason.
+        """
         return self
 
     @abstractmethod

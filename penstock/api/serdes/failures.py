@@ -13,7 +13,7 @@ from penstock.api.serdes.json import Json, JsonKey
 from penstock.api.serdes.numbers import Double, Integer, Long, OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.tuples import Tuple
 from penstock.api.shipped import missing_code
-from penstock.errors import SerdeError
+from penstock.errors import SerdeError, SystemAwayError
 
 Part: TypeAlias = Literal["key", "value"]
 
@@ -91,7 +91,10 @@ class SerdePlace:
     def unreadable(
         self, part: Part, serde: Serde[Any], data: bytes, error: Exception, key: object = None
     ) -> SerdeError:
-        """The error for bytes that the serde does not read."""
+        """The error for bytes that the serde does not read. Raises the error itself if a system is away that the serde
+        needs: it says nothing about the bytes."""
+        if isinstance(error, SystemAwayError):
+            raise error
         advice = ""
         if self.declaration:
             better = "ps.String()" if _is_text(data) and not isinstance(serde, String) else "ps.Bytes()"
@@ -151,10 +154,9 @@ def declared(serde: Serde[Any]) -> str:
     """The serde as it is declared; the class's name if it is one of the application's own."""
     if isinstance(serde, Tuple):
         return f"ps.Tuple({', '.join(map(declared, serde.fields))})"
-    kind = _kind_of(serde)
+    kind, own = _kind_of(serde), type(serde).__name__
     if kind is None:
-        return type(serde).__qualname__
-    own = type(serde).__name__
+        return f"ps.{own}(...)" if _is_ours(type(serde).__module__) else type(serde).__qualname__
     return f"ps.{own}()" if own.startswith("Samza") else kind.declaration
 
 

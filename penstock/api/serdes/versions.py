@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from penstock.api.serdes.base import Serde
@@ -55,6 +56,12 @@ class VersionValue(Serde[Any]):
     @property
     def name(self) -> str:
         return f"version({self.value.name})"
+
+    def continuing(self, before: str) -> Serde[Any]:
+        return VersionValue(self.value.continuing(before.removeprefix("version(")[:-1]))
+
+    def mapped(self, change: Callable[[Serde[Any]], Serde[Any]]) -> Serde[Any]:
+        return VersionValue(self.value.mapped(change))
 
     def to_bytes(self, obj: Any) -> bytes:
         return b"\x00" if obj is DELETED else b"\x01" + self.value.to_bytes(obj)

@@ -10,13 +10,14 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import TypeGuard
 
 import numpy as np
 
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
 from penstock.columns.sequences import ArrowSequence
-from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError
+from penstock.errors import FIRED_OFFSET, FailedMessage, PenstockTimeoutError, SystemAwayError
 from penstock.runtime.context import FiredPage, OperatorFailedError, Page, ReceivedPage, blaming
 from penstock.runtime.intermediate import read_user_messages
 from penstock.runtime.messages.columns import Entry, Raw
@@ -232,6 +233,16 @@ class Attempt:
             self._error = engine_error(failures[0], self.instance.task)
         return bool(failures)
 
+    def _is_to_blame(self, failure: OperatorFailedError | EngineFailedError) -> TypeGuard[OperatorFailedError]:
+        """True if the application failed; False if a store did, or a system is away that it needs. The batch runs again
+        then, and no message is a dead letter."""
+        if self._lost_store() or isinstance(failure, EngineFailedError):
+            return False
+        if isinstance(failure.cause, SystemAwayError):
+            self._error = (SystemAwayError.__name__, str(failure.cause))
+            return False
+        return True
+
     def _run(self, entry: Entry, keys: Raw, values: Raw, page: Page) -> Iterator[Packet]:
         """Process a page of messages; yields packets that are ready to be sent on. A failed message ends the attempt's
         work, or goes to the dead-letter stream."""
@@ -254,7 +265,7 @@ class Attempt:
         try:
             entry.run(keys, values, first)
         except (OperatorFailedError, EngineFailedError) as failure:
-            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+            if self._is_to_blame(failure):
                 self._fail(failure, keys[self.instance.position.row - first])
         else:
             self._messages += len(keys)
@@ -272,7 +283,7 @@ class Attempt:
             try:
                 entry.run(keys[begin:end], values[begin:end], first + begin)
             except (OperatorFailedError, EngineFailedError) as failure:
-                if self._lost_store() or isinstance(failure, EngineFailedError):
+                if not self._is_to_blame(failure):
                     return
                 instance.undo(mark)
                 if end - begin > 1:
@@ -349,7 +360,7 @@ class Attempt:
             self._fail_without_message(failure)
 
     def _fail_without_message(self, failure: OperatorFailedError | EngineFailedError) -> None:
-        if not self._lost_store() and isinstance(failure, OperatorFailedError):
+        if self._is_to_blame(failure):
             self._failure = self._described(failure, None)
 
     def _fire(self, operator: str, firing: Firing) -> None:
@@ -358,7 +369,7 @@ class Attempt:
             with blaming(operator):
                 firing.run()
         except (OperatorFailedError, EngineFailedError) as failure:
-            if self._lost_store() or isinstance(failure, EngineFailedError):
+            if not self._is_to_blame(failure):
                 return
             failed = self._described(failure, firing.key, firing.what)
             if mark is None:
@@ -377,7 +388,7 @@ class Attempt:
             with blaming(operator):
                 firings.run(some, first)
         except (OperatorFailedError, EngineFailedError) as failure:
-            if not self._lost_store() and isinstance(failure, OperatorFailedError):
+            if self._is_to_blame(failure):
                 self._failure = self._described(failure, keys[self.instance.position.row - first])
         else:
             self._fired += len(keys)

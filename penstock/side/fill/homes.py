@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+from penstock.api.serdes import ColumnSerde, Serde
 from penstock.api.serdes.failures import declared
 from penstock.api.state.side_inputs import SideInputs
 from penstock.api.state.store import StoreSpec
@@ -106,6 +108,11 @@ def side_fingerprints(graph: ApplicationGraph) -> dict[str, str]:
 
 
 def _fingerprint(spec: StoreSpec, side: SideInputs) -> str:
-    serdes = [declared(spec.key_serde), declared(spec.value_serde)]
-    serdes += [f"{each.stream} {declared(each.key_serde)} {declared(each.value_serde)}" for each in side.streams]
+    serdes = [_text(spec.key_serde), _text(spec.value_serde)]
+    serdes += [f"{each.stream} {_text(each.key_serde)} {_text(each.value_serde)}" for each in side.streams]
     return hashlib.sha256("\n".join([*serdes, code_text(side.processor)]).encode()).hexdigest()[:16]
+
+
+def _text(serde: Serde[Any]) -> str:
+    """The declaration of a serde, with its schema if it has one."""
+    return repr(serde) if isinstance(serde, ColumnSerde) else f"{declared(serde)} {serde.name}"

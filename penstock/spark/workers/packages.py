@@ -6,9 +6,8 @@ import hashlib
 import secrets
 from dataclasses import dataclass, field
 
-from pyspark import cloudpickle
-
 from penstock.errors import ConfigError
+from penstock.spark.workers.struct_classes import dumps
 from penstock.start.prepare import PreparedJob
 from penstock.wire.package import PackedPackage, WorkerPackage
 
@@ -34,10 +33,9 @@ def pickled(package: object) -> bytes:
     """Pickle a package. User code may come from a script, so functions are pickled by value where they cannot be
     imported."""
     try:
-        data: bytes = cloudpickle.dumps(package)
+        return dumps(package)
     except Exception as error:
         raise ConfigError(
             f"the application cannot be sent to the containers: {error}. Functions, tasks and serdes must be "
             "picklable; open files, locks and connections belong in StreamTask.init"
         ) from error
-    return data

@@ -16,7 +16,7 @@ from penstock.batch.input_order import InputOrder
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.config.settings import DEFAULT_SYSTEM, StreamSettings, SystemKeys, TaskSettings
+from penstock.config.settings import DEFAULT_SYSTEM, SchemaRegistrySettings, StreamSettings, SystemKeys, TaskSettings
 from penstock.config.values.broadcast import BroadcastInputs, PartitionRange
 from penstock.config.values.kinds import RefusedError
 from penstock.driver.feed.event_time import EventTime
@@ -25,6 +25,7 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
+from penstock.schemas.connect import with_registry
 from penstock.side.plan import side_streams, with_side_inputs
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
@@ -92,6 +93,7 @@ class RunnerHome:
         _check_sendable(plan_topology(graph, self._dead, loaded.exactly_once_streams))
         graph = checked_graph(graph, self.mistakes)
         config = self._driver_config(graph, loaded)
+        graph = with_registry(graph, config)
         outputs = [spec.stream for spec in graph.outputs] + ([self._dead] if self._dead else [])
         streams = [*(op.stream for op in graph.sources), *outputs, *sorted(side_streams(graph))]
         changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
@@ -132,6 +134,7 @@ class RunnerHome:
             "job.root": self._root,
             "job.logged.store.base.dir": str(self._folder),
             "job.retry.max": 0,
+            SchemaRegistrySettings.url.name: self._root,
             "task.commit.ms": 0,
             # Nobody else asks for a drain, and the thread of a monitor would keep a runner alive that nobody closes.
             "job.drain-monitor.enabled": False,
@@ -153,8 +156,10 @@ def _check_sendable(topology: Topology) -> None:
 
 
 def _is_used(key: str) -> bool:
-    """True if the runner takes the key from the test: side inputs, idle partitions, and the order of inputs."""
-    return key.startswith("side.inputs.") or (key.startswith("streams.") and key.endswith(_OF_INPUTS))
+    """True if the runner takes the key from the test: side inputs, a registry, idle partitions, and the order of
+    inputs."""
+    of_input = key.startswith("streams.") and key.endswith(_OF_INPUTS)
+    return of_input or key.startswith(("side.inputs.", "schema.registry."))
 
 
 def _unconfigured(graph: ApplicationGraph, given: Mapping[str, object]) -> dict[str, object]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.support.tools.places import ROOT
 
 PROGRAM = """
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +32,32 @@ texts.map(lambda text: text.missing)  # error: attr-defined
 texts.filter(lambda message: message.timestamp > 5, envelope=True).map(str.upper)
 texts.filter(lambda message: message.timestmp > 5, envelope=True)  # error: call-overload
 app.input("local.json").map(lambda value: value["a"]).flat_map(lambda value: [value]).merge(texts)
+
+
+@dataclass
+class Trip:
+    tail: str
+    miles: int = 0
+
+
+trips: ps.MessageStream[Trip] = app.input("local.trips", value=ps.Struct(Trip))
+trips.filter(lambda trip: trip.miles > 5).map(lambda trip: trip.tail.upper()).map(len)
+trips.map(lambda trip: trip.mils)  # error: attr-defined
+trips.map(str.upper)  # error: arg-type
+
+
+class Doubled(ps.StreamTask):
+    def process(
+        self,
+        envelope: ps.IncomingMessageEnvelope[Trip],
+        collector: ps.MessageCollector,
+        coordinator: ps.TaskCoordinator,
+    ) -> None:
+        miles: int = envelope.value.miles * 2
+        envelope.value.mils  # error: attr-defined
+
+
+trips.process(Doubled)
 
 
 class Count(ps.StreamTask):

@@ -22,7 +22,12 @@ def test_a_call_whose_client_another_thread_replaces_is_tried_again(monkeypatch:
     monkeypatch.setattr(kafka_cluster, "_FIRST_TRY_S", 30.0)
     asked = threading.Event()
     made = list[Any]()
-    monkeypatch.setattr(kafka_cluster, "open_admin", lambda *given: made.append(1) or client.open_admin(*given))
+
+    def open_admin(*given: Any) -> Any:
+        made.append(1)
+        return client.open_admin(*given)
+
+    monkeypatch.setattr(kafka_cluster, "open_admin", open_admin)
     with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
         servers = f"127.0.0.1:{silent.getsockname()[1]}"
         options = parse_options("k", {"consumer.bootstrap.servers": servers, "consumer.default.api.timeout.ms": "2000"})

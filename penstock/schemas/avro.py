@@ -1,0 +1,179 @@
+"""Avro: records with a schema, compact, and readable with a newer or an older one."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from penstock.api.serdes import Serde
+from penstock.errors import ConfigError
+from penstock.schemas.avro_state import AvroState
+from penstock.schemas.files import schema_text
+from penstock.schemas.registry import SchemaRegistry
+from penstock.schemas.schema import Schema
+from penstock.schemas.serde import Read, SchemaSerde, Write
+
+AvroSchema: TypeAlias = Mapping[str, Any] | list[Any] | str | Path
+"""A schema as a dict or a list, as JSON, or as the path of an `.avsc` file."""
+
+
+class Avro(SchemaSerde):
+    """Avro's binary form. Records are dicts; dates, times, decimals and UUIDs are Python's own types.
+
+    Without a registry, bytes are those of the schema alone. With one, they begin with the id of the schema that they
+    were written with: readers find it in the registry, and fill in the fields that their own schema has since got.
+
+    A dict needs all fields that have no default, and may have no others.
+
+    Example:
+        >>> trip = ps.Avro({
+        ...     "type": "record",
+        ...     "name": "Trip",
+        ...     "fields": [{"name": "tail", "type": "string"}, {"name": "miles", "type": "int", "default": 0}],
+        ... })
+        >>> trip.to_bytes({"tail": "N1", "miles": 1400})
+        b'\\x04N1\\xf0\\x15'
+        >>> trip.from_bytes(b"\\x04N1\\xf0\\x15")
+        {'tail': 'N1', 'miles': 1400}
+    """
+
+    kind = "AVRO"
+
+    def __init__(self, schema: AvroSchema | None = None, *, registry: SchemaRegistry | None = None) -> None:
+        """Make a serde of Avro.
+
+        Args:
+            schema: the schema, as a dict, as JSON, or as the path of an `.avsc` file. None: each message is read as its
+                schema in the registry says, and none can be written.
+            registry: keeps the schemas of messages. None: the bytes do not say with which schema they were written.
+
+        Raises:
+            ConfigError: the schema is not valid or cannot be read, or there is neither a schema nor a registry.
+        """
+        super().__init__(registry)
+        if schema is None and registry is None:
+            raise ConfigError("ps.Avro() takes a schema, registry=ps.SchemaRegistry(), or both")
+        self._given = None if schema is None else _parsed_json(schema)
+        if self._given is not None:
+            _check(self._given)
+
+    def __repr__(self) -> str:
+        parts = [] if self._given is None else [self.record or "..."]
+        return f"ps.Avro({', '.join([*parts, *(['registry=ps.SchemaRegistry()'] if self.registry else [])])})"
+
+    @property
+    def name(self) -> str:
+        """See `Serde.name`. What waits in windows and joins has the bytes of one schema, so another one has another
+        name."""
+        schema = self.schema
+        return "avro" if schema is None else f"avro-{schema.digest[:8]}"
+
+    def for_store_values(self) -> Serde[Any]:
+        """See `Serde.for_store_values`. Values of a store can be read after the schema has changed."""
+        if self._given is None:
+            raise ConfigError("ps.Avro() of a store takes a schema: there are no messages whose registry has it")
+        return AvroState.of(self._given)
+
+    @cached_property
+    def schema(self) -> Schema | None:
+        """See `SchemaSerde.schema`."""
+        return None if self._given is None else Schema("AVRO", json.dumps(self._given, separators=(",", ":")))
+
+    @property
+    def record(self) -> str:
+        """The full name of the record."""
+        if not isinstance(self._given, Mapping):
+            return ""
+        name, space = str(self._given.get("name", "")), self._given.get("namespace")
+        return f"{space}.{name}" if space and "." not in name else name
+
+    def _own(self) -> Any:
+        """The parsed schema that it writes with; None: there is none."""
+        if self._given is not None:
+            return _parsed(self._given)
+        return None if self._latest is None else _of_registry(self._latest)
+
+    def _reader(self, written: Schema | None) -> Read:
+        from fastavro import schemaless_reader
+
+        own = self._own()
+        writer = own if written is None else _of_registry(written)
+        reader = None if self._given is None else own
+        if writer is None:
+            raise TypeError("there is no schema to read it with: give one, as ps.Avro(schema, ...)")
+
+        def read(data: bytes) -> Any:
+            stream = io.BytesIO(data)
+            found = schemaless_reader(stream, writer, reader)
+            if stream.tell() != len(data):
+                raise ValueError(f"{len(data) - stream.tell()} bytes are left: it was written with another schema")
+            return found
+
+        return read
+
+    def _writer(self) -> Write:
+        from fastavro import schemaless_writer
+
+        own = self._own()
+        if own is None:
+            raise TypeError("there is no schema to write it with: give one, as ps.Avro(schema, ...)")
+
+        def write(obj: Any) -> bytes:
+            stream = io.BytesIO()
+            schemaless_writer(stream, own, obj, strict_allow_default=True)
+            return stream.getvalue()
+
+        return write
+
+
+def _parsed_json(given: object) -> Any:
+    """The schema as a JSON value. Raises ConfigError."""
+    if isinstance(given, Mapping | list):
+        return json.loads(json.dumps(given))
+    text = schema_text(given, ".avsc", "ps.Avro()")
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        if text.isidentifier():
+            return text  # a primitive type, as "string"
+        raise ConfigError(f"the schema of ps.Avro() is no JSON: {error}") from error
+
+
+def _check(schema: Any) -> None:
+    try:
+        _parsed(schema)
+    except ImportError as error:
+        raise ConfigError(f"ps.Avro() needs fastavro: install `penstock-streams[avro]` ({error})") from error
+    except Exception as error:
+        raise ConfigError(f"the schema of ps.Avro() is not valid: {type(error).__name__}: {error}") from error
+
+
+def _parsed(schema: Any) -> Any:
+    from fastavro import parse_schema
+
+    return parse_schema(schema, _write_hint=False)
+
+
+def _of_registry(schema: Schema) -> Any:
+    """The parsed schema, with those that it refers to."""
+    from fastavro import parse_schema
+
+    named: dict[str, Any] = {}
+    _add_references(schema, named)
+    try:
+        given = json.loads(schema.text)
+    except ValueError:
+        given = schema.text
+    return parse_schema(given, named_schemas=named, _write_hint=False)
+
+
+def _add_references(schema: Schema, named: dict[str, Any]) -> None:
+    from fastavro import parse_schema
+
+    for each in schema.references:
+        _add_references(each.schema, named)
+        parse_schema(json.loads(each.schema.text), named_schemas=named, _write_hint=False)

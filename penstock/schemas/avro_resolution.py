@@ -1,0 +1,140 @@
+"""Whether bytes of one Avro schema can be read as another, by the rules of Avro's schema resolution. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+Named: TypeAlias = dict[str, Mapping[str, Any]]
+
+_PROMOTED = {
+    "int": ("long", "float", "double"),
+    "long": ("float", "double"),
+    "float": ("double",),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+def why_unreadable(written: Any, read: Any) -> str:
+    """The first reason why what was written with one schema cannot be read with another; empty if it can.
+
+    Args:
+        written: the schema of the bytes, as a JSON value.
+        read: the schema of the reader.
+    """
+    return _Resolution(_names(written, ""), _names(read, "")).reason(written, read, "")
+
+
+class _Resolution:
+    def __init__(self, written: Named, read: Named) -> None:
+        self._written = written
+        self._read = read
+        self._seen: set[tuple[int, int]] = set()
+        """Pairs of records that are being compared: types may contain themselves."""
+
+    def reason(self, written: Any, read: Any, place: str) -> str:
+        written, read = _resolved(written, self._written), _resolved(read, self._read)
+        if isinstance(written, list):
+            return next((why for each in written if (why := self.reason(each, read, place))), "")
+        if isinstance(read, list):
+            reasons = [self.reason(written, each, place) for each in read]
+            return "" if "" in reasons else f"{_at(place)}no branch of the union takes {_shown(written)}"
+        one, other = _kind(written), _kind(read)
+        if one != other:
+            return "" if other in _PROMOTED.get(one, ()) else f"{_at(place)}{_shown(written)} is no {_shown(read)}"
+        if one in ("record", "error"):
+            return self._record(written, read, place)
+        if one == "enum":
+            missing = [each for each in written["symbols"] if each not in read["symbols"]]
+            return f"{_at(place)}the symbol `{missing[0]}` is gone" if missing and "default" not in read else ""
+        if one == "fixed":
+            same = written["size"] == read["size"] and _matches(written, read)
+            return "" if same else f"{_at(place)}{_shown(written)} is no {_shown(read)}"
+        if one == "array":
+            return self.reason(written["items"], read["items"], f"{place}[]")
+        if one == "map":
+            return self.reason(written["values"], read["values"], f"{place}{{}}")
+        return _logical(written, read, place)
+
+    def _record(self, written: Mapping[str, Any], read: Mapping[str, Any], place: str) -> str:
+        if not _matches(written, read):
+            return f"{_at(place)}{_shown(written)} is no {_shown(read)}"
+        pair = id(written), id(read)
+        if pair in self._seen:
+            return ""
+        self._seen.add(pair)
+        before = {field["name"]: field for field in written["fields"]}
+        for field in read["fields"]:
+            names = [field["name"], *field.get("aliases", ())]
+            found = next((before[name] for name in names if name in before), None)
+            inner = f"{place}.{field['name']}".lstrip(".")
+            if found is None:
+                if "default" not in field:
+                    return f"the field `{inner}` is new and has no default"
+            elif why := self.reason(found["type"], field["type"], inner):
+                return why
+        return ""
+
+
+def _logical(written: Any, read: Any, place: str) -> str:
+    def of(schema: Any) -> tuple[Any, ...]:
+        if not isinstance(schema, Mapping) or schema.get("logicalType") != "decimal":
+            return ()
+        return schema.get("precision"), schema.get("scale", 0)
+
+    if of(written) and of(read) and of(written)[1] != of(read)[1]:
+        return f"{_at(place)}a decimal of scale {of(written)[1]} is none of scale {of(read)[1]}"
+    return ""
+
+
+def _names(schema: Any, space: str) -> Named:
+    """The named types of a schema, by full name and by name."""
+    found: Named = {}
+    if isinstance(schema, list):
+        for each in schema:
+            found |= _names(each, space)
+    elif isinstance(schema, Mapping):
+        kind = schema.get("type")
+        if kind in _NAMED:
+            space = str(schema.get("namespace") or space)
+            name = str(schema["name"])
+            found[name] = found[f"{space}.{name}" if space else name] = schema
+            for field in schema.get("fields", ()):
+                found |= _names(field["type"], space)
+        else:
+            for inner in (kind, schema.get("items"), schema.get("values")):
+                if not isinstance(inner, str):
+                    found |= _names(inner, space)
+    return found
+
+
+def _resolved(schema: Any, named: Named) -> Any:
+    """The definition of a type that is given by name or in brackets."""
+    if isinstance(schema, str):
+        return named.get(schema, schema)
+    if isinstance(schema, Mapping) and not isinstance(schema.get("type"), str):
+        return _resolved(schema["type"], named)
+    return schema
+
+
+def _kind(schema: Any) -> str:
+    return str(schema["type"] if isinstance(schema, Mapping) else schema)
+
+
+def _matches(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
+    def last(name: str) -> str:
+        return name.rpartition(".")[2]
+
+    names: Sequence[str] = (read["name"], *read.get("aliases", ()))
+    return last(written["name"]) in map(last, names)
+
+
+def _shown(schema: Any) -> str:
+    kind = _kind(schema)
+    return f"`{schema['name']}`" if kind in _NAMED else kind
+
+
+def _at(place: str) -> str:
+    return f"`{place}`: " if place else ""

@@ -1,0 +1,83 @@
+"""The declaration of a schema registry, and the protocol by which serdes reach one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from penstock.errors import ConfigError
+from penstock.schemas.schema import Schema
+
+Subjects: TypeAlias = Literal["topic", "record", "topic-record"]
+Part: TypeAlias = Literal["key", "value"]
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRegistry:
+    """A schema registry with the API of Confluent's, as Apicurio and Karapace have it, too.
+
+    Messages are in Confluent's wire format: a zero byte, the schema's id in four bytes, and the message. What was
+    written with an earlier schema is read with that schema. At the start of a run, the schemas of outputs are
+    registered, and the registry refuses one that is not compatible with those of its subject.
+
+    The configuration says where the registry is, and how to log in: `schema.registry.url`, and the client's options
+    after `schema.registry.`, such as `schema.registry.basic.auth.user.info` and `schema.registry.ssl.ca.location`.
+
+    Args:
+        url: another registry than the one in the configuration. Several addresses of one are separated by commas.
+        subjects: the names under which schemas are registered. "topic": `<topic>-value` or `<topic>-key`. "record": the
+            full name of the record, whatever the topic. "topic-record": `<topic>-<full name>`.
+        register: whether a start registers schemas of outputs. If not, they must be in the registry already.
+
+    Raises:
+        ConfigError: an argument has another value.
+
+    Example:
+        >>> registry = ps.SchemaRegistry(subjects="record")
+        >>> ps.Avro({"type": "record", "name": "Trip", "fields": []}, registry=registry)
+        ps.Avro(Trip, registry=ps.SchemaRegistry())
+    """
+
+    url: str | None = None
+    subjects: Subjects = "topic"
+    register: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.subjects not in ("topic", "record", "topic-record"):
+            raise ConfigError(f"SchemaRegistry(subjects={self.subjects!r}): it is `topic`, `record` or `topic-record`")
+        if self.url is not None and not isinstance(self.url, str):
+            raise ConfigError(f"SchemaRegistry(url={self.url!r}): an address is text, as http://registry:8081")
+
+    def subject(self, topic: str, part: Part, record: str) -> str:
+        """The name under which a schema is registered.
+
+        Args:
+            topic: of the messages.
+            part: the part of the messages.
+            record: the full name of the schema's record.
+        """
+        if self.subjects == "topic":
+            return f"{topic}-{part}"
+        return record if self.subjects == "record" else f"{topic}-{record}"
+
+
+class Registry(Protocol):
+    """The calls to a registry. All of them raise SystemAwayError if it does not answer, and SystemRefusedError if it
+    refuses who asks."""
+
+    def schema(self, schema_id: int) -> Schema:
+        """The schema with this id. Raises NotFoundError."""
+        ...
+
+    def latest(self, subject: str) -> Schema | None:
+        """The newest schema of a subject; None if there is none."""
+        ...
+
+    def register(self, subject: str, schema: Schema) -> int:
+        """The id of the schema, which is added to the subject if it is not there. Raises IncompatibleError if the
+        registry refuses it beside the subject's other schemas."""
+        ...
+
+    def lookup(self, subject: str, schema: Schema) -> int:
+        """The id of the schema. Raises NotFoundError if the subject does not have it."""
+        ...

@@ -1,0 +1,121 @@
+"""Typed messages: dataclasses, msgspec's structs, TypedDicts, NamedTuples, attrs and pydantic's models."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from penstock.api.serdes import Serde
+from penstock.api.serdes.json import refuse_nan
+from penstock.errors import ConfigError
+
+T = TypeVar("T")
+
+
+class Struct(Serde[T], Generic[T]):
+    """Objects of a type, as JSON. What is read is checked against the types of the fields, so a message that does not
+    fit is one failed message; and the type reaches the functions and tasks of the application, where a type checker
+    sees it.
+
+    The type is a dataclass, a `msgspec.Struct`, a TypedDict, a NamedTuple, a class of attrs or a model of pydantic; or
+    a list, a dict or a union of them. Fields that the type does not have are passed over, and one that a message lacks
+    has its default. So fields with defaults can be added, in messages and in state.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass
+        ... class Trip:
+        ...     tail: str
+        ...     miles: int = 0
+        >>> app = ps.StreamApplication("typed")
+        >>> trips = app.input("local.trips", value=ps.Struct(Trip))
+        >>> _ = trips.map(lambda trip: trip.miles * 2).send_to(app.output("local.doubled"))
+        >>> runner = TestRunner(app).input("local.trips", [Trip("N1", 700)]).run()
+        >>> [message.value for message in runner.output("local.doubled")]
+        [1400]
+    """
+
+    def __init__(self, type: type[T]) -> None:  # noqa: A002 - it is what the argument is
+        """Make a serde of a type.
+
+        Args:
+            type: the type.
+
+        Raises:
+            ConfigError: objects of it have no JSON.
+        """
+        self.type = type
+        self._make()
+
+    def _make(self) -> None:
+        self._decode, self._encode = _of_pydantic(self.type) or _of_msgspec(self.type)
+        self.from_bytes = self._decode  # type: ignore[method-assign, assignment]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Struct, (self.type,)
+
+    def __repr__(self) -> str:
+        return f"ps.Struct({getattr(self.type, '__name__', self.type)})"
+
+    @property
+    def name(self) -> str:
+        """See `Serde.name`. The bytes are JSON, so `ps.Json()` may have written them."""
+        return "json"
+
+    def to_bytes(self, obj: T) -> bytes:
+        """See `Serde.to_bytes`.
+
+        Args:
+            obj: an object of the type.
+        """
+        data = self._encode(obj)
+        if b"null" in data:
+            refuse_nan(msgspec.to_builtins(obj) if not hasattr(obj, "model_dump") else obj.model_dump())
+        return data
+
+    def from_bytes(self, data: bytes) -> T:
+        """See `Serde.from_bytes`.
+
+        Args:
+            data: JSON.
+        """
+        found: T = self._decode(data)
+        return found
+
+
+def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
+    try:
+        decode = msgspec.json.Decoder(kind).decode
+    except Exception as error:
+        raise ConfigError(f"ps.Struct({kind!r}): {error}") from error
+    encode = msgspec.json.Encoder(order="deterministic").encode
+    classes = tuple(each for each in (kind,) if isinstance(each, type) and not _is_typed_dict(each))
+
+    def write(obj: Any) -> bytes:
+        if classes and not isinstance(obj, classes):
+            raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
+        return encode(obj)
+
+    return decode, write
+
+
+def _is_typed_dict(kind: type) -> bool:
+    return hasattr(kind, "__total__")
+
+
+def _of_pydantic(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]] | None:
+    """None: it is no model of pydantic."""
+    pydantic = sys.modules.get("pydantic")  # its models are not defined without it
+    if pydantic is None or not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+        return None
+    adapter = pydantic.TypeAdapter(kind)
+
+    def write(obj: Any) -> bytes:
+        if not isinstance(obj, kind):
+            raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
+        return bytes(adapter.dump_json(obj))
+
+    return adapter.validate_json, write

@@ -1,0 +1,143 @@
+"""Typed messages and state."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple, TypedDict
+
+import msgspec
+import pydantic
+import pytest
+
+import penstock as ps
+from penstock.testing import TestRunner
+
+AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@dataclass
+class Trip:
+    """A trip."""
+
+    tail: str
+    miles: int = 0
+    at: datetime | None = None
+    price: Decimal = Decimal(0)
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class StructTrip(msgspec.Struct):
+    """A trip."""
+
+    tail: str
+    miles: int = 0
+
+
+class ModelTrip(pydantic.BaseModel):
+    """A trip."""
+
+    tail: str
+    miles: int = 0
+    speed: float = 0.0
+
+
+class TupleTrip(NamedTuple):
+    """A trip."""
+
+    tail: str
+    miles: int = 0
+
+
+class DictTrip(TypedDict):
+    """A trip."""
+
+    tail: str
+    miles: int
+
+
+@pytest.mark.parametrize(
+    ("kind", "made"),
+    [
+        (Trip, Trip("N1", 5, AT, Decimal("1.25"), {"a": "b"})),
+        (StructTrip, StructTrip("N1", 5)),
+        (ModelTrip, ModelTrip(tail="N1", miles=5)),
+        (TupleTrip, TupleTrip("N1", 5)),
+        (DictTrip, DictTrip(tail="N1", miles=5)),
+        (list[Trip], [Trip("N1", 5)]),
+        (Trip | StructTrip if False else dict[str, int], {"N1": 5}),
+    ],
+)
+def test_objects_pass_through_an_application_and_its_state(kind: Any, made: Any) -> None:
+    class Keeps(ps.StreamTask):
+        def init(self, context: ps.TaskContext) -> None:
+            self.kept: ps.KeyValueStore[str, Any] = context.store("kept")
+
+        def process(self, envelope: Any, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
+            before = self.kept.get("all")
+            self.kept.put("all", envelope.value)
+            if before is not None:
+                collector.emit(key="all", value=before)
+
+    app = ps.StreamApplication("typed")
+    app.store("kept", value=ps.Struct(kind))
+    trips = app.input("local.in", value=ps.Struct(kind)).partition_by(lambda _: "all")
+    trips.process(Keeps, stores=["kept"], value=ps.Struct(kind)).send_to(app.output("local.out", value=ps.Struct(kind)))
+    runner = TestRunner(app).input("local.in", [made]).run().commit().crash().restore().input("local.in", [made]).run()
+    assert [message.value for message in runner.output("local.out")] == [made]
+    assert type(runner.output("local.out")[0].value) is type(made)
+
+
+@pytest.mark.parametrize("kind", [Trip, StructTrip, ModelTrip])
+def test_a_message_that_does_not_fit_the_type_is_one_failed_message(kind: Any) -> None:
+    app = ps.StreamApplication("typed")
+    app.input("local.in", value=ps.Struct(kind)).map(lambda trip: trip.miles).send_to(app.output("local.out"))
+    runner = TestRunner(app, dead_letter="local.dead")
+    writer, place = runner._home.streams.systems["local"].writer(None), ps.SystemStreamPartition("local", "in", 0)
+    data = [
+        b'{"tail":"N1","miles":1,"more":2}',
+        b'{"miles":5}',
+        b'{"tail":"N1","miles":"many"}',
+        b"[]",
+        b'{"tail":"N2"}',
+    ]
+    writer.append(place, [(0, None, each) for each in data])
+    runner.run()
+    assert [message.value for message in runner.output("local.out")] == [1, 0]
+    letters = [message.value.decode() for message in runner.output("local.dead")]
+    assert len(letters) == 3
+    assert "tail" in letters[0]
+    assert "miles" in letters[1]
+
+
+def test_fields_with_defaults_can_be_added_to_what_json_has_written() -> None:
+    before = ps.Json().to_bytes({"tail": "N1", "gone": 5})
+    assert ps.Struct(Trip).from_bytes(before) == Trip("N1")
+    assert ps.Struct(Trip).name == ps.Json().name
+
+
+def test_equal_objects_have_equal_bytes() -> None:
+    one, other = ({"a": "1", "b": "2"}, OrderedDict([("b", "2"), ("a", "1")]))
+    assert ps.Struct(Trip).to_bytes(Trip("N1", notes=one)) == ps.Struct(Trip).to_bytes(Trip("N1", notes=dict(other)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong", "why"),
+    [
+        (Trip, {"tail": "N1"}, "takes a Trip, not a dict"),
+        (ModelTrip, Trip("N1"), "takes a ModelTrip, not a Trip"),
+        (ModelTrip, ModelTrip(tail="N1", speed=math.nan), "JSON has no nan"),
+        (dict[str, float], {"a": math.inf}, "JSON has no inf"),
+    ],
+)
+def test_what_has_no_json_is_not_written(kind: Any, wrong: Any, why: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=why):
+        ps.Struct(kind).to_bytes(wrong)
+
+
+def test_a_type_without_json_is_refused() -> None:
+    with pytest.raises(ps.ConfigError, match=r"ps\.Struct"):
+        ps.Struct(int | str | Trip | StructTrip)  # type: ignore[arg-type]
