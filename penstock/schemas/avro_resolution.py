@@ -1,4 +1,4 @@
-"""Whether bytes of one Avro schema can be read as another, by the rules of Avro's schema resolution. Pure."""
+"""The rules of Avro's schema resolution: can bytes of one schema be read as another? Pure."""
 
 from __future__ import annotations
 

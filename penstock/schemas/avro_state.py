@@ -74,9 +74,7 @@ class AvroState(Serde[Any]):
         if own in known.schemas:
             return AvroState(known.schemas, known.schemas.index(own))
         if len(known.schemas) == _MOST:
-            raise IncompatibleError(
-                f"the store has had {_MOST} schemas, and can have no more. Declare another store, and copy the values"
-            )
+            raise IncompatibleError(f"it has had {_MOST} schemas, and can have no more. Copy it to another store")
         return AvroState((*known.schemas, own))
 
     def to_bytes(self, obj: Any) -> bytes:

@@ -12,7 +12,7 @@ from penstock.errors import CorruptError
 
 SchemaKind: TypeAlias = Literal["AVRO", "PROTOBUF", "JSON"]
 UNKNOWN_VERSION: Final = -1
-"""Of a reference to a schema that the registry may not have yet."""
+"""In a reference to a schema that the registry may not have yet."""
 KINDS: Final[tuple[SchemaKind, ...]] = ("AVRO", "PROTOBUF", "JSON")
 
 

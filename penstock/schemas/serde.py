@@ -43,7 +43,7 @@ class SchemaSerde(Serde[Any]):
         self._connection: Connection | None = None
         self._id = _OWN
         self._latest: Schema | None = None
-        """Of a serde without a schema: what it writes with, where bytes stay in the job."""
+        """The schema that a serde without one writes with, where bytes stay in the job."""
         self._reset()
 
     def _reset(self) -> None:

@@ -46,7 +46,7 @@ def dumps(package: object) -> bytes:
         return file.getvalue()
 
 
-class _Pickler(_CloudPickler):
+class _Pickler(_CloudPickler):  # type: ignore[misc]
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type) and not _should_pickle_by_reference(obj):
             if isinstance(obj, msgspec.StructMeta):
