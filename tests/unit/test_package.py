@@ -47,7 +47,7 @@ for call in (lambda: open_system(config.system("kafka")), penstock.testing.kafka
     try:
         call()
     except ConfigError as error:
-        assert "penstock[kafka]" in str(error), error
+        assert "penstock-streams[kafka]" in str(error), error
     else:
         raise AssertionError(call)
 """

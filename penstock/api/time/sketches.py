@@ -23,7 +23,7 @@ def _sketches(what: str) -> ModuleType:
         import datasketches
     except ImportError:
         raise ConfigError(
-            f"{what} needs the package `datasketches`, here and on executors: `pip install 'penstock[sketches]'`"
+            f"{what} needs the package `datasketches`, here and on executors: `pip install 'penstock-streams[sketches]'`"
         ) from None
     module: ModuleType = datasketches
     return module
@@ -38,7 +38,7 @@ class ApproxDistinct(Aggregate):
     """The approximate number of different values, which are texts, bytes or numbers.
 
     Two of three results are within 1.6 % of the exact number, 99 of 100 within 4.2 %; up to a few hundred values, it is
-    exact. The state takes at most 4 kB, where `Distinct` keeps every value. It needs `penstock[sketches]`, and is a
+    exact. The state takes at most 4 kB, where `Distinct` keeps every value. It needs `penstock-streams[sketches]`, and is a
     HyperLogLog sketch.
 
     Example:
@@ -107,7 +107,7 @@ class ApproxQuantiles(Aggregate):
     """Approximate quantiles of numbers: a list, in the order of `quantiles`. None if there is no value.
 
     The rank of a result is within 1 % of that of the quantile, and closer near 0 and 1. NaN does not count. The state
-    takes at most 8 kB. It needs `penstock[sketches]`, and is a t-digest.
+    takes at most 8 kB. It needs `penstock-streams[sketches]`, and is a t-digest.
 
     Args:
         of: selects the number in a message's value.

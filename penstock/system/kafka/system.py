@@ -46,7 +46,7 @@ class KafkaSystem(System):
         """
         if importlib.util.find_spec("confluent_kafka") is None:
             raise ConfigError(
-                f"the system `{name}` needs the package `confluent-kafka`: run `pip install 'penstock[kafka]'`"
+                f"the system `{name}` needs the package `confluent-kafka`: run `pip install 'penstock-streams[kafka]'`"
             )
         return cls(name, parse_options(name, options))
 

@@ -25,7 +25,7 @@ def admin_module() -> ModuleType:
         from confluent_kafka import admin
     except ImportError:
         raise ConfigError(
-            "a Kafka broker for tests needs the package `confluent-kafka`: `pip install 'penstock[kafka]'`"
+            "a Kafka broker for tests needs the package `confluent-kafka`: `pip install 'penstock-streams[kafka]'`"
         ) from None
     return admin
 

@@ -26,7 +26,7 @@ def pack_environment(folder: Path, *, with_penstock: bool) -> Path:
     (packages,) = environment.glob("lib/python*/site-packages")
     if with_penstock:
         shutil.copytree(_PENSTOCK, packages / "penstock", ignore=shutil.ignore_patterns("__pycache__"))
-    for each in _needed("penstock", {}).values():
+    for each in _needed("penstock-streams", {}).values():
         _copy(each, packages)
     archive = folder / "environment.tar.gz"
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:

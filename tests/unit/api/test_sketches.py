@@ -115,7 +115,7 @@ for make in (ps.ApproxDistinct, ps.ApproxQuantiles):
     try:
         make()
     except ps.ConfigError as error:
-        assert "penstock[sketches]" in str(error), error
+        assert "penstock-streams[sketches]" in str(error), error
     else:
         raise AssertionError(make)
 """
