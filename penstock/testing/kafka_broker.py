@@ -1,7 +1,7 @@
 """A real Apache Kafka broker for tests: one node on loopback, with its data in a temporary folder.
 
-It needs Java 17 or newer and `pip install 'penstock-streams[kafka]'`. The jars of the server are fetched once, with `mvn` or
-with the Ivy that PySpark brings along, and kept in `~/.cache/penstock` (with XDG_CACHE_HOME: in
+It needs Java 17 or newer and `penstock-streams[kafka]`. The jars of the server are fetched once, with `mvn` or with
+the Ivy that PySpark brings along, and kept in `~/.cache/penstock` (with XDG_CACHE_HOME: in
 `$XDG_CACHE_HOME/penstock`). `require_kafka` fails where they cannot be had, and a test can then be skipped.
 
 Example, in a test::

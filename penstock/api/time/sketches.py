@@ -23,7 +23,7 @@ def _sketches(what: str) -> ModuleType:
         import datasketches
     except ImportError:
         raise ConfigError(
-            f"{what} needs the package `datasketches`, here and on executors: `pip install 'penstock-streams[sketches]'`"
+            f"{what} needs the package `datasketches`, here and on executors: install `penstock-streams[sketches]`"
         ) from None
     module: ModuleType = datasketches
     return module
@@ -38,8 +38,8 @@ class ApproxDistinct(Aggregate):
     """The approximate number of different values, which are texts, bytes or numbers.
 
     Two of three results are within 1.6 % of the exact number, 99 of 100 within 4.2 %; up to a few hundred values, it is
-    exact. The state takes at most 4 kB, where `Distinct` keeps every value. It needs `penstock-streams[sketches]`, and is a
-    HyperLogLog sketch.
+    exact. The state takes at most 4 kB, where `Distinct` keeps every value. It needs `penstock-streams[sketches]`, and
+    is a HyperLogLog sketch.
 
     Example:
         >>> viewers = ps.ApproxDistinct(lambda view: view["user"])
