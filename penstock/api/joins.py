@@ -8,6 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
+from penstock.api.time.durations import Duration, milliseconds
 from penstock.errors import ConfigError
 
 JoinKind: TypeAlias = Literal["inner", "left", "right", "outer"]
@@ -54,19 +55,22 @@ class Join:
         return self.kind in ("right", "outer")
 
 
-def join_of(within_ms: int | tuple[int, int], kind: JoinKind, keep: Keep, late_to: SystemStream | None) -> Join:
+def join_of(
+    within_ms: Duration | tuple[Duration, Duration], kind: JoinKind, keep: Keep, late_to: SystemStream | None
+) -> Join:
     """The join that these arguments of `MessageStream.join` describe. Raises ConfigError."""
-    bounds = within_ms if isinstance(within_ms, tuple) else (within_ms, within_ms)
-    if len(bounds) != 2 or not all(type(bound) is int and 0 <= bound <= _LONGEST_MS for bound in bounds):
+    given = within_ms if isinstance(within_ms, tuple) else (within_ms, within_ms)
+    if len(given) != 2:
         raise ConfigError(
-            f"within_ms={within_ms!r}: give one number of milliseconds, or two: how much earlier and how much later "
-            "than a left message its right partners may be. None of them is negative"
+            f"within_ms={within_ms!r}: give one duration, or two: how much earlier and how much later than a left "
+            "message its right partners may be"
         )
+    before, after = (milliseconds("within_ms", each, least=0, most=_LONGEST_MS) for each in given)
     if kind not in ("inner", "left", "right", "outer"):
         raise ConfigError(f'kind={kind!r}: a join is "inner", "left", "right" or "outer"')
     if keep not in ("all", "newest"):
         raise ConfigError(f'keep={keep!r}: a join keeps "all" messages of the span, or the "newest" of each key')
-    return Join(*bounds, kind, keep, late_to)
+    return Join(before, after, kind, keep, late_to)
 
 
 def definition_of(join: Join, key: Serde[Any], left: Serde[Any], right: Serde[Any]) -> str:

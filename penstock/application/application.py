@@ -20,6 +20,7 @@ from penstock.api.state.side_inputs import (
 )
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
+from penstock.api.time.durations import Duration
 from penstock.api.time.timers import AtDrain, discards
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.application.message_stream import MessageStream
@@ -68,7 +69,7 @@ class Application:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         ttl_from: Literal["write", "access"] = "write",
         side_inputs: Sequence[str | SideInput] | None = None,
         processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None,
@@ -84,8 +85,9 @@ class Application:
             name: the name by which `process(stores=[...])` and `context.store(...)` refer to the store.
             key: the serde of the keys; by default `String`.
             value: the serde of the values; by default `Json`.
-            ttl_ms: how long an entry lives, in milliseconds of batch time. An entry written in a batch of time t is not
-                seen by batches of time t + ttl_ms or later. None: until it is deleted.
+            ttl_ms: how long an entry lives, in batch time: milliseconds, a text such as "1d", or a timedelta. An entry
+                written in a batch of time t is not seen by batches of time t + ttl_ms or later. None: until it is
+                deleted.
             ttl_from: "write": since the last `put`. "access": since the last `put` or `get`. A `get` less than ttl_ms /
                 16 after the last one that counted does not count, so that reads rarely cause writes.
             side_inputs: the streams that fill the store, `system.stream` each, or a `SideInput` for a stream with other
@@ -118,7 +120,7 @@ class Application:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         ttl_from: Literal["write", "access"] = "write",
     ) -> None:
         """Declare one value for each key, which a task uses with `context.value_state(name)`.
@@ -148,7 +150,7 @@ class Application:
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         ttl_from: Literal["write", "access"] = "write",
     ) -> None:
         """Declare a list for each key, which a task uses with `context.list_state(name)`.
@@ -180,7 +182,7 @@ class Application:
         key: Serde[Any] | None = None,
         map_key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        ttl_ms: int | None = None,
+        ttl_ms: Duration | None = None,
         ttl_from: Literal["write", "access"] = "write",
     ) -> None:
         """Declare a map for each key, which a task uses with `context.map_state(name)`.
@@ -382,8 +384,8 @@ class StreamApplication(Application):
         *,
         key: Serde[Any] | None = None,
         value: Serde[Any] | None = None,
-        ttl_ms: int | None = None,
-        history_ms: int | None = None,
+        ttl_ms: Duration | None = None,
+        history_ms: Duration | None = None,
         side_inputs: Sequence[str | SideInput] | None = None,
         processor: SideInputsProcessor | SideInputsProcessorFactory | ProcessorFunction | None = None,
         broadcast: bool = False,

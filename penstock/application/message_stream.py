@@ -12,6 +12,7 @@ from penstock.api.serdes.failures import join_place, partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.task import IncomingMessageEnvelope, StreamTask
+from penstock.api.time.durations import Duration
 from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
@@ -116,7 +117,7 @@ class MessageStream(ColumnOperators, Generic[T]):
         right: MessageStream[Any],
         function: Callable[[Any, Any], U],
         *,
-        within_ms: int | tuple[int, int],
+        within_ms: Duration | tuple[Duration, Duration],
         kind: JoinKind = "inner",
         keep: Keep = "all",
         late_to: SystemStream | None = None,

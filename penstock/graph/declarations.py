@@ -37,6 +37,7 @@ from penstock.api.state.store import (
 )
 from penstock.api.state.tables import Table, TableSpec
 from penstock.api.task import StreamTask
+from penstock.api.time.durations import Duration, milliseconds
 from penstock.api.time.timers import AtDrain, discards, timers_store
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
@@ -67,7 +68,7 @@ def _check_name(kind: str, name: str) -> str:
 _LONGEST_TTL_MS = 10**15
 
 
-def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | None:
+def time_to_live(what: str, ttl_ms: Duration | None, since: TtlFrom) -> TimeToLive | None:
     """The declared time to live. Raises ConfigError, naming `what`, if it is invalid."""
     if since not in ("write", "access"):
         raise ConfigError(f'{what}: ttl_from is "write" or "access", not {since!r}')
@@ -75,11 +76,7 @@ def time_to_live(what: str, ttl_ms: int | None, since: TtlFrom) -> TimeToLive | 
         if since != "write":
             raise ConfigError(f'{what}: ttl_from="{since}" needs ttl_ms, the time to live in milliseconds')
         return None
-    if type(ttl_ms) is not int or not 0 < ttl_ms <= _LONGEST_TTL_MS:
-        raise ConfigError(
-            f"{what}: ttl_ms is a whole number of milliseconds from 1 to {_LONGEST_TTL_MS:,}, not {ttl_ms!r}"
-        )
-    return TimeToLive(ttl_ms, since)
+    return TimeToLive(milliseconds(f"{what}: ttl_ms", ttl_ms, most=_LONGEST_TTL_MS), since)
 
 
 def may_end(task: Callable[[], StreamTask]) -> bool:
@@ -167,16 +164,16 @@ class Declarations:
         key: Serde[Any] | None,
         value: Serde[Any] | None,
         ttl: TimeToLive | None,
-        history_ms: int | None,
+        history_ms: Duration | None,
         side: SideDeclaration | None = None,
     ) -> Table:
         self._check_new_store("table", name)
         place = table_place(name)
         key, value = place.serde("key", key, String()), place.serde("value", value, Json())
         stored = key.for_store_keys()
+        versions_ms = None
         if history_ms is not None:
-            if type(history_ms) is not int or history_ms < 0:
-                raise ConfigError(f"table `{name}`: history_ms is a number of milliseconds, not {history_ms!r}")
+            versions_ms = milliseconds(f"table `{name}`: history_ms", history_ms, least=0)
             if ttl is not None:
                 raise ConfigError(
                     f"table `{name}`: ttl_ms and history_ms exclude each other. A table with history keeps what is "
@@ -184,10 +181,10 @@ class Declarations:
                 )
             stored, value = VersionKey(stored), VersionValue(value.for_store_values())
         filled = None if side is None else side.checked(place.name, key.for_keys(), value)
-        spec = TableSpec(name, stored, value.for_store_values(), ttl, filled, history_ms=history_ms)
+        spec = TableSpec(name, stored, value.for_store_values(), ttl, filled, history_ms=versions_ms)
         check_side_store(spec)
         self._stores[name] = spec
-        self._tables[name] = table = Table(name, key.for_keys(), history_ms)
+        self._tables[name] = table = Table(name, key.for_keys(), versions_ms)
         return table
 
     def check_table(self, table: Table, stream: OperatorSpec, what: str) -> None:

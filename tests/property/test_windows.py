@@ -237,6 +237,37 @@ def test_sliding_windows(steps: list[Step], size: int, folds: bool, cells: int) 
         ) == expected_sliding(size, steps)
 
 
+def expected_running(size: int, steps: list[Step]) -> list[tuple[list[Any], list[Any]]]:
+    """Each message looks for those before it among all of them."""
+    came: list[tuple[int, str | None, int]] = []
+    found: list[tuple[list[Any], list[Any]]] = []
+    number, late = 0, -(2**63)
+    watermark = 0
+    for messages, moved, *_ in steps:
+        panes, too_late = [], []
+        for key, time in messages:
+            number += 1
+            if time + size <= late:
+                too_late.append(number)
+                continue
+            came.append((time, key, number))
+            span = [n for t, k, n in sorted(came, key=lambda m: (m[0], m[2])) if k == key and time - size < t <= time]
+            panes.append(repr([key, [time + 1 - size, time + 1], span, "each", 0]))
+        found.append((sorted(panes), too_late))
+        watermark += moved
+        late = watermark
+    return [*found, ([], [])]
+
+
+@given(steps=STEPS, size=st.sampled_from([1, 7, 30]), folds=st.booleans(), cells=st.sampled_from([0, 3, 1000]))
+@settings(deadline=None)
+def test_sliding_windows_that_emit_with_each_message(steps: list[Step], size: int, folds: bool, cells: int) -> None:
+    fold = (list, lambda values, value: [*values, value]) if folds else None
+    window = ps.Windows.sliding(size, emit="each", fold=fold, late_to=ps.SystemStream("m", "late"))
+    with limited(cells):
+        assert run(window, steps) == expected_running(size, steps)
+
+
 @given(steps=STEPS)
 @settings(deadline=None)
 def test_windows_that_count(steps: list[Step]) -> None:

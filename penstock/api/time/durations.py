@@ -1,19 +1,66 @@
-"""Checks of the whole numbers that applications declare: durations, sizes and counts."""
+"""Durations, and other whole numbers that applications declare."""
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+from typing import TypeAlias
+
 from penstock.errors import ConfigError
 
+Duration: TypeAlias = int | str | timedelta
+"""Milliseconds, a text such as "500ms", "10s", "5min", "2h" or "1d", or a timedelta."""
+
 _MOST = 2**60
+_TEXT = re.compile(r"\s*(-?\d+)\s*(ms|s|min|h|d)\s*")
+_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def milliseconds(what: str, given: object, least: int = 1, most: int = _MOST) -> int:
+    """A duration in milliseconds.
+
+    Args:
+        what: names the argument, as "gap_ms".
+        given: the duration from the application.
+        least: the least that is allowed, in milliseconds.
+        most: the most that is allowed.
+
+    Raises:
+        ConfigError: it is none, it has a part of a millisecond, or it is out of range.
+
+    Example:
+        >>> from datetime import timedelta
+        >>> milliseconds("gap_ms", "5min"), milliseconds("gap_ms", timedelta(hours=1)), milliseconds("gap_ms", 20)
+        (300000, 3600000, 20)
+    """
+    found = _milliseconds(given)
+    if found is None or not least <= found <= most:
+        at_most = "2^60" if most == _MOST else f"{most:,}"
+        raise ConfigError(
+            f"{what} is a duration (milliseconds, a timedelta, or a text such as '10s', '5min' or '1d') of {least} ms or "
+            f"more and at most {at_most} ms, not {given!r}"
+        )
+    return found
+
+
+def _milliseconds(given: object) -> int | None:
+    if type(given) is int:
+        return given
+    if isinstance(given, timedelta):
+        whole, rest = divmod(given, _MILLISECOND)
+        return None if rest else whole
+    match = _TEXT.fullmatch(given) if isinstance(given, str) else None
+    return None if match is None else int(match[1]) * _UNITS[match[2]]
 
 
 def whole_number(what: str, given: object, unit: str, least: int = 1) -> int:
     """Return the given number, if it is a whole number of the unit.
 
     Args:
-        what: names the argument, as "gap_ms".
+        what: names the argument, as "messages".
         given: the number from the application.
-        unit: the unit, as "milliseconds".
+        unit: the unit, as "messages".
         least: the least that is allowed.
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.api.time.durations import whole_number
+from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
 
 
@@ -81,30 +81,30 @@ class Triggers:
         return CountTrigger(whole_number("Triggers.count: messages", messages, "messages"))
 
     @staticmethod
-    def since_first(ms: int) -> Trigger:
+    def since_first(ms: Duration) -> Trigger:
         """Fires some time after the first message.
 
         Args:
-            ms: how long after it, in milliseconds.
+            ms: how long after it.
 
         Example:
             >>> ps.Triggers.since_first(60_000)
             SinceFirstTrigger(ms=60000)
         """
-        return SinceFirstTrigger(whole_number("Triggers.since_first: ms", ms, "milliseconds"))
+        return SinceFirstTrigger(milliseconds("Triggers.since_first: ms", ms))
 
     @staticmethod
-    def since_last(ms: int) -> Trigger:
+    def since_last(ms: Duration) -> Trigger:
         """Fires once no message has come for some time.
 
         Args:
-            ms: how long, in milliseconds.
+            ms: how long.
 
         Example:
             >>> ps.Triggers.since_last(60_000)
             SinceLastTrigger(ms=60000)
         """
-        return SinceLastTrigger(whole_number("Triggers.since_last: ms", ms, "milliseconds"))
+        return SinceLastTrigger(milliseconds("Triggers.since_last: ms", ms))
 
     @staticmethod
     def any(*triggers: Trigger) -> Trigger:

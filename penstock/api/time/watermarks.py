@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.errors import ConfigError
+from penstock.api.time.durations import Duration, milliseconds
 
 NO_WATERMARK = -(2**63)
 """The watermark of an operator that has seen no event time yet: nothing is late, and nothing fires."""
@@ -42,8 +42,8 @@ class BoundedOutOfOrderness:
     """The event time of a message is at most `max_delay_ms` below the highest one before it.
 
     Args:
-        max_delay_ms: how far behind the highest event time of its partition a message may be without being late, in
-            milliseconds.
+        max_delay_ms: how far behind the highest event time of its partition a message may be without being late:
+            milliseconds, a text such as "5s", or a timedelta.
 
     Raises:
         ConfigError: the delay is negative.
@@ -55,11 +55,9 @@ class BoundedOutOfOrderness:
 
     max_delay_ms: int
 
-    def __post_init__(self) -> None:
-        if type(self.max_delay_ms) is not int or self.max_delay_ms < 0:
-            raise ConfigError(
-                f"BoundedOutOfOrderness: max_delay_ms is {self.max_delay_ms!r}: expected milliseconds, 0 or more"
-            )
+    def __init__(self, max_delay_ms: Duration) -> None:
+        delay = milliseconds("BoundedOutOfOrderness: max_delay_ms", max_delay_ms, least=0)
+        object.__setattr__(self, "max_delay_ms", delay)
 
     def watermark(self, highest_event_time_ms: int) -> int:
         """`max_delay_ms` below the highest event time.

@@ -13,7 +13,7 @@ from penstock.api.serdes import Json, Serde
 from penstock.api.serdes.given import given_serde
 from penstock.api.ssp import SystemStream
 from penstock.api.time.aggregates import METHODS, Aggregate
-from penstock.api.time.durations import whole_number
+from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.api.time.triggers import Trigger, given_trigger
 from penstock.errors import ConfigError
 
@@ -23,8 +23,11 @@ M = TypeVar("M")
 TimeDomain: TypeAlias = Literal["event", "processing"]
 """The time that counts: that of the messages, or that of the batches."""
 
-Firing: TypeAlias = Literal["early", "on-time", "late", "drain"]
+Firing: TypeAlias = Literal["early", "on-time", "late", "drain", "each"]
 """The reason why a pane was emitted. Samza's FiringType says EARLY or DEFAULT."""
+
+Emit: TypeAlias = Literal["on-time", "each"]
+"""When a sliding window emits: once, when it is complete, or with each message."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -101,7 +104,14 @@ class Sliding:
     size_ms: int
 
 
-Shape: TypeAlias = Fixed | Session | Counting | Sliding
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A span of this size that ends with a message, for each message as it comes."""
+
+    size_ms: int
+
+
+Shape: TypeAlias = Fixed | Session | Counting | Sliding | Running
 
 
 # The contents of a window.
@@ -163,7 +173,7 @@ class Window:
     def keeps_messages(self) -> bool:
         """True if all messages are kept until it fires: sliding windows share messages; sessions merge, and a fold may
         not say how."""
-        if isinstance(self.shape, Sliding):
+        if isinstance(self.shape, Sliding | Running):
             return True
         contents = self.contents
         unmerged = isinstance(contents, Fold) and contents.merge is None and isinstance(self.shape, Session)
@@ -181,7 +191,7 @@ class WindowOptions(TypedDict, total=False):
     early: Trigger | None
     late: Trigger | None
     accumulating: bool
-    allowed_lateness_ms: int
+    allowed_lateness_ms: Duration
     late_to: SystemStream | None
 
 
@@ -215,7 +225,8 @@ class Windows:
     given number of messages (`count`). A complete window's pane has the firing "on-time", and its timestamp is the last
     millisecond of the window.
 
-    All of them take the same options:
+    Durations are milliseconds, texts such as "10s", "5min", "2h" and "1d", or timedeltas. All windows take the same
+    options:
 
     * `time`: "event" for the messages' timestamps, "processing" for the batch time.
     * `fold`: (initial value, function of it and a message's value). An initial value that can change in place, such as
@@ -229,7 +240,7 @@ class Windows:
     * `late`: a trigger that fires panes afterwards, within the allowed lateness; by default each batch that has late
       messages of the window fires one.
     * `accumulating`: whether a pane covers all messages of the window, or only those since the previous pane.
-    * `allowed_lateness_ms`: how long a window is kept after it is complete, in milliseconds of event time.
+    * `allowed_lateness_ms`: how long a window is kept after it is complete, in event time.
     * `late_to`: the output for messages that come later than that. Without it, they are counted and dropped.
 
     Example:
@@ -242,11 +253,11 @@ class Windows:
     """
 
     @staticmethod
-    def tumbling(size_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
+    def tumbling(size_ms: Duration, *, offset_ms: Duration = 0, **options: Unpack[WindowOptions]) -> Window:
         """Windows that follow each other.
 
         Args:
-            size_ms: the length of a window, in milliseconds.
+            size_ms: the length of a window.
             offset_ms: how long after the epoch the first one begins.
             options: see `Windows`.
 
@@ -257,14 +268,17 @@ class Windows:
             >>> ps.Windows.tumbling(60_000, aggregates={"visits": ps.Count()}).shape
             Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
         """
-        return _window(Fixed(_ms("size_ms", size_ms), size_ms, _offset(offset_ms) % size_ms), **options)
+        size = milliseconds("size_ms", size_ms)
+        return _window(Fixed(size, size, _offset(offset_ms) % size), **options)
 
     @staticmethod
-    def hopping(size_ms: int, every_ms: int, *, offset_ms: int = 0, **options: Unpack[WindowOptions]) -> Window:
+    def hopping(
+        size_ms: Duration, every_ms: Duration, *, offset_ms: Duration = 0, **options: Unpack[WindowOptions]
+    ) -> Window:
         """Windows that overlap, so that a message can belong to several.
 
         Args:
-            size_ms: the length of a window, in milliseconds.
+            size_ms: the length of a window.
             every_ms: how long after each other they begin, at most `size_ms`.
             offset_ms: how long after the epoch the first one begins.
             options: see `Windows`.
@@ -276,16 +290,17 @@ class Windows:
             >>> ps.Windows.hopping(60_000, 15_000).shape
             Fixed(size_ms=60000, every_ms=15000, offset_ms=0)
         """
-        if _ms("every_ms", every_ms) > _ms("size_ms", size_ms):
-            raise ConfigError(f"windows of {size_ms} ms that begin every {every_ms} ms would leave messages out")
-        return _window(Fixed(size_ms, every_ms, _offset(offset_ms) % every_ms), **options)
+        size, every = milliseconds("size_ms", size_ms), milliseconds("every_ms", every_ms)
+        if every > size:
+            raise ConfigError(f"windows of {size} ms that begin every {every} ms would leave messages out")
+        return _window(Fixed(size, every, _offset(offset_ms) % every), **options)
 
     @staticmethod
-    def session(gap_ms: int, **options: Unpack[WindowOptions]) -> Window:
+    def session(gap_ms: Duration, **options: Unpack[WindowOptions]) -> Window:
         """Windows that hold messages of a key that follow each other closely.
 
         Args:
-            gap_ms: a window ends when no message of its key has come for this long, in milliseconds.
+            gap_ms: a window ends when no message of its key has come for this long.
             options: see `Windows`.
 
         Raises:
@@ -295,10 +310,10 @@ class Windows:
             >>> ps.Windows.session(6 * 3_600_000).shape
             Session(gap_ms=21600000)
         """
-        return _window(Session(_ms("gap_ms", gap_ms)), **options)
+        return _window(Session(milliseconds("gap_ms", gap_ms)), **options)
 
     @staticmethod
-    def sliding(size_ms: int, **options: Unpack[WindowOptions]) -> Window:
+    def sliding(size_ms: Duration, *, emit: Emit = "on-time", **options: Unpack[WindowOptions]) -> Window:
         """Windows that end with a message, and hold it and the messages of its key that are less than `size_ms` older.
 
         There is a window for each time at which a key has messages. It takes its messages in the order of their times,
@@ -306,8 +321,13 @@ class Windows:
         windows of later messages that are not complete yet. If there can be no such window, the message is late. These
         windows are exact but costly: each pane reads all messages of its span.
 
+        With `emit="each"`, each message has its pane at once: the messages of its span that have come before it, and
+        itself, however batches are cut. The pane has the message's own timestamp and offset. A message is late if it is
+        `size_ms` or more behind the watermark. A store keeps messages for twice that long.
+
         Args:
-            size_ms: the length of a window, in milliseconds.
+            size_ms: the length of a window.
+            emit: "on-time": once for each time, when no message of it can come any more. "each": with each message.
             options: see `Windows`; there are no triggers and no allowed lateness, and a pane has all messages.
 
         Raises:
@@ -324,13 +344,16 @@ class Windows:
             >>> [message.value for message in runner.run().end_inputs().output("local.counts")]
             [1, 2, 2]
         """
+        if emit not in ("on-time", "each"):
+            raise ConfigError(f'emit={emit!r}: a sliding window emits "on-time" or with "each" message')
         given = {name for name in ("early", "late", "allowed_lateness_ms") if options.get(name)}
         if given or not options.get("accumulating", True):
             raise ConfigError(
                 "a sliding window fires once, on time, with all messages of its span: leave out "
                 f"{', '.join(sorted(given)) or 'accumulating=False'}"
             )
-        return _window(Sliding(_ms("size_ms", size_ms)), **options)
+        shape = Running if emit == "each" else Sliding
+        return _window(shape(milliseconds("size_ms", size_ms)), **options)
 
     @staticmethod
     def count(messages: int, **options: Unpack[WindowOptions]) -> Window:
@@ -361,30 +384,30 @@ def _window(
     early: Trigger | None = None,
     late: Trigger | None = None,
     accumulating: bool = True,
-    allowed_lateness_ms: int = 0,
+    allowed_lateness_ms: Duration = 0,
     late_to: SystemStream | None = None,
 ) -> Window:
     if time not in ("event", "processing"):
         raise ConfigError(f'time={time!r}: a window goes by "event" or by "processing" time')
-    whole_number("allowed_lateness_ms", allowed_lateness_ms, "milliseconds", least=0)
+    lateness_ms = milliseconds("allowed_lateness_ms", allowed_lateness_ms, least=0)
     for name, trigger in (("early", early), ("late", late)):
         if trigger is not None:
             given_trigger(f"{name}=", trigger)
     for name, flag in (("keyed", keyed), ("accumulating", accumulating)):
         if type(flag) is not bool:
             raise ConfigError(f"{name}={flag!r}: expected True or False")
-    if (allowed_lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
+    if (lateness_ms or late or late_to) and (time == "processing" or isinstance(shape, Counting)):
         raise ConfigError(
             "only windows of event time have late messages: leave out allowed_lateness_ms=, late= and late_to="
         )
-    if late is not None and not allowed_lateness_ms:
+    if late is not None and not lateness_ms:
         raise ConfigError(
             "late= never fires, because a window without allowed_lateness_ms takes no late messages: give "
             "allowed_lateness_ms=, or leave late= out"
         )
     contents = _contents(fold, aggregates)
     serde = _value_serde(value, contents)
-    return Window(shape, time, contents, serde, keyed, early, late, accumulating, allowed_lateness_ms, late_to)
+    return Window(shape, time, contents, serde, keyed, early, late, accumulating, lateness_ms, late_to)
 
 
 def _value_serde(value: Serde[Any] | None, contents: Contents) -> Serde[Any]:
@@ -433,11 +456,5 @@ def _maker(initial: Any) -> Callable[[], Any]:
     return lambda: initial
 
 
-def _ms(name: str, value: int) -> int:
-    return whole_number(name, value, "milliseconds")
-
-
-def _offset(offset_ms: int) -> int:
-    if type(offset_ms) is not int:
-        raise ConfigError(f"offset_ms is a whole number of milliseconds, not {offset_ms!r}")
-    return offset_ms
+def _offset(offset_ms: Duration) -> int:
+    return milliseconds("offset_ms", offset_ms, least=-(2**60))

@@ -4,7 +4,7 @@ in `penstock.runtime.windows`."""
 from __future__ import annotations
 
 from penstock.api.serdes.failures import SerdePlace
-from penstock.api.time.windows import Counting, Fixed, Session, Sliding
+from penstock.api.time.windows import Counting, Fixed, Running, Session, Sliding
 from penstock.batch.batch import Due
 from penstock.graph.aggregation import window_aggregates
 from penstock.graph.specs import WindowSpec
@@ -16,6 +16,7 @@ from penstock.runtime.windows.columns import ColumnWindowNode, stored_ends
 from penstock.runtime.windows.counting import CountingNode
 from penstock.runtime.windows.fixed import FixedNode, PlainNode, is_plain
 from penstock.runtime.windows.node import next_due
+from penstock.runtime.windows.running import RunningNode
 from penstock.runtime.windows.sessions import SessionNode
 from penstock.runtime.windows.sliding import SlidingNode
 
@@ -56,3 +57,5 @@ class WindowOperator(Operator[WindowSpec]):
                 return CountingNode(self.spec, stage, downstream, messages)
             case Sliding(size_ms):
                 return SlidingNode(self.spec, stage, downstream, size_ms)
+            case Running(size_ms):
+                return RunningNode(self.spec, stage, downstream, size_ms)

@@ -83,7 +83,7 @@ class WindowNode(Node):
         late = batch.late_watermark(self._spec.id) if self._window.time == "event" else NO_WATERMARK
         earliest = NO_WATERMARK if self._by_event_time else batch.earliest_output(self._spec.id)
         self._begin_at(late, batch.time_ms, earliest)
-        self._open.clear()
+        self._forget_open()
 
     # Messages.
 
@@ -97,7 +97,7 @@ class WindowNode(Node):
             if self._undoable or self._held() > self.held_cells:
                 self._store_open()
         except BaseException as error:
-            self._open.clear()  # the message is undone in the store; nothing of it may be stored later
+            self._forget_open()  # the message is undone in the store; nothing of it may be stored later
             raise failure_in(self._spec.id, error) from error
 
     def _key_bytes(self, columns: Columns) -> Raw:
@@ -119,6 +119,10 @@ class WindowNode(Node):
 
     def _held(self) -> int:
         return len(self._open)
+
+    def _forget_open(self) -> None:
+        """Forget what is not stored."""
+        self._open.clear()
 
     def _store_open(self) -> None:
         for cell in self._open.values():

@@ -54,11 +54,15 @@ class SlidingNode(WindowNode):
             before = store.get(place)
             every = values if before is None else messages.from_bytes(before) + values
             store.put(place, self._written(key, every))
-            if time_ms >= self._late_watermark:
+            if self._fires(time_ms):
                 store.put(b"o" + self._slot(key, time_ms).to_bytes(), b"")
-            else:  # its window is complete, those of later messages are not
+            else:
                 store.put(b"x" + time_bytes(time_ms) + key, b"")
         self._open.clear()
+
+    def _fires(self, time_ms: int) -> bool:
+        """False if the window that ends at this time is complete, and those of later messages are not."""
+        return time_ms >= self._late_watermark
 
     def _written(self, key: bytes, values: list[Any]) -> bytes:
         try:
@@ -105,3 +109,9 @@ def _behind(time_ms: int) -> bytes:
 
 def _place(key: bytes, time_ms: int) -> bytes:
     return b"m" + len(key).to_bytes(4, "big") + key + time_bytes(time_ms)
+
+
+def places_of(key: bytes) -> tuple[bytes, bytes]:
+    """The range of the messages of a key."""
+    begin = b"m" + len(key).to_bytes(4, "big") + key
+    return begin, begin + b"\xff" * 9

@@ -245,7 +245,7 @@ def test_a_table_that_is_not_what_the_join_needs() -> None:
         stream.join_table(plain, pair, late_to=app.output("m.late"))
     with pytest.raises(ps.ConfigError, match=r"table `rates` has history .* a task cannot keep in order. Write it"):
         stream.process(Puts, stores=["rates"])
-    with pytest.raises(ps.ConfigError, match="table `u`: history_ms is a number of milliseconds, not -1"):
+    with pytest.raises(ps.ConfigError, match=r"table `u`: history_ms is a duration .*, not -1"):
         app.table("u", history_ms=-1)
     with pytest.raises(ps.ConfigError, match="table `u`: ttl_ms and history_ms exclude each other"):
         app.table("u", history_ms=1, ttl_ms=1)
