@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from penstock.api.time.aggregates import Mean as Mean
     from penstock.api.time.aggregates import Min as Min
     from penstock.api.time.aggregates import Sum as Sum
+    from penstock.api.time.aggregates import TopN as TopN
     from penstock.api.time.aggregates import Variance as Variance
     from penstock.api.time.sketches import ApproxDistinct as ApproxDistinct
     from penstock.api.time.sketches import ApproxQuantiles as ApproxQuantiles

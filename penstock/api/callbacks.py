@@ -31,11 +31,18 @@ class Callback(NamedTuple):
     function: object
     may_yield: bool = False
     """The caller reads the result of a call to its end, so that a generator will do."""
+    waits: bool = False
+    """The caller awaits the result: the function is `async def`."""
 
     def check(self, where: str) -> None:
         """Raise ConfigError, which begins with `where`, if a call would run none of the function's code."""
         code = _code(self.function)
-        if inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(code):
+        is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(code)
+        if self.waits:
+            if is_async:
+                return
+            problem = "is not `async def`: map_async awaits it. For an ordinary function there is map"
+        elif is_async:
             problem = (
                 "is `async def`: a call makes a coroutine, which nothing awaits. Write an ordinary function; it can "
                 "run a coroutine with asyncio.run(...)"

@@ -16,6 +16,7 @@ from penstock.api.time.durations import Duration
 from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
+from penstock.application.patterns import Patterns
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import types_of, window_aggregates
 from penstock.graph.declarations import Declarations
@@ -42,7 +43,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-class MessageStream(ColumnOperators, Generic[T]):
+class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
     """The messages that an operator emits, as Samza's MessageStream.
 
     Functions get a message's value; its key, timestamp and origin are passed on unchanged. With `envelope=True` a

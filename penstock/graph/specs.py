@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
@@ -118,6 +119,25 @@ class FlatMapSpec(FunctionSpec):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterSpec(FunctionSpec):
     """Keeps a message if the function of its value is true."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MapAsyncSpec(OperatorSpec):
+    """value -> value, by calls that wait, many at the same time."""
+
+    function: Callable[..., Any]
+    parallel: int
+    timeout_ms: int
+    retries: int
+    retry_on: tuple[type[Exception], ...]
+    client: Callable[[], AbstractAsyncContextManager[Any]] | None
+    key: Callable[[Any], Any] | None
+    remember_ms: int
+
+    def callbacks(self) -> Iterator[Callback]:
+        yield Callback("the function", self.function, waits=True)
+        yield Callback("`client`", self.client)
+        yield Callback("`key`", self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -93,8 +93,8 @@ def test_the_page_on_kafka_runs_as_written() -> None:
 
 
 def test_the_page_on_applications_runs_as_written() -> None:
-    (block,) = examples("docs/applications.md")
-    exec(compile(block, "applications.md", "exec"), {"__name__": "applications_page"})
+    for block in examples("docs/applications.md"):
+        exec(compile(block, "applications.md", "exec"), {"__name__": "applications_page"})
 
 
 def test_the_page_on_event_time_runs_as_written() -> None:

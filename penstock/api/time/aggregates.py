@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from penstock.api.time.durations import whole_number
 from penstock.errors import ConfigError
 
 Of: TypeAlias = Callable[[Any], Any]
@@ -247,6 +248,53 @@ class Distinct(Aggregate):
 
     def from_json(self, stored: Any) -> Any:
         return None if stored is None else dict.fromkeys(stored)
+
+
+@dataclass(frozen=True, slots=True)
+class TopN(Aggregate):
+    """The values with the greatest ranks, as a list, the greatest first; of equal ranks, the one that came first.
+
+    Args:
+        of: selects the value that is kept of a message's value.
+        n: how many values are kept.
+        by: the rank of such a value, a number or a text; by default the value itself.
+
+    Raises:
+        ConfigError: `n` is not positive, or `by` is no function.
+
+    Example:
+        >>> longest = ps.TopN(n=2, by=lambda trip: trip["miles"])
+        >>> state = None
+        >>> for trip in ({"miles": 90}, {"miles": 1400}, {"miles": 700}):
+        ...     state = longest.add(state, trip, 0)
+        >>> longest.result(state)
+        [{'miles': 1400}, {'miles': 700}]
+    """
+
+    n: int = 10
+    by: Of = _itself
+
+    def __post_init__(self) -> None:
+        Aggregate.__post_init__(self)
+        by: object = self.by
+        if not callable(by):
+            raise ConfigError(f"TopN(by={by!r}): `by` is a function of the value that is kept")
+        whole_number("TopN: n", self.n, "values")
+
+    def one(self, x: Any, time_ms: int) -> Any:
+        return [[self.by(x), x]]
+
+    def merge(self, first: Any, second: Any) -> Any:
+        both = [*first, *second]
+        both.sort(key=_rank, reverse=True)  # equal ones keep their order
+        return both[: self.n]
+
+    def result(self, state: Any) -> Any:
+        return [x for _, x in state or ()]
+
+
+def _rank(ranked: Any) -> Any:
+    return ranked[0]
 
 
 Add: TypeAlias = Callable[[Any, Any, int], Any]

@@ -16,6 +16,7 @@ from penstock.graph.specs import (
     InputSpec,
     IntermediateSpec,
     JoinSpec,
+    MapAsyncSpec,
     MapBatchesSpec,
     MapSpec,
     MergeSpec,
@@ -41,6 +42,7 @@ from penstock.runtime.operators.columns.table import TableColumns
 from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, PartitionBy, PartitionThrough
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
+from penstock.runtime.operators.map_async import MapAsync
 from penstock.runtime.operators.passing import Input, Intermediate, Merge, SendTo
 from penstock.runtime.operators.send_to_table import SendToTable
 from penstock.runtime.operators.sink import Sink
@@ -59,6 +61,7 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
     InputSpec: Input,
     IntermediateSpec: Intermediate,
     JoinSpec: StreamJoin,
+    MapAsyncSpec: MapAsync,
     MapBatchesSpec: MapBatches,
     MapSpec: Map,
     MergeSpec: Merge,

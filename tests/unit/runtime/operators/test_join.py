@@ -471,7 +471,7 @@ def test_what_the_bytes_of_a_join_depend_on() -> None:
     [
         ({"within_ms": -1}, "within_ms is a duration .*, not -1"),
         ({"within_ms": (1, 2, 3)}, "give one duration, or two"),
-        ({"within_ms": 1.5}, "give one number"),
+        ({"within_ms": 1.5}, "within_ms is a duration .*, not 1.5"),
         ({"kind": "full"}, 'a join is "inner", "left", "right" or "outer"'),
         ({"keep": "last"}, 'a join keeps "all" messages of the span, or the "newest" of each key'),
         ({"late_to": ps.SystemStream("m", "x")}, r"output `m.x` is not declared"),
