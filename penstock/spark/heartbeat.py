@@ -27,7 +27,6 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceRegistration, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import ConfigError
@@ -134,6 +133,8 @@ def _register(spark: SparkSession, source: str) -> None:
 def heartbeat_source(source: str) -> type[DataSource]:
     """The source of this name. Its classes are local, so that they reach Spark's processes by value: those may lack
     Penstock."""
+
+    from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
     class HeartbeatReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Its offset counts the batches that were due."""

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from pyspark.sql import Column, DataFrame, GroupedData, SparkSession
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructField, StructType
 
@@ -27,6 +26,7 @@ from penstock.spark.query.job import QueryInput, QueryOutput
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
 from penstock.spark.takeover.takeover import Takeover
+from penstock.spark.versions import QUERIES, arrow_schema, needs
 from penstock.system.spark import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
@@ -114,6 +114,7 @@ def transform_with_state(
         ...     .start()
         ... )
     """
+    needs(QUERIES, "transform_with_state")
     given: object = df
     if isinstance(given, GroupedData):
         raise ConfigError("transform_with_state takes the DataFrame before `groupBy`: name the columns as key=[...]")
@@ -148,12 +149,12 @@ def transform_with_state(
         processor=pickled(processor),
         declared=_declared(processor, form, mode),
         key=StructType([schema[each] for each in keys]),
-        input=to_arrow_schema(schema, timezone=zone),
+        input=arrow_schema(schema, timezone=zone),
         output=_parsed(output) if isinstance(output, str) else output,
         mode=mode,
         form=form,
         event_time=None if timed is None else timed.name,
-        initial=None if before is None else to_arrow_schema(before.schema, timezone=zone),
+        initial=None if before is None else arrow_schema(before.schema, timezone=zone),
         timezone=zone,
         checks_casts=conf.get("spark.sql.execution.pandas.convertToArrowArraySafely") == "true",
         makes_decimals=conf.get("spark.sql.execution.pythonUDF.pandas.intToDecimalCoercionEnabled") == "true",

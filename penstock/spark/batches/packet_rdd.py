@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.core.rdd import _wrap_function
 from pyspark.serializers import Serializer
-from pyspark.util import _load_from_socket
 
+from penstock.spark.versions import read_socket
 from penstock.spark.workers.frames import Frames, FramesByLane
 from penstock.spark.workers.worker import ByLane
 
@@ -63,8 +63,7 @@ class PacketRdd:
         """Run the job. Returns the batches of its last stage; raises Spark's errors."""
         frames = self.jvm.in_python(self.parent, self.steps, Frames(), self.reads)
         serve = self.jvm.python_rdd_object.collectAndServe(frames)
-        with _load_from_socket(serve, Frames()) as batches:
-            return list(batches)
+        return read_socket(serve, Frames())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, DataType, MapType, Row, StructType
 
 from penstock.api.batch_task import Emit, KeyFailed
 from penstock.spark.processor.groups import chunk
+from penstock.spark.versions import arrow_type
 
 CHUNK = 32_768
 """Rows of a chunk, approximately."""
@@ -21,7 +21,7 @@ AT_ONCE = 2_048
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema of output rows: PySpark's own for the row form."""
-    return pa.schema(list(to_arrow_type(schema, timezone="UTC", prefers_large_types=False)))
+    return pa.schema(list(arrow_type(schema)))
 
 
 class Chunks:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import partial
 
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.ssp import SystemStream
@@ -34,6 +33,7 @@ from penstock.spark.query.runner import OfferedRows, QueryJobs, QueryRunner
 from penstock.spark.query.source import RowReader
 from penstock.spark.query.stopping import QueryStoppedError, QueryStopWatch
 from penstock.spark.query.watermark import SparkWatermark
+from penstock.spark.versions import arrow_schema
 from penstock.start.facts import StartRequest
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
@@ -255,7 +255,7 @@ class QueryJob:
         frames, place = {}, self._run.config.job
         for output in self._outputs:
             stream = SystemStream(QUERY_SYSTEM, output.name)
-            schema = to_arrow_schema(output.schema, timezone="UTC")
+            schema = arrow_schema(output.schema)
             rows = OutputRows(place.root, place.root_keys, batch.number, stream, schema, output.writer)
             frames[output.name] = rows.frame(batch.spark, objects, output.schema, self._run.objects)
         return frames

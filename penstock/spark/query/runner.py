@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.batch.batch import Batch
 from penstock.batch.ranges import BatchRanges
@@ -17,6 +16,7 @@ from penstock.errors import ConfigError
 from penstock.spark.batches.packet_rdd import PacketRdd, Step
 from penstock.spark.batches.spark_runner import SparkRunner
 from penstock.spark.query.source import QuerySource, RowReader
+from penstock.spark.versions import arrow_schema
 from penstock.spark.workers.frames import RawFrames
 from penstock.wire.address import Lane
 from penstock.wire.ports import RunBrokenError
@@ -53,7 +53,7 @@ class OfferedRows:
                 rdd = rdd.toJavaRDD().coalesce(each).rdd()
             inputs += [number] * rdd.getNumPartitions()
             rdds.append(rdd.toJavaRDD())
-        schemas = tuple(to_arrow_schema(frame.schema, timezone="UTC") for frame in frames)
+        schemas = tuple(arrow_schema(frame.schema) for frame in frames)
         if not inputs:
             return cls(PacketRdd.empty(context, 1), (0,), schemas)
         union = rdds[0]

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from penstock.api.serdes import ColumnSerde, PackedColumns
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.spark.rows.columns import times_of
 from penstock.spark.rows.schemas import event_time_column, parsed_schema
+from penstock.spark.versions import arrow_schema as arrow_schema_of
 from penstock.system.contract.messages import ColumnChunk
 
 _AT_ONCE = 1 << 15
@@ -39,7 +40,7 @@ def arrow_schema(rows: DataFrame | StructType | str) -> pa.Schema:
     if isinstance(schema, str):
         schema = parsed_schema(schema, f"arrow_schema({schema!r})")
     try:
-        return to_arrow_schema(schema, timezone="UTC")
+        return arrow_schema_of(schema)
     except Exception as error:
         raise ConfigError(f"arrow_schema(): {str(error).splitlines()[0]}. Cast the column, or leave it out") from error
 

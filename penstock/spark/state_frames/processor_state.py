@@ -11,19 +11,14 @@ from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    DayTimeIntervalType,
     LongType,
     MapType,
     StructField,
     StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
     VariantType,
 )
 
@@ -34,6 +29,7 @@ from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.state_frames.columns import StateColumn, StateColumns
+from penstock.spark.versions import TIME_TYPES, arrow_type
 from penstock.state.reading.store_version import Entry
 
 _KEY = "key-1("
@@ -71,8 +67,8 @@ def variable_columns(
         schema = _schema(fields, parse)
         value: DataType = ArrayType(schema) if kind == "list" else schema
         arrow_keys, arrow_value = (
-            [to_arrow_type(key, timezone="UTC") for key in keys],
-            to_arrow_type(value, timezone="UTC"),
+            [arrow_type(key) for key in keys],
+            arrow_type(value),
         )
     except Exception as error:
         raise ConfigError(
@@ -113,7 +109,7 @@ def _stored(schema: StructType) -> str:
 
 
 def _as_numbers(kind: DataType) -> DataType:
-    if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
+    if isinstance(kind, TIME_TYPES):
         return LongType()
     if isinstance(kind, VariantType):
         return StructType().add("value", BinaryType()).add("metadata", BinaryType())

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     BinaryType,
     DataType,
@@ -34,6 +33,7 @@ from penstock.api.serdes.numbers import (
 from penstock.api.serdes.versions import LatestFirst, VersionKey, VersionValue
 from penstock.errors import ConfigError
 from penstock.spark.state_frames.columns import StateColumn
+from penstock.spark.versions import arrow_type
 
 GivenType: TypeAlias = str | DataType
 Function: TypeAlias = Callable[[Any], Any]
@@ -170,4 +170,4 @@ def _first_line(error: Exception) -> str:
 
 
 def _arrow(kind: DataType) -> Any:
-    return to_arrow_type(kind, timezone="UTC")
+    return arrow_type(kind)

@@ -10,7 +10,6 @@ from typing import TypeAlias
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -28,6 +27,7 @@ from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
 from penstock.spark.processor.values.lists import StoredLists
 from penstock.spark.processor.values.rows import values_of
+from penstock.spark.versions import arrow_type
 from penstock.state.stores.expiry import META, engine_key, header, index_key, meta_bytes
 
 OwnedEntry: TypeAlias = tuple[bytes, bytes, bytes]
@@ -164,7 +164,7 @@ def _unreadable(kind: DataType) -> str | None:
             return f"a dict cannot have keys of {kind.keyType.simpleString()}"
         return _unreadable(kind.keyType) or _unreadable(kind.valueType)
     try:
-        to_arrow_type(kind, timezone="UTC")
+        arrow_type(kind)
     except PySparkException:
         return f"there is no Python value for {kind.simpleString()}"
     return f"it is {kind.simpleString()}" if isinstance(kind, UserDefinedType | VariantType) else None

@@ -8,7 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark import cloudpickle
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import StructType
 
@@ -23,6 +22,7 @@ from penstock.spark.processor.groups import chunk
 from penstock.spark.processor.operator import add_processor, processor_stores
 from penstock.spark.processor.outputs import arrow_schema
 from penstock.spark.processor.task import Form, ProcessorSpec, ProcessorTask
+from penstock.spark.versions import arrow_schema as arrow_schema_of
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.stores.build import build_store
 
@@ -45,12 +45,12 @@ def spec_of(
         processor=cloudpickle.dumps(processor),
         declared=_declared(processor, time_mode(mode), form),
         key=StructType([rows[name] for name in key]),
-        input=to_arrow_schema(rows, timezone=timezone),
+        input=arrow_schema_of(rows, timezone),
         output=output,
         mode=time_mode(mode),
         form=form,
         event_time=event_time,
-        initial=None if initial is None else to_arrow_schema(initial, timezone=timezone),
+        initial=None if initial is None else arrow_schema_of(initial, timezone),
         timezone=timezone,
     )
 

@@ -14,14 +14,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pyspark.sql.streaming import stateful_processor_api_client as client
 from pyspark.sql.types import StructType
 
 from penstock.spark.processor.values.fields import Field, FixedField, field_of
-
-client._load_numpy()  # noqa: SLF001 - what follows asks for numpy's scalars
-plain = client._normalize_state_value  # noqa: SLF001
-"""Converts scalars of numpy and pandas to Python's own, as PySpark's state does."""
+from penstock.spark.versions import plain
 
 
 class RowCodec:

@@ -18,7 +18,6 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     DateType,
-    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
@@ -30,9 +29,6 @@ from pyspark.sql.types import (
     ShortType,
     StringType,
     StructType,
-    TimestampNTZType,
-    TimestampType,
-    TimeType,
     UserDefinedType,
     VarcharType,
     VariantType,
@@ -41,6 +37,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import ConfigError
+from penstock.spark.versions import TIME_TYPES
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -98,7 +95,7 @@ def field_of(kind: DataType, where: str, *, canonical: bool = False) -> Field:
     for types, field in _CANONICAL if canonical else _SIMPLE:
         if isinstance(kind, types):
             return field
-    if isinstance(kind, TimestampType | TimestampNTZType | TimeType | DayTimeIntervalType):
+    if isinstance(kind, TIME_TYPES):
         return FixedField("q", kind.toInternal, kind.fromInternal)
     raise ConfigError(f"`{where}`: state cannot hold values of type {kind.simpleString()}")
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
-from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
 from pyspark.sql.pandas.utils import require_minimum_pandas_version
 from pyspark.sql.types import StructType
 
@@ -46,6 +45,7 @@ class Frames:
         """`ends`: for each key, the index behind its last row. `timezone`: the session's. Times are in it, without a
         zone."""
         import pandas as pd
+        from pyspark.sql.conversion import ArrowBatchTransformer  # from Spark 4.2 on
 
         columns = ArrowBatchTransformer.to_pandas(rows, timezone=timezone, prefer_int_ext_dtype=False)
         found = pd.concat(columns, axis=1)
@@ -145,6 +145,8 @@ class FrameOutput:
             self._chunks.add(batch)
 
     def _batch(self, frame: pd.DataFrame) -> pa.RecordBatch:
+        from pyspark.sql.conversion import PandasToArrowConversion
+
         batch = PandasToArrowConversion.convert(
             frame,
             self._schema,

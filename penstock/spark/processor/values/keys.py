@@ -28,8 +28,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark.processor.values.codec import plain
 from penstock.spark.processor.values.fields import Field, FixedField, field_of, row_of
+from penstock.spark.versions import plain
 
 _LENGTH = struct.Struct("<I")
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -40,6 +39,7 @@ from pyspark.sql.types import (
 from penstock.errors import ConfigError
 from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
+from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 
 TIMES = st.datetimes(datetime.datetime(1970, 1, 3), datetime.datetime(2100, 1, 1))  # noqa: DTZ001
@@ -120,7 +120,7 @@ def test_a_key_is_what_it_was_and_begins_no_other(given: tuple[StructType, list[
 @given(rows(st.sampled_from([t for t in SCALARS if not isinstance(t[0], ByteType)])))
 def test_keys_in_columns_are_the_same_bytes(given: tuple[StructType, list[tuple[Any, ...]]]) -> None:
     schema, values = given
-    codec, arrow = KeyCodec(schema), to_arrow_schema(schema, timezone="UTC")
+    codec, arrow = KeyCodec(schema), arrow_schema(schema)
     named = [dict(zip(schema.names, row, strict=True)) for row in values]
     batch = pa.RecordBatch.from_pylist(named, arrow)
     assert codec.encode_columns(batch).to_pylist() == [codec.encode(row) for row in values]

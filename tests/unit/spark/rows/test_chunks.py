@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
 from penstock.spark.processor.groups import INITIAL
 from penstock.spark.rows.chunks import ChunkReader
+from penstock.spark.versions import arrow_schema
 
 KEY = StructType().add("k", StringType())
-ROWS = to_arrow_schema(StructType().add("k", StringType()).add("at", TimestampType()), timezone="UTC")
-STATE = to_arrow_schema(StructType().add("n", LongType()).add("k", StringType()), timezone="UTC")
+ROWS = arrow_schema(StructType().add("k", StringType()).add("at", TimestampType()))
+STATE = arrow_schema(StructType().add("n", LongType()).add("k", StringType()))
 
 
 def test_rows_and_initial_state_of_one_dataframe_become_separate_chunks_of_the_same_tasks() -> None:

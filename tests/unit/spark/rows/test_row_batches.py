@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from hypothesis import given
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructType, YearMonthIntervalType
 
 import penstock as ps
 import penstock.spark as pss
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.spark.rows.batches import ColumnsReader, ColumnsWriter, spark_schema
+from penstock.spark.versions import arrow_schema
 from tests.support.tools.profiles import examples
 from tests.unit.spark.processor.test_codec import rows
 from tests.unit.spark.rows.test_row_messages import TIMED, as_spark_sends
@@ -39,7 +39,7 @@ def test_rows_are_what_they_were(given: tuple[StructType, list[tuple[Any, ...]]]
     assert all(set(chunk.offsets.tolist()) == {7} and len(chunk.keys) == len(chunk) for chunk in chunks)
     packed: Any = serde.for_store_values()
     schema = spark_schema("spark.rows", serde)
-    (found,) = ColumnsWriter(packed).write([None, *packed.write(values)], to_arrow_schema(schema, timezone="UTC"))
+    (found,) = ColumnsWriter(packed).write([None, *packed.write(values)], arrow_schema(schema))
     assert found.to_pylist() == batch.to_pylist()
 
 

@@ -1,0 +1,116 @@
+"""The versions of Spark: what differs between them, and from which one a feature works.
+
+PySpark and Spark have no public way to much of what is used here. Where versions differ in that, the difference is in
+this file alone.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark import version as pyspark_version
+from pyspark.serializers import Serializer
+from pyspark.sql import types
+from pyspark.sql.pandas.types import to_arrow_schema, to_arrow_type
+from pyspark.util import _load_from_socket
+
+from penstock.errors import ConfigError
+
+SPARK_VERSION: tuple[int, int] = tuple(map(int, re.findall(r"\d+", pyspark_version.__version__)[:2]))  # type: ignore[assignment]
+"""Of the PySpark that is installed."""
+
+QUERIES = (4, 3)
+"""The version from which on queries of PySpark, with processors or applications, are tested. Jobs run from 4.0 on."""
+
+TIME_TYPES: tuple[type[types.DataType], ...] = (
+    types.TimestampType,
+    types.TimestampNTZType,
+    types.DayTimeIntervalType,
+    *filter(None, [getattr(types, "TimeType", None)]),  # from Spark 4.1 on
+)
+"""The types whose values are stored as numbers of a unit of time."""
+
+
+def needs(version: tuple[int, int], feature: str) -> None:
+    """Raise ConfigError if the installed PySpark is older than the first version that has what a feature needs.
+
+    Args:
+        version: the first version.
+        feature: the feature, as the beginning of the error.
+    """
+    if version > SPARK_VERSION:
+        needed, found = (".".join(map(str, each)) for each in (version, SPARK_VERSION))
+        raise ConfigError(f"{feature} needs Spark {needed} or newer; this is Spark {found}")
+
+
+def read_socket(serve: Any, serializer: Serializer) -> list[Any]:
+    """Everything that Spark serves on a socket, as the serializer reads it."""
+    found: Any = _load_from_socket(serve, serializer)
+    if hasattr(found, "__enter__"):  # from Spark 4.1 on: it closes the socket
+        with found as elements:
+            return list(elements)
+    return list(found)
+
+
+def arrow_type(kind: types.DataType, timezone: str = "UTC") -> pa.DataType:
+    """The type of Arrow that Spark's has.
+
+    Args:
+        kind: the type.
+        timezone: of timestamps with a zone.
+    """
+    if _HAS_ZONES:
+        return to_arrow_type(kind, timezone=timezone, prefers_large_types=False)
+    return _in_zone(to_arrow_type(kind), timezone)
+
+
+def arrow_schema(schema: types.StructType, timezone: str = "UTC") -> pa.Schema:
+    """The schema of Arrow that Spark's has; see `arrow_type`."""
+    if _HAS_ZONES:
+        return to_arrow_schema(schema, timezone=timezone)
+    return pa.schema([field.with_type(_in_zone(field.type, timezone)) for field in to_arrow_schema(schema)])
+
+
+_HAS_ZONES = "timezone" in inspect.signature(to_arrow_schema).parameters
+"""From Spark 4.2 on. Before, all timestamps are in UTC."""
+
+
+def _in_zone(kind: pa.DataType, zone: str) -> pa.DataType:
+    def of(field: pa.Field) -> pa.Field:
+        return field.with_type(_in_zone(field.type, zone))
+
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, zone)
+    if pa.types.is_struct(kind):
+        return pa.struct([of(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(of(kind.key_field), of(kind.item_field))
+    return pa.list_(of(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def plain(value: Any) -> Any:
+    """The value with Python's own scalars in place of those of numpy and pandas, as PySpark's state has them."""
+    kind: Any = type(value)
+    if kind in _PLAIN:
+        return value
+    if isinstance(value, types.Row) or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return kind(*map(plain, value))
+    if isinstance(value, list | tuple):
+        return kind(map(plain, value))
+    if isinstance(value, dict):
+        return {plain(key): plain(each) for key, each in value.items()}
+    numpy: Any = sys.modules.get("numpy")  # whoever has a scalar of it has imported it
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.tolist()
+    for convert in ("to_pytimedelta", "to_pydatetime"):
+        if hasattr(value, convert):
+            return getattr(value, convert)()
+    return value
+
+
+_PLAIN = frozenset({str, int, float, bool, bytes, datetime, type(None)})
