@@ -135,7 +135,7 @@ query.awaitTermination()
 
 def test_the_application_of_the_page(tmp_path: Path, cluster: Standalone) -> None:
     page = (ROOT / "docs" / "pyspark-applications.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    block = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "app.py").write_text(APPLICATION.format(columns=COLUMNS, page=block), encoding="utf-8")
     folders = [str(tmp_path / name) for name in ("source", "lake", "location", "root")]
