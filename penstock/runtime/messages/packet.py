@@ -145,7 +145,7 @@ def _binary_column(cells: Sequence[bytes | pa.Buffer | None]) -> pa.BinaryArray:
         del arrays; print(sys.getrefcount(data))  # 102, and 2 is right
     """
     if not any(cells):
-        return pa.array([cell and b"" for cell in cells], pa.binary())
+        return pa.array([None if cell is None else b"" for cell in cells], pa.binary())
     offsets = list(accumulate(map(_size, cells), initial=0))
     if offsets[-1] > _MAX_COLUMN_BYTES:
         raise ValueError(f"packets of {offsets[-1]} bytes together do not fit into one Arrow batch")

@@ -31,16 +31,17 @@ def packet(seq: int, payload: bytes | pa.Buffer | None) -> Packet:
 
 
 def plain(packet: Packet) -> Packet:
-    return packet._replace(payload=None if packet.payload is None else bytes(packet.payload))
+    payload, places = (None if part is None else bytes(part) for part in (packet.payload, packet.places))
+    return packet._replace(payload=payload, places=places)
 
 
 class Memory(np.ndarray):
     """Memory that can be watched: Arrow's own buffers take no weak references."""
 
 
-@given(st.lists(PAYLOADS))
-def test_packets_come_back(payloads: list[bytes | pa.Buffer | None]) -> None:
-    sent = [packet(seq, payload) for seq, payload in enumerate(payloads)]
+@given(st.lists(st.tuples(PAYLOADS, PAYLOADS)))
+def test_packets_come_back(parts: list[tuple[bytes | pa.Buffer | None, bytes | pa.Buffer | None]]) -> None:
+    sent = [packet(seq, payload)._replace(places=places) for seq, (payload, places) in enumerate(parts)]
     batch = to_batch(sent)
     batch.validate(full=True)
     assert batch.schema == PACKET_SCHEMA
