@@ -33,9 +33,13 @@ class Callback(NamedTuple):
     """The caller reads the result of a call to its end, so that a generator will do."""
     waits: bool = False
     """The caller awaits the result: the function is `async def`."""
+    needed: bool = False
+    """None is no function either."""
 
     def check(self, where: str) -> None:
         """Raise ConfigError, which begins with `where`, if a call would run none of the function's code."""
+        if not callable(self.function) and (self.needed or self.function is not None):
+            raise ConfigError(f"{where}: {self.what} is {self.function!r}, which cannot be called")
         code = _code(self.function)
         is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(code)
         if self.waits:

@@ -56,7 +56,7 @@ class Patterns(Generic[T]):
             >>> _ = TestRunner(app).input("local.trips", ["N1"]).run()
             N1
         """
-        check_all([Callback("the function", function)], "peek()")
+        check_all([Callback("the function", function, needed=True)], "peek()")
         return self._next("peek", id, lambda i: FilterSpec(id=i, function=_Peek(function), **self._same()))
 
     def branch(self, *conditions: Callable[[T], Any], id: str | None = None) -> tuple[MessageStream[T], ...]:  # noqa: A002
@@ -85,7 +85,7 @@ class Patterns(Generic[T]):
         if not conditions:
             raise ConfigError("branch() takes at least one condition")
         for each in conditions:
-            check_all([Callback("a condition", each)], "branch()")
+            check_all([Callback("a condition", each, needed=True)], "branch()")
         streams = []
         for number in range(len(conditions) + 1):
             own = _Branch(conditions, number)
@@ -121,7 +121,7 @@ class Patterns(Generic[T]):
             >>> [message.value for message in runner.output("local.highest")]
             [5, 5, 9]
         """
-        check_all([Callback("the function", function)], "reduce()")
+        check_all([Callback("the function", function, needed=True)], "reduce()")
 
         def make(i: str) -> ProcessSpec:
             same = self._same()
@@ -145,7 +145,8 @@ class Patterns(Generic[T]):
         they may be in different tasks: after `partition_by` of the message's id, each id is a key.
 
         Args:
-            within: how long a message is remembered, in batch time: milliseconds, a text such as "1d", or a timedelta.
+            within: how long a message is remembered, in batch time, whatever the messages' own times are: milliseconds,
+                a text such as "1d", or a timedelta.
             by: what is compared of values, as JSON. None: the key alone.
             id: the operator's stable name.
 
@@ -217,12 +218,15 @@ class Patterns(Generic[T]):
             >>> [message.value["carrier"] for message in runner.output("local.carriers")]
             ['UA']
         """
+        errors = tuple(retry_on) if isinstance(retry_on, Collection) else (retry_on,)
+        if not all(isinstance(each, type) and issubclass(each, Exception) for each in errors):
+            raise ConfigError(f"map_async(): retry_on={retry_on!r}: give classes of exceptions, as (OSError,)")
         calls: dict[str, Any] = {
             "function": function,
             "parallel": whole_number("map_async(): parallel", parallel, "calls"),
             "timeout_ms": milliseconds("map_async(): timeout", timeout),
             "retries": whole_number("map_async(): retries", retries, "retries", least=0),
-            "retry_on": tuple(retry_on),
+            "retry_on": errors,
             "client": client,
             "key": key,
             "remember_ms": milliseconds("map_async(): remember", remember),

@@ -100,7 +100,7 @@ class FunctionSpec(OperatorSpec):
     """The function gets the whole message, not the value alone."""
 
     def callbacks(self) -> Iterator[Callback]:
-        yield Callback("the function", self.function)
+        yield Callback("the function", self.function, needed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,7 @@ class FlatMapSpec(FunctionSpec):
     """value -> any number of values."""
 
     def callbacks(self) -> Iterator[Callback]:
-        yield Callback("the function", self.function, may_yield=True)
+        yield Callback("the function", self.function, may_yield=True, needed=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +135,7 @@ class MapAsyncSpec(OperatorSpec):
     remember_ms: int
 
     def callbacks(self) -> Iterator[Callback]:
-        yield Callback("the function", self.function, waits=True)
+        yield Callback("the function", self.function, waits=True, needed=True)
         yield Callback("`client`", self.client)
         yield Callback("`key`", self.key)
 

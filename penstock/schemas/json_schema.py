@@ -58,6 +58,9 @@ class JsonSchema(SchemaSerde):
         if self._given is not None:
             _validator(self._given)
 
+    def __repr__(self) -> str:
+        return f"ps.JsonSchema({self.record or '...'}{', registry=ps.SchemaRegistry()' if self.registry else ''})"
+
     @property
     def name(self) -> str:
         """See `Serde.name`. The bytes of an object are JSON, whatever the schema."""

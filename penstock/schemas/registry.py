@@ -45,7 +45,7 @@ class SchemaRegistry:
     def __post_init__(self) -> None:
         if self.subjects not in ("topic", "record", "topic-record"):
             raise ConfigError(f"SchemaRegistry(subjects={self.subjects!r}): it is `topic`, `record` or `topic-record`")
-        if self.url is not None and not isinstance(self.url, str):
+        if self.url is not None and (not isinstance(self.url, str) or "://" not in self.url):
             raise ConfigError(f"SchemaRegistry(url={self.url!r}): an address is text, as http://registry:8081")
 
     def subject(self, topic: str, part: Part, record: str) -> str:

@@ -107,7 +107,8 @@ class SchemaSerde(Serde[Any]):
         if registry is None or connection is None:
             return self
         if schema is None:
-            raise ConfigError(f"`{self._place}`: {self!r} has no schema, and an output needs one to be written with")
+            topic = self._place[0] if self._place else ""
+            raise ConfigError(f"output `{topic}`: {self!r} has no schema to be written with: ps.Avro(schema, ...)")
         return self._with(_id=connection.open().registered(self.subject, schema, register=registry.register))
 
     def completed(self) -> Self:

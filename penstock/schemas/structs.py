@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Struct(Serde[T], Generic[T]):
-    """Objects of a type, as JSON. What is read is checked against the types of the fields, so a message that does not
-    fit is one failed message; and the type reaches the functions and tasks of the application, where a type checker
-    sees it.
+    """Objects of a type, as JSON. What is read and what is written is checked against the types of the fields, so a
+    message that does not fit is one failed message. The type reaches the functions and tasks of the application, where
+    a type checker sees it.
 
     The type is a dataclass, a `msgspec.Struct`, a TypedDict, a NamedTuple, a class of attrs or a model of pydantic; or
     a list, a dict or a union of them. Fields that the type does not have are passed over, and one that a message lacks
@@ -74,6 +74,7 @@ class Struct(Serde[T], Generic[T]):
         data = self._encode(obj)
         if b"null" in data:
             refuse_nan(msgspec.to_builtins(obj) if not hasattr(obj, "model_dump") else obj.model_dump())
+        self._decode(data)  # Python does not check the types of fields, and nobody could read a wrong one
         return data
 
     def from_bytes(self, data: bytes) -> T:
@@ -92,6 +93,7 @@ def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], byte
     except Exception as error:
         raise ConfigError(f"ps.Struct({kind!r}): {error}") from error
     encode = msgspec.json.Encoder(order="deterministic").encode
+
     classes = tuple(each for each in (kind,) if isinstance(each, type) and not _is_typed_dict(each))
 
     def write(obj: Any) -> bytes:

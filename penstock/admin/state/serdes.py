@@ -25,6 +25,7 @@ from penstock.application.application import Application
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import ConfigError
+from penstock.schemas.avro_state import AvroState
 from penstock.state.reading.reader import check_store
 
 _BUILT_IN: Mapping[str, Serde[Any]] = {
@@ -93,6 +94,8 @@ def serde_of(name: str) -> Serde[Any] | None:
         return _BUILT_IN.get(name)
     if kind == "columns":
         return _rows(inner[:-1])
+    if kind == "avro":
+        return AvroState.named(name)
     fields = [serde_of(field) for field in _split(inner[:-1])]
     known = [field for field in fields if field is not None]
     if len(known) < len(fields):

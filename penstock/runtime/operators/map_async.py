@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from penstock.errors import SystemAwayError
+from penstock.errors import ConfigError, SystemAwayError
 from penstock.graph.specs import MapAsyncSpec
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.messages.columns import Columns, Target
@@ -142,7 +142,15 @@ class _Calls:
 
     async def _together(self, calls: Sequence[Coroutine[Any, Any, Any]]) -> list[Any]:
         if self._spec.client is not None and not self._client:
-            self._client = (await self._open.enter_async_context(self._spec.client()),)
+            try:
+                self._client = (await self._open.enter_async_context(self._spec.client()),)
+            except Exception as error:
+                for call in calls:
+                    call.close()
+                if isinstance(error, SystemAwayError):
+                    return [_Failed(error)] * len(calls)
+                what = f"operator `{self._spec.id}`: `client` of map_async could not be opened"
+                raise ConfigError(f"{what}: {type(error).__name__}: {error}") from error
         slots = asyncio.Semaphore(self._spec.parallel)
 
         async def one(call: Coroutine[Any, Any, Any]) -> Any:

@@ -380,10 +380,12 @@ class TestRunner:
         Raises:
             ConfigError: the application has no such store, or there is no run: call `restore` after `crash` or `drain`.
         """
-        spec = next((s for s in self._job.graph.stores if s.name == name), None)
-        if spec is None:
+        if not any(spec.name == name for spec in self._job.graph.stores):
             raise ConfigError(f"`{name}` is not a store of application `{self._job.graph.name}`")
-        tasks = self._running().job.settings.tasks
+        job = self._running().job
+        # The serdes of the run, which know how values from before were written.
+        spec = next(spec for spec in job.topology.graph.stores if spec.name == name)
+        tasks = job.settings.tasks
         return {
             spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
             for number in range(tasks)

@@ -84,6 +84,11 @@ def test_the_first_of_equal_messages_passes_until_it_is_forgotten(by: Any) -> No
         (lambda s: s.branch(), "at least one condition"),
         (lambda s: s.deduplicate("often"), "within is a duration"),
         (lambda s: s.peek(_later), "is `async def`"),
+        (lambda s: s.peek(None), "the function is None, which cannot be called"),
+        (lambda s: s.reduce("x"), "the function is 'x', which cannot be called"),
+        (lambda s: s.branch([]), "a condition is \\[\\], which cannot be called"),
+        (lambda s: s.map("x"), "the function is 'x', which cannot be called"),
+        (lambda s: s.filter(None), "the function is None, which cannot be called"),
         (lambda s: s.reduce(_later), "is `async def`"),
     ],
 )

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
+from penstock.admin.state.serdes import serde_of
 from penstock.schemas.avro_resolution import why_unreadable
 from penstock.schemas.avro_state import AvroState
 from penstock.schemas.client import MEMORY, memory_registry
@@ -147,6 +148,22 @@ def test_state_is_read_with_a_later_and_with_an_earlier_schema() -> None:
     runner = runner.commit().crash().restore(keeping(MORE))
     runner.input("kafka.in", [("a", {"tail": "N5", "miles": 5, "carrier": "AA"})]).run()
     assert runner.output("kafka.out")[-1].value == {"tail": "N3", "miles": 6, "carrier": "unknown"}
+
+
+def test_the_content_of_a_store_is_read_with_the_schemas_that_it_was_written_with() -> None:
+    def with_fields(*names: str) -> ps.StreamApplication:
+        return keeping(record("Trip", **dict.fromkeys(("miles", *names), ("int", 7))))
+
+    runner = TestRunner(with_fields("a", "b")).input("kafka.in", [("k", {"miles": 1, "a": 2, "b": 3})]).run().commit()
+    runner = runner.crash().restore(with_fields("b", "a", "c"))
+    assert runner.store("trips") == {"k": {"miles": 1, "a": 2, "b": 3, "c": 7}}
+    layout = runner._running().job.layout["trips"].split(" ")[-1]
+    found = serde_of(layout)
+    assert isinstance(found, AvroState)
+    assert [found.from_bytes(value) for _, value in runner._engine(0, "trips").scan(None, None)] in (
+        [{"miles": 1, "b": 3, "a": 2, "c": 7}],
+        [],
+    )
 
 
 def test_a_schema_that_cannot_read_the_state_is_refused_with_the_field() -> None:

@@ -128,6 +128,8 @@ def test_equal_objects_have_equal_bytes() -> None:
     ("kind", "wrong", "why"),
     [
         (Trip, {"tail": "N1"}, "takes a Trip, not a dict"),
+        (Trip, Trip("N1", "many"), "Expected `int`, got `str`"),  # type: ignore[arg-type]
+        (StructTrip, StructTrip("N1", None), "Expected `int`, got `null`"),  # type: ignore[arg-type]
         (ModelTrip, Trip("N1"), "takes a ModelTrip, not a Trip"),
         (ModelTrip, ModelTrip(tail="N1", speed=math.nan), "JSON has no nan"),
         (dict[str, float], {"a": math.inf}, "JSON has no inf"),

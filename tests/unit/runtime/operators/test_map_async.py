@@ -110,6 +110,16 @@ def test_a_client_is_opened_once_and_closed() -> None:
     assert service.opened < 4
 
 
+def test_a_client_that_cannot_be_opened_ends_the_run_and_buries_nothing() -> None:
+    def client() -> Any:
+        raise ValueError("no such host")
+
+    runner = run([1, 2], Service(), dead="m.dead", client=client)
+    with pytest.raises(ps.ConfigError, match=r"operator `map_async-1`: `client` of map_async .* no such host"):
+        runner.run()
+    assert runner.output("m.dead") == []
+
+
 def test_values_with_the_same_key_share_a_call_and_its_result() -> None:
     service = Service()
     runner = run(["a", "b", "a", "a"], service, key=lambda value: value)
@@ -149,6 +159,10 @@ def test_a_batch_that_runs_again_calls_again() -> None:
         ({"timeout": "soon"}, "timeout is a duration"),
         ({"retries": -1}, "retries is a whole number"),
         ({"key": Service().answer}, "`key` is `async def`"),
+        ({"key": "tail"}, "`key` is 'tail', which cannot be called"),
+        ({"client": Service()}, "`client` is .*, which cannot be called"),
+        ({"retry_on": ("x",)}, "give classes of exceptions"),
+        ({"function": None}, "the function is None, which cannot be called"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], why: str) -> None:
