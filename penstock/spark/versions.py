@@ -22,7 +22,7 @@ from pyspark.util import _load_from_socket
 from penstock.errors import ConfigError
 
 SPARK_VERSION: tuple[int, int] = tuple(map(int, re.findall(r"\d+", pyspark_version.__version__)[:2]))  # type: ignore[assignment]
-"""Of the PySpark that is installed."""
+"""The version of the PySpark that is installed."""
 
 QUERIES = (4, 3)
 """The version from which on queries of PySpark, with processors or applications, are tested. Jobs run from 4.0 on."""
