@@ -42,8 +42,8 @@ class _AsyncNode(Node):
         self._downstream = downstream
         self._calls = _Calls(spec)
         self._page: Page | None = None
-        self._found: dict[int, Any] = {}
-        """By row of the page, the result or the error of its call."""
+        self._found: dict[int, tuple[Any, Any]] = {}
+        """By row of the page, the value, and the result or the error of its call."""
 
     def _accept(self, columns: Columns) -> None:
         rows = [int(row) for row in columns.rows]
@@ -52,15 +52,26 @@ class _AsyncNode(Node):
         else:
             if self._position.page is not self._page:
                 self._page, self._found = self._position.page, {}
-            new = [(row, value) for row, value in zip(rows, columns.values, strict=True) if row not in self._found]
-            for (row, _), result in zip(new, self._calls.all([value for _, value in new]), strict=True):
-                self._found[row] = result
-            found = [self._found[row] for row in rows]
+            new = [
+                (row, value) for row, value in zip(rows, columns.values, strict=True) if not self._is_known(row, value)
+            ]
+            for (row, value), result in zip(new, self._calls.all([value for _, value in new]), strict=True):
+                self._found[row] = value, result
+            found = [self._found[row][1] for row in rows]
         for row, result in zip(rows, found, strict=True):
             if isinstance(result, _Failed):
                 self._position.row = row
                 raise failure_in(self._spec.id, result.error) from result.error
         self._downstream.accept(columns.with_values(found))
+
+    def _is_known(self, row: int, value: Any) -> bool:
+        """True if the call for this value of the row was made: another branch may make another value of a row."""
+        if row not in self._found:
+            return False
+        try:
+            return bool(self._found[row][0] == value)
+        except Exception:  # values that cannot be compared
+            return False
 
     def _push(self, key: Any, value: Any) -> None:
         (result,) = self._calls.all([value])

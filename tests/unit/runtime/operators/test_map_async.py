@@ -144,6 +144,17 @@ def test_messages_that_were_made_of_one_have_their_own_calls() -> None:
     assert results(TestRunner(app, partitions=1).input("m.in", [3, 2])) == [[0], [1], [2], [0], [1]]
 
 
+@pytest.mark.parametrize("dead", [None, "m.dead"])
+def test_branches_of_one_message_have_their_own_calls(dead: str | None) -> None:
+    service = Service()
+    app = ps.StreamApplication("a")
+    stream = app.input("m.in")
+    branches = stream.map(lambda n: n + 1).merge(stream.map(lambda n: n * 10), stream.filter(lambda n: n > 1))
+    branches.map_async(service.answer).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter=dead).input("m.in", [1, 2])
+    assert sorted(results(runner)) == [[2], [2], [3], [10], [20]]
+
+
 def test_a_batch_that_runs_again_calls_again() -> None:
     service = Service()
     runner = run([1], service).run().crash().restore()
