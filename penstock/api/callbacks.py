@@ -34,11 +34,11 @@ class Callback(NamedTuple):
     waits: bool = False
     """The caller awaits the result: the function is `async def`."""
     needed: bool = False
-    """None is no function either."""
+    """It has to be a function; otherwise it may be an object whose methods are."""
 
     def check(self, where: str) -> None:
         """Raise ConfigError, which begins with `where`, if a call would run none of the function's code."""
-        if not callable(self.function) and (self.needed or self.function is not None):
+        if self.needed and not callable(self.function):
             raise ConfigError(f"{where}: {self.what} is {self.function!r}, which cannot be called")
         code = _code(self.function)
         is_async = inspect.iscoroutinefunction(self.function) or inspect.iscoroutinefunction(code)

@@ -161,7 +161,7 @@ class Patterns(Generic[T]):
             >>> sorted(message.value["id"] for message in runner.output("local.once"))
             ['A', 'B']
         """
-        check_all([Callback("`by`", by)] if by is not None else [], "deduplicate()")
+        check_all([Callback("`by`", by, needed=by is not None)], "deduplicate()")
         ttl = time_to_live("deduplicate()", milliseconds("deduplicate(): within", within), "write")
 
         def make(i: str) -> ProcessSpec:

@@ -136,8 +136,8 @@ class MapAsyncSpec(OperatorSpec):
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function, waits=True, needed=True)
-        yield Callback("`client`", self.client)
-        yield Callback("`key`", self.key)
+        yield Callback("`client`", self.client, needed=self.client is not None)
+        yield Callback("`key`", self.key, needed=self.key is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
