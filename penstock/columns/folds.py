@@ -113,8 +113,8 @@ class SumFold(Fold):
 class MeanFold(Fold):
     result_type = pa.float64()
 
-    def __init__(self, kind: pa.DataType) -> None:
-        self._sum, self._n = SumFold(kind), CountFold()
+    def __init__(self, total: Fold) -> None:
+        self._sum, self._n = total, CountFold()
         self.fields = (*self._sum.fields, *self._n.fields)
 
     def grow(self, stored: Sequence[pa.Array]) -> None:
@@ -169,31 +169,20 @@ class DecimalSumFold(Fold):
         return _decimals(self._sum, self.result_type)
 
 
-class DecimalMeanFold(Fold):
+class DecimalMeanFold(MeanFold):
     """The mean of decimals, with four more digits behind the point if there is room. Half a digit is rounded away from
     zero, as in SQL."""
 
     def __init__(self, kind: pa.DataType) -> None:
-        self._sum, self._n = DecimalSumFold(kind), CountFold()
-        self.fields = (*self._sum.fields, *self._n.fields)
+        self._sums = DecimalSumFold(kind)
+        super().__init__(self._sums)
         self._more = min(4, max(0, _DIGITS - kind.precision))
         self.result_type = pa.decimal128(_DIGITS, kind.scale + self._more)
-
-    def grow(self, stored: Sequence[pa.Array]) -> None:
-        self._sum.grow(stored[:1])
-        self._n.grow(stored[1:])
-
-    def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
-        self._sum.add(groups, values, times)
-        self._n.add(groups, values, times)
-
-    def stored(self) -> Sequence[pa.Array]:
-        return (*self._sum.stored(), *self._n.stored())
 
     def results(self) -> pa.Array:
         counts = self._n.results().to_numpy()
         n = np.maximum(counts, 1).astype(np.object_)
-        units = self._sum.sums().astype(np.object_) * 10**self._more
+        units = self._sums.sums().astype(np.object_) * 10**self._more
         halves = np.abs(units) * 2 + n
         return _decimals(np.where(units < 0, -1, 1) * (halves // (2 * n)), self.result_type, counts == 0)
 
@@ -409,7 +398,7 @@ def sum_fold(kind: pa.DataType | None) -> Fold:
 
 
 def mean_fold(kind: pa.DataType | None) -> Fold:
-    return DecimalMeanFold(kind) if _is_decimal(kind) else MeanFold(_number(kind))
+    return DecimalMeanFold(kind) if _is_decimal(kind) else MeanFold(SumFold(_number(kind)))
 
 
 def variance_fold(kind: pa.DataType | None) -> Fold:

@@ -125,7 +125,7 @@ def test_values_with_the_same_key_share_a_call_and_its_result() -> None:
     runner = run(["a", "b", "a", "a"], service, key=lambda value: value)
     runner.run().input("m.in", ["b", "c"])
     assert results(runner) == [["a"], ["b"], ["a"], ["a"], ["b"], ["c"]]
-    assert sorted(service.asked) in (["a", "b", "c"], ["a", "b", "b", "c"])  # a node is made anew for a new container
+    assert sorted(service.asked) in (["a", "b", "c"], ["a", "b", "b", "c"])  # a restore makes another node
 
 
 def test_a_failure_is_not_remembered() -> None:
