@@ -34,7 +34,7 @@ class Callback(NamedTuple):
     waits: bool = False
     """The caller awaits the result: the function is `async def`."""
     needed: bool = False
-    """It has to be a function; otherwise it may be an object whose methods are."""
+    """It has to be callable. Other callbacks may be None, or an object with methods."""
 
     def check(self, where: str) -> None:
         """Raise ConfigError, which begins with `where`, if a call would run none of the function's code."""

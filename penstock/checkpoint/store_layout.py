@@ -10,7 +10,7 @@ _EXPIRES = "ttl-1"
 _ROWS = re.compile(r"(?:(?:value|list|map|columns)-[0-9]+|columns|avro)\(.*\)")
 """Rows: those of a state variable of PySpark, with its kind and the version of its form, or those of `ps.Columns`. Or
 Avro, with all schemas that values have."""
-_VERSIONS = re.compile(r"version\((.*)\)")
+_VERSIONS = re.compile(r"^version\((.*)\)$")
 _REQUIRED = "!"
 
 

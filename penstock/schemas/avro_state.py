@@ -15,7 +15,7 @@ from penstock.schemas.serde import Read, Write
 _MOST = 255
 """Schemas that a store can have: one byte counts them."""
 _SAFE = "[]{}\":,.'*+-_/"
-"""Characters beside letters and digits that stand in a name as they are."""
+"""The characters of a schema, besides letters and digits, that a name has unchanged."""
 
 
 class AvroState(Serde[Any]):

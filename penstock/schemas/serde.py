@@ -26,8 +26,8 @@ _OWN = 0
 class SchemaSerde(Serde[Any]):
     """A serde whose bytes have a schema, which a registry may keep.
 
-    It is a value: `for_stream`, `connected` and `registered` return others. What is read and written by comes from
-    `_reader` and `_writer`, and is made once in each process.
+    It is a value: `for_stream`, `connected` and `registered` return others. `_reader` and `_writer` are called once in
+    each process.
     """
 
     kind: ClassVar[SchemaKind]

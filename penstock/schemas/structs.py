@@ -16,9 +16,9 @@ T = TypeVar("T")
 
 
 class Struct(Serde[T], Generic[T]):
-    """Objects of a type, as JSON. What is read and what is written is checked against the types of the fields, so a
-    message that does not fit is one failed message. The type reaches the functions and tasks of the application, where
-    a type checker sees it.
+    """Objects of a type, as JSON. Messages are checked against the types of the fields when they are read and when they
+    are written, so one that does not fit is one failed message. The type reaches the functions and tasks of the
+    application, where a type checker sees it.
 
     The type is a dataclass, a `msgspec.Struct`, a TypedDict, a NamedTuple, a class of attrs or a model of pydantic; or
     a list, a dict or a union of them. Fields that the type does not have are passed over, and one that a message lacks
@@ -93,11 +93,10 @@ def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], byte
     except Exception as error:
         raise ConfigError(f"ps.Struct({kind!r}): {error}") from error
     encode = msgspec.json.Encoder(order="deterministic").encode
-
-    classes = tuple(each for each in (kind,) if isinstance(each, type) and not _is_typed_dict(each))
+    has_class = isinstance(kind, type) and not _is_typed_dict(kind)
 
     def write(obj: Any) -> bytes:
-        if classes and not isinstance(obj, classes):
+        if has_class and not isinstance(obj, kind):
             raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
         return encode(obj)
 

@@ -51,7 +51,7 @@ def needs(version: tuple[int, int], feature: str) -> None:
 def read_socket(serve: Any, serializer: Serializer) -> list[Any]:
     """Everything that Spark serves on a socket, as the serializer reads it."""
     found: Any = _load_from_socket(serve, serializer)
-    if hasattr(found, "__enter__"):  # from Spark 4.1 on: it closes the socket
+    if hasattr(found, "__enter__"):  # not in Spark 4.0: it closes the socket
         with found as elements:
             return list(elements)
     return list(found)
@@ -104,7 +104,7 @@ def plain(value: Any) -> Any:
         return kind(map(plain, value))
     if isinstance(value, dict):
         return {plain(key): plain(each) for key, each in value.items()}
-    numpy: Any = sys.modules.get("numpy")  # whoever has a scalar of it has imported it
+    numpy: Any = sys.modules.get("numpy")  # a scalar of numpy exists only where it is imported
     if numpy is not None and isinstance(value, numpy.generic):
         return value.tolist()
     for convert in ("to_pytimedelta", "to_pydatetime"):
