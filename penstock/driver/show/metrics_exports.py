@@ -212,7 +212,7 @@ class SnapshotReporter:
         self, job: JobSettings, run_id: str, system: System, stream: SystemStream, snapshot: Callable[[], Snapshot]
     ) -> None:
         """Raises NotFoundError if there is no such stream."""
-        self._origin = Origin(job.name, job.id, run_id, version("penstock"), socket.gethostname(), _now_ms())
+        self._origin = Origin(job.name, job.id, run_id, version("penstock-streams"), socket.gethostname(), _now_ms())
         self._system = system
         self._stream = stream
         self._snapshot = snapshot
