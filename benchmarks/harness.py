@@ -309,7 +309,7 @@ def contention(runs: Mapping[str, Sequence[Run]], cores: int) -> list[str]:
     """A line for each side in a run of which other programs took more than CONTENTION_SHARE of the machine."""
     found = []
     for name, own in runs.items():
-        shares = [run["others_cpu_seconds"] / (run["seconds"] * cores) for run in own]
+        shares = [run["others_cpu_seconds"] / (run["seconds"] * cores) for run in own if "others_cpu_seconds" in run]
         if max(shares, default=0) > CONTENTION_SHARE:
             found.append(f"{name}: {', '.join(f'{share:.0%}' for share in shares)}")
     return found

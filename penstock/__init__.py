@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from penstock.api.intermediate import IntermediateMessageSerde as IntermediateMessageSerde
     from penstock.api.intermediate import MessageType as MessageType
     from penstock.api.intermediate import WatermarkMessage as WatermarkMessage
+    from penstock.api.messages.envelope import IncomingMessageEnvelope as IncomingMessageEnvelope
+    from penstock.api.messages.headers import Headers as Headers
     from penstock.api.serdes import Bytes as Bytes
     from penstock.api.serdes import Columns as Columns
     from penstock.api.serdes import Double as Double
@@ -60,7 +62,6 @@ if TYPE_CHECKING:
     from penstock.api.state.store import KeyValueStore as KeyValueStore
     from penstock.api.state.tables import Table as Table
     from penstock.api.task import DrainListenerTask as DrainListenerTask
-    from penstock.api.task import IncomingMessageEnvelope as IncomingMessageEnvelope
     from penstock.api.task import MessageCollector as MessageCollector
     from penstock.api.task import StreamTask as StreamTask
     from penstock.api.task import TaskContext as TaskContext

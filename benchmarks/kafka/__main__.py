@@ -42,7 +42,7 @@ import psutil
 from benchmarks import harness
 from benchmarks.harness import ROOT, SideRun, run_facts, run_side, session_processes
 from benchmarks.kafka.flow import Flow
-from benchmarks.kafka.load import ENGINES, Ends, check_counts, create, install, publish
+from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, install, publish
 from benchmarks.keyed_fold.workload import Workload
 from penstock.testing.kafka_broker import KafkaBroker
 
@@ -58,6 +58,8 @@ TARGET_MS = 50
 PARTS = ("throughput", "restart", "latency")
 _LONG_RESTART_MS = 25_000
 """A side that takes longer is restarted once: it waits for a fixed timeout of its consumer group."""
+_FEW = Workload(events=100 * EVERY, batches=10, keys=10)
+"""Messages of which each side sends some on."""
 _LOOK_SECONDS = 0.02
 _STOP_S = 90.0
 SHOWN = {
@@ -163,6 +165,7 @@ class World:
             try:
                 time.sleep(0.2)  # what the broker had taken before; no side starts within this time
                 before = ends.messages()
+                publish(self.brokers, TOPIC, PARTITIONS, _FEW)  # the first one may have counted all others
                 self._await(lambda: ends.messages() > before, second)
                 return {"restart_ms": round((time.monotonic() - killed) * 1000), "messages_before": before}
             finally:

@@ -88,9 +88,14 @@ def configuration(given: dict[str, Any]) -> dict[str, Any]:
 def penstock(given: dict[str, Any]) -> dict[str, Any]:
     """Count until the time is over or all messages were counted."""
     job = application(Count, given["topic"], given["output"]).run(configuration(given))
-    return {
-        "samples": _until(given, lambda: job.progress.total_input_rows if job.progress is not None else 0, job.stop)
-    }
+    return {"samples": _until(given, lambda: _counted(job), job.stop)}
+
+
+def _counted(job: ps.Job) -> int:
+    if not job.is_active:
+        job.await_termination()  # raises what ended it
+        raise RuntimeError("the job ended by itself")
+    return job.progress.total_input_rows if job.progress is not None else 0
 
 
 def echo(given: dict[str, Any]) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def read_stream(system: LocalSystem, stream: str) -> Iterator[tuple[int, bytes, 
     for partition, ends in admin.offsets(stream).items():
         ssp = ps.SystemStreamPartition("local", stream, partition)
         for chunk in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000):
-            yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value in chunk)
+            yield from ((partition, key or b"", orjson.loads(value or b"null")) for _, _, key, value, *_ in chunk)
     reader.close()
     admin.close()
 

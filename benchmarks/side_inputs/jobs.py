@@ -265,7 +265,7 @@ def _put(work: str, partition: int, batch: int) -> tuple[int, float, float]:
     for chunk in system.reader().read(wanted, _APPENDED):
         rows += len(chunk)
         for start in range(0, len(chunk), batch):
-            engine.apply({key or b"": value for _, _, key, value in chunk[start : start + batch]})
+            engine.apply({key or b"": value for _, _, key, value, *_ in chunk[start : start + batch]})
     engine.close()
     return rows, began, time.time()
 
@@ -335,7 +335,7 @@ def _newest(world: World) -> Iterator[dict[str, Any]]:
         for partition, ends in admin.offsets(OUTPUT).items():
             ssp = ps.SystemStreamPartition("local", OUTPUT, partition)
             for chunk in reader.read(OffsetRange(ssp, max(ends.oldest, ends.upcoming - 1), ends.upcoming), 10):
-                yield from (orjson.loads(value or b"null") for *_, value in chunk)
+                yield from (orjson.loads(message[3] or b"null") for message in chunk)
     finally:
         reader.close()
         admin.close()

@@ -160,7 +160,7 @@ class Streams:
             ssp = ps.SystemStreamPartition("local", OUTPUT, partition)
             if end > starts.get(partition, 0):
                 for chunk in self._reader.read(OffsetRange(ssp, starts.get(partition, 0), end), 1000):
-                    yield from (orjson.loads(value or b"null") for *_, value in chunk)
+                    yield from (orjson.loads(message[3] or b"null") for message in chunk)
 
     @contextmanager
     def probing(self, names: list[str]) -> Iterator[None]:

@@ -33,6 +33,7 @@ def log_settings(folder: Path, logger: str = _LOGGER, level: str = "info") -> tu
     log, properties = folder / "jvm.log", folder / "log4j2.properties"
     lines = {
         "rootLogger.level": "error",
+        "rootLogger.appenderRef.file.ref": "file",  # without an appender, Spark would put its own settings in place
         "appender.file.type": "File",
         "appender.file.name": "file",
         "appender.file.fileName": log,

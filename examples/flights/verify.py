@@ -28,7 +28,7 @@ def last_values(stream: str) -> Totals:
     for partition, ends in system.admin().offsets(stream).items():
         ssp = SystemStreamPartition("local", stream, partition)
         for messages in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000):
-            totals.update({(key or b"").decode(): orjson.loads(value or b"null") for _, _, key, value in messages})
+            totals.update({(key or b"").decode(): orjson.loads(value or b"null") for _, _, key, value, *_ in messages})
     return totals
 
 

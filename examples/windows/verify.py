@@ -101,7 +101,7 @@ def messages(stream: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for partition, ends in system.admin().offsets(stream).items():
         ssp = SystemStreamPartition("local", stream, partition)
         for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 10_000):
-            yield from (((key or b"").decode(), orjson.loads(value or b"null")) for _, _, key, value in chunk)
+            yield from (((key or b"").decode(), orjson.loads(value or b"null")) for _, _, key, value, *_ in chunk)
 
 
 def left_over() -> list[str]:

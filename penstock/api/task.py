@@ -3,82 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from penstock.api.ssp import SystemStreamPartition
+from penstock.api.messages.envelope import IncomingMessageEnvelope
+from penstock.api.messages.headers import HeadersLike
 from penstock.api.state.key_state import ListState, MapState, ValueState
 from penstock.api.state.store import KeyValueStore
 from penstock.api.time.timers import ExpiredTimer, TimeDomain
 from penstock.metrics.registry import MetricsRegistry
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar  # type checkers know it: a type variable with a default is Python 3.13's
-
-    V = TypeVar("V", default=Any)
-else:
-    from typing import TypeVar
-
-    V = TypeVar("V")
-
-
-class MessageOrigins(Protocol):
-    """The origins of messages, by row."""
-
-    @property
-    def timestamps(self) -> Sequence[int]:
-        """Epoch milliseconds."""
-
-    @property
-    def offsets(self) -> Sequence[int]:
-        """Offsets in their partitions."""
-
-    def ssp(self, row: int) -> SystemStreamPartition: ...
-
-
-class IncomingMessageEnvelope(NamedTuple, Generic[V]):
-    """A message on its way into a task, as Samza's IncomingMessageEnvelope.
-
-    `key` and `value` are decoded objects or None. `ssp`, `offset` and `timestamp` are those of the input message that
-    this message is, or from which earlier operators made it. `timestamp` is in epoch milliseconds; it is the event time
-    if the input has a function for it. Only the runtime makes envelopes. They stay valid after the call.
-
-    For type checkers, `IncomingMessageEnvelope[Trip]` has values of the type Trip.
-
-    Example:
-        >>> app = ps.StreamApplication("origins")
-        >>> origins = app.input("local.trips").map(lambda m: [str(m.ssp), m.offset, m.timestamp], envelope=True)
-        >>> _ = origins.send_to(app.output("local.origins"))
-        >>> runner = TestRunner(app).input("local.trips", ["a", "b"], partition=1, timestamp=700).run()
-        >>> [message.value for message in runner.output("local.origins")]
-        [['local.trips.1', 0, 700], ['local.trips.1', 1, 700]]
-    """
-
-    key: Any
-    value: V
-    origins: MessageOrigins
-    row: int
-
-    @property
-    def ssp(self) -> SystemStreamPartition:
-        """The partition of the input from which the message comes."""
-        return self.origins.ssp(self.row)
-
-    @property
-    def offset(self) -> int:
-        """The offset of the input message in its partition."""
-        return self.origins.offsets[self.row]
-
-    @property
-    def timestamp(self) -> int:
-        """The timestamp of the input message, in epoch milliseconds."""
-        return self.origins.timestamps[self.row]
-
-    def __repr__(self) -> str:
-        return (
-            f"IncomingMessageEnvelope(ssp={self.ssp}, offset={self.offset}, key={self.key!r}, value={self.value!r}, "
-            f"timestamp={self.timestamp})"
-        )
 
 
 class MessageCollector(ABC):
@@ -99,16 +32,21 @@ class MessageCollector(ABC):
     """
 
     @abstractmethod
-    def emit(self, *, key: Any = None, value: Any) -> None:
+    def emit(self, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
         """Pass a message to the operators that follow the task in the graph.
 
         Args:
             key: the key, which fits the serde declared in `process(key=...)`. None for no key.
             value: the value, which fits the serde declared in `process(value=...)`.
+            headers: a mapping from name to value (bytes, text or None), or pairs of them. None: those of the message
+                that the task handles; a timer has none.
+
+        Raises:
+            TypeError: `headers` is something else.
         """
 
     @abstractmethod
-    def send(self, output: str, *, key: Any = None, value: Any) -> None:
+    def send(self, output: str, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
         """Send a message to an output stream that the application declares, at least once.
 
         Args:
@@ -116,10 +54,12 @@ class MessageCollector(ABC):
             key: the key. The partition follows from its bytes by Kafka's murmur2. Without a key, the partition is the
                 one with the task's number.
             value: the value.
+            headers: as for `emit`. A system that has no headers, such as one of files, leaves them out.
 
         Raises:
             ConfigError: the application has not declared this output.
             SerdeError: the key or the value does not fit the output's serdes.
+            TypeError: `headers` is something else.
         """
 
 

@@ -7,11 +7,12 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from penstock.api.joins import JoinKind, JoinSide, Keep, join_of
 from penstock.api.joins import definition_of as join_definition
+from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Json, Serde, String
 from penstock.api.serdes.failures import join_place, partition_by_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
-from penstock.api.task import IncomingMessageEnvelope, StreamTask
+from penstock.api.task import StreamTask
 from penstock.api.time.durations import Duration
 from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Panes, Window, WindowPane, definition_of

@@ -11,9 +11,10 @@ import orjson
 
 from penstock.api.callbacks import Callback, check_all
 from penstock.api.expressions import Expression
+from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, Serde
 from penstock.api.serdes.failures import process_place
-from penstock.api.task import IncomingMessageEnvelope, MessageCollector, StreamTask, TaskContext, TaskCoordinator
+from penstock.api.task import MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
 from penstock.graph.declarations import Declarations, time_to_live

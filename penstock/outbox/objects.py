@@ -25,7 +25,7 @@ from penstock.documents import Count, Positive, decoder, decoding
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.outbox.task import KeptPacket, OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject, Part
-from penstock.runtime.messages.packet import decode_messages, encode_messages
+from penstock.runtime.messages.packet import decode_messages, encode_messages, in_one, records_of
 from penstock.runtime.messages.spool import SpooledPayload
 from penstock.system.base import RawRecord
 
@@ -71,8 +71,7 @@ class ObjectContents:
             except CorruptError as error:
                 what = f"object `{self.key}` of the outbox is damaged in chunk {chunk.number} of `{chunk.ssp}`"
                 raise CorruptError(f"{what}: {error}") from error
-            keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
-            yield from zip(timestamps, keys, values, strict=True)
+            yield from records_of(messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,7 @@ def _joined(payloads: list[bytes | pa.Buffer]) -> list[bytes | pa.Buffer]:
     """The same messages in the same order, in one packet if the packets are small."""
     if len(payloads) == 1 or sum(map(len, payloads)) >= _SMALL_BYTES * len(payloads):
         return payloads
-    return [encode_messages(pa.concat_batches([decode_messages(payload) for payload in payloads]))]
+    return [encode_messages(in_one([decode_messages(payload) for payload in payloads]))]
 
 
 def decode(named: OutboxObject, data: bytes) -> ObjectContents:

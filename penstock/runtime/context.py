@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from penstock.api.messages.headers import Headers, pack_headers, unpack_headers
 from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
@@ -115,18 +116,27 @@ def _encodable(text: str) -> str:
 
 
 class Page:
-    """The origins of some input messages, in columns. A row never changes."""
+    """The origins and headers of some input messages, in columns. A row never changes; more may be added."""
 
-    __slots__ = ("_ssps", "_untimed", "offsets", "origins", "timestamps")
+    __slots__ = ("_received", "_ssps", "_untimed", "offsets", "origins", "packed_headers", "timestamps")
 
     def __init__(
-        self, ssps: SspTable, timestamps: Sequence[int], origins: Sequence[int], offsets: Sequence[int]
+        self,
+        ssps: SspTable,
+        timestamps: Sequence[int],
+        origins: Sequence[int],
+        offsets: Sequence[int],
+        packed_headers: dict[int, bytes] | None = None,
     ) -> None:
         self._ssps = ssps
         self.timestamps = timestamps
         self.origins = origins
         self.offsets = offsets
         self._untimed: set[int] | None = None
+        self.packed_headers = packed_headers or {}
+        """By row, the headers of the messages that have some, as `pack_headers` makes them."""
+        self._received: int | None = None
+        """The number of rows that came, if others were added."""
 
     @property
     def untimed(self) -> set[int]:
@@ -141,7 +151,7 @@ class Page:
 
     def highest_time(self, limit_ms: int) -> tuple[int | None, int]:
         """The highest event time up to the limit, and the number of messages above the limit."""
-        times = self.timestamps
+        times = self.timestamps if self._received is None else self.timestamps[: self._received]
         if not self._untimed and (highest := max(times)) <= limit_ms:
             return highest, 0
         timed = [each for row, each in enumerate(times) if row not in self.untimed]
@@ -165,13 +175,31 @@ class Page:
                 )
         return None
 
-    def at_time(self, row: int, timestamp_ms: int) -> int:
-        """Add a row with the same origin and another time, for a result that has the time of an earlier message.
-        Returns the new row. Pages of inputs cannot grow."""
-        raise TypeError("the messages of an input have their own times")
+    def derived(self, row: int, *, timestamp_ms: int | None = None, headers: Headers | None = None) -> int:
+        """Add a row of the same origin, for a result with another time or other headers. Returns the new row."""
+        if self._received is None:
+            self._received = len(self.offsets)
+        columns = self._growing()
+        for column, value in zip(columns, (timestamp_ms, None, None), strict=True):
+            column.append(column[row] if value is None else value)
+        packed = self.packed_headers.get(row) if headers is None else headers and pack_headers(headers)
+        if packed:
+            self.packed_headers[len(columns[0]) - 1] = packed
+        return len(columns[0]) - 1
+
+    def _growing(self) -> tuple[list[int], list[int], list[int]]:
+        """The timestamps, origins and offsets as lists."""
+        for name in ("timestamps", "origins", "offsets"):
+            if not isinstance(column := getattr(self, name), list):
+                setattr(self, name, list(column))
+        return self.timestamps, self.origins, self.offsets  # type: ignore[return-value]
 
     def ssp(self, row: int) -> SystemStreamPartition:
         return self._ssps[self.origins[row]]
+
+    def headers(self, row: int) -> Headers:
+        packed = self.packed_headers.get(row)
+        return () if packed is None else unpack_headers(packed)
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
         timestamps, origins, offsets = (_int64(each) for each in (self.timestamps, self.origins, self.offsets))
@@ -183,9 +211,18 @@ class ReceivedPage(Page):
 
     __slots__ = ("_columns", "_lists")
 
-    def __init__(self, ssps: SspTable, timestamps: Int64, origins: Int64, offsets: Int64) -> None:
+    def __init__(
+        self,
+        ssps: SspTable,
+        timestamps: Int64,
+        origins: Int64,
+        offsets: Int64,
+        packed_headers: dict[int, bytes] | None = None,
+    ) -> None:
         self._ssps = ssps
         self._untimed = None
+        self._received = None
+        self.packed_headers = packed_headers or {}
         self._columns = (timestamps, origins, offsets)
         self._lists: dict[int, list[int]] = {}
 
@@ -209,43 +246,34 @@ class ReceivedPage(Page):
 
     def set_times(self, first: int, times: Sequence[int]) -> None:
         self._columns[0][first : first + len(times)] = times
-        self._lists.pop(0, None)
+        if 0 in self._lists:  # it may have more rows
+            self._lists[0][first : first + len(times)] = times
 
-    def at_time(self, row: int, timestamp_ms: int) -> int:
-        times = self._list(0)
-        times.append(timestamp_ms)
-        for column in (1, 2):
-            found = self._list(column)
-            found.append(found[row])
-        return len(times) - 1
+    def _growing(self) -> tuple[list[int], list[int], list[int]]:
+        return self._list(0), self._list(1), self._list(2)
 
     def columns(self) -> tuple[Int64, Int64, Int64]:
-        times, received = self._lists.get(0), self._columns
-        more = 0 if times is None else len(times) - len(received[0])
+        more = 0 if self._received is None else len(self._list(0)) - self._received
         if not more:
-            return received
-        first, second, third = (np.concatenate((c, _int64(self._list(n)[-more:]))) for n, c in enumerate(received))
+            return self._columns
+        first, second, third = (np.concatenate((c, _int64(self._list(n)[-more:]))) for n, c in enumerate(self._columns))
         return first, second, third
 
 
 class FiredPage(Page):
     """The origins of messages that operators fired without an input message. It grows with each firing."""
 
-    __slots__ = ("_columns",)
+    __slots__ = ()
 
     def __init__(self, ssps: SspTable) -> None:
-        self._columns: tuple[list[int], list[int], list[int]] = ([], [], [])
-        super().__init__(ssps, *self._columns)
+        super().__init__(ssps, [], [], [])
 
     def add(self, timestamp: int, origin: int, offset: int, count: int = 1) -> int:
         """Add `count` rows; returns the index of the first."""
         first = len(self.offsets)
-        for column, value in zip(self._columns, (timestamp, origin, offset), strict=True):
+        for column, value in zip(self._growing(), (timestamp, origin, offset), strict=True):
             column.extend([value] * count)
         return first
-
-    def at_time(self, row: int, timestamp_ms: int) -> int:
-        return self.add(timestamp_ms, self.origins[row], self.offsets[row])
 
 
 def _int64(column: Sequence[int]) -> Int64:

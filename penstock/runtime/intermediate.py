@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.api.intermediate import (
     DrainMessage,
     EndOfStreamMessage,
@@ -14,7 +16,7 @@ from penstock.checkpoint.intermediate import Ranges
 from penstock.system.base import RawMessage, RawRecord
 
 
-def read_user_messages(messages: list[RawMessage]) -> tuple[list[RawMessage], int]:
+def read_user_messages(messages: Sequence[RawMessage]) -> tuple[list[RawMessage], int]:
     """Returns the application's messages, without the byte that marks them, and the number of foreign messages.
 
     Control messages are left out, because the driver knows the watermark and the ended writers. Foreign messages are
@@ -23,11 +25,11 @@ def read_user_messages(messages: list[RawMessage]) -> tuple[list[RawMessage], in
     found: list[RawMessage] = []
     foreign = 0
     for message in messages:
-        offset, timestamp, key, value = message
+        value = message[3]
         if value is None:
             found.append(message)
         elif value[:1] == b"\x00":
-            found.append((offset, timestamp, key, value[1:]))
+            found.append((*message[:3], value[1:], *message[4:]))
         else:
             try:
                 decode_control(value)

@@ -16,6 +16,8 @@ from penstock.system.contract.messages import (
     PartitionOffsets,
     RawMessage,
     RawRecord,
+    headers_in,
+    without_headers,
 )
 from penstock.system.contract.names import check_options, check_stream_name, is_stream_name
 from penstock.system.contract.reader import CHUNK_BYTES, SystemReader
@@ -53,5 +55,7 @@ __all__ = [
     "check_may_mark",
     "check_options",
     "check_stream_name",
+    "headers_in",
     "is_stream_name",
+    "without_headers",
 ]

@@ -11,6 +11,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import ClassVar
 
+from penstock.api.messages.headers import headers_of
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, RetryableError
@@ -71,6 +72,7 @@ class MemorySystem(System):
     """
 
     dense_offsets: ClassVar[bool] = True
+    carries_headers: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     compacts_on_request: ClassVar[bool] = True
     keeps_owners: ClassVar[bool] = True
@@ -404,9 +406,13 @@ def _check_fence(partition: _Partition, ssp: SystemStreamPartition, writer: Writ
 
 
 def _check_record(record: RawRecord) -> None:
-    legal = len(record) == 3 and isinstance(record[0], int)
-    if not (legal and all(part is None or isinstance(part, bytes) for part in record[1:])):
+    legal = 3 <= len(record) <= 4 and isinstance(record[0], int)
+    try:
+        headers_of(record[3] if len(record) == 4 else ())
+    except TypeError:
+        legal = False
+    if not (legal and all(part is None or isinstance(part, bytes) for part in record[1:3])):
         raise ConfigError(
-            "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
-            f"{record!r}; nothing was appended"
+            "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None) and "
+            f"perhaps headers: {record!r}; nothing was appended"
         )

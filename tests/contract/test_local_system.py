@@ -250,7 +250,7 @@ def test_offset_at_time_after_compactions(
         admin.compact(OffsetRange(here, start, end), COMPACTOR)
     left = read_compacted(system, here, start, upcoming)
     for wanted in range(-1, 11):
-        expected = next((offset for offset, t, _, _ in left if t >= wanted), upcoming)
+        expected = next((offset for offset, t, _, _, *_ in left if t >= wanted), upcoming)
         assert admin.offset_at_time(here, wanted) == expected
     admin.close()
 

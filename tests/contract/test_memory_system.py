@@ -36,7 +36,7 @@ def test_threads_append_at_once() -> None:
     for thread in threads:
         thread.join()
     found = read(system, ssp(system, 0), 0, 4 * 50 * 7)
-    assert [message[2] for message in found] == [key for _, key, _ in records(0, 7)] * 200
+    assert [message[2] for message in found] == [key for _, key, _, *_ in records(0, 7)] * 200
 
 
 def test_it_is_not_copied_to_another_process() -> None:

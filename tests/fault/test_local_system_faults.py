@@ -88,7 +88,7 @@ def batches_of(found: list[RawMessage]) -> list[tuple[bytes, int, int, int]]:
     whole = []
     at = 0
     while at < len(found):
-        offset, batch, name, value = found[at]
+        offset, batch, name, value, *_ = found[at]
         size = int((value or b"").split()[2].rstrip(b","))
         expected = [(offset + i, batch, name, b"%d of %d, batch %d" % (i, size, batch)) for i in range(size)]
         assert found[at : at + size] == expected
@@ -142,7 +142,7 @@ def test_a_compactor_is_killed_at_random_moments(system: LocalSystem, kills: int
         upcoming = system.admin().offsets(STREAM)[0].upcoming
         found = read_compacted(system, ssp(system, 0), 0, upcoming)
         expected = {b"%d" % (n % 997): None if n % 7 == 0 else b"%d" % n for n in range(upcoming)}
-        content = {key: value for _, _, key, value in found}
+        content = {key: value for _, _, key, value, *_ in found}
         assert {k: v for k, v in content.items() if v is not None} == {
             k: v for k, v in expected.items() if v is not None
         }

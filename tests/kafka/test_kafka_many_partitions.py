@@ -141,7 +141,7 @@ def test_batches_of_200_partitions_that_come_and_go(room: Room, opened: list[Con
                 partition, start, left = portion.offsets.ssp.partition, portion.offsets.start, most
                 with closing(readers.read(portion, partition)) as chunks:
                     for chunk in chunks:
-                        found[partition] += [(offset, value or b"") for offset, _, _, value in chunk]
+                        found[partition] += [(offset, value or b"") for offset, _, _, value, *_ in chunk]
                         start, left = chunk[-1][0] + 1, left - len(chunk)
                 position[partition] = portion.offsets.end if left else start
             if batch:
@@ -184,7 +184,7 @@ def test_what_has_no_room_is_fetched_again(room: Room, opened: list[Consumer], m
                 most = rng.choice([3, 50, 1000])
                 for chunks in zip_longest(*(reader.read(ranges[p], most) for p in together)):
                     for partition, chunk in zip(together, chunks, strict=True):
-                        found[partition] += [(offset, value or b"") for offset, _, _, value in chunk or ()]
+                        found[partition] += [(offset, value or b"") for offset, _, _, value, *_ in chunk or ()]
                 assert found == {p: wanted(p, starts[p]) for p in together}
             partition = rng.randrange(20)
             if wanted(partition, 0):  # left after its first list

@@ -139,7 +139,7 @@ class DayWorld:
             for partition, bounds in admin.offsets(stream).items():
                 ssp = SystemStreamPartition("kafka", stream, partition)
                 for chunk in reader.read(OffsetRange(ssp, bounds.oldest, bounds.upcoming), 100):
-                    found += [(t, (key or b"").decode(), json.loads(value or b"null")) for _, t, key, value in chunk]
+                    found += [(m[1], (m[2] or b"").decode(), json.loads(m[3] or b"null")) for m in chunk]
         return found
 
 

@@ -30,6 +30,7 @@ from pyspark.sql.types import ArrayType, DecimalType, LongType, MapType, StringT
 import penstock as ps
 from penstock.admin.stream.records import read_lines
 from penstock.api.joins import join_of
+from penstock.api.messages.headers import pack_headers
 from penstock.api.serdes.json import JsonKey
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.api.serdes.versions import VersionKey, VersionValue
@@ -59,6 +60,7 @@ from penstock.runtime.messages.packet import (
     encode_messages,
     from_batch,
     to_batch,
+    with_headers,
 )
 from penstock.runtime.messages.places import pack_places, unpack_places
 from penstock.runtime.reports import Report
@@ -126,7 +128,8 @@ class Codec:
 # Packets and calls between processes.
 
 MESSAGES = pa.record_batch([[b"k", None], [b"value", b""], [1, 2], [3, 4], [5, 6]], schema=MESSAGE_SCHEMA)
-PAYLOAD = encode_messages(MESSAGES).to_pybytes()
+PAYLOAD = bytes(encode_messages(MESSAGES))
+HEADED = bytes(encode_messages(with_headers(MESSAGES, pa.array([pack_headers((("trace", b"7f"),)), None]))))
 PACKETS = [
     Packet(0, 1, Kind.DATA, 0, 3, "token", 0, 3, 0, 2, PAYLOAD),
     Packet(1, 1, Kind.TRAILER, 0, 3, "token", 0, 3, 1, 0, None),
@@ -157,13 +160,15 @@ def read_frames(data: bytes) -> None:
                     read_messages(packet.payload)
 
 
-CONTENTS = outbox_objects.ObjectContents("k", (outbox_objects.Chunk(SSP, 0, 2, len(PAYLOAD), (PAYLOAD,)),), bytes)
+CONTENTS = outbox_objects.ObjectContents(
+    "k", (outbox_objects.Chunk(SSP, 0, 4, len(PAYLOAD) + len(HEADED), (PAYLOAD, HEADED)),), bytes
+)
 NAMED, OUTBOX = outbox_objects.encode(CONTENTS, 0)
 
 
 def read_outbox(data: bytes) -> None:
     """With the hash that the checkpoint log would have of it."""
-    named = OutboxObject(NAMED.key, 0, len(data), sha256(data).hexdigest(), {SSP: Part(1, 2)})
+    named = OutboxObject(NAMED.key, 0, len(data), sha256(data).hexdigest(), {SSP: Part(1, 4)})
     contents = outbox_objects.decode(named, data)
     for part in contents.chunks:
         list(contents.records(part))
@@ -185,7 +190,7 @@ def request_reader(name: str) -> Callable[[bytes], object]:
 
 
 BETWEEN = {
-    "messages": Codec(read_messages, [PAYLOAD]),
+    "messages": Codec(read_messages, [PAYLOAD, HEADED]),
     "places": Codec(lambda data: unpack_places(data, 3, 2), [PLACES]),
     "frames of packets": Codec(read_frames, [frames()]),
     "report": Codec(

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
+from penstock.api.messages.headers import Headers, headers_of
 from penstock.api.serdes import Json, Serde
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, PenstockError
@@ -41,6 +42,8 @@ class PublishOptions:
             message without a value, which deletes the key in a table.
         timestamp_field: the field with the timestamp: epoch milliseconds (an integer, or a string of one), or an ISO
             8601 time (UTC if it has no zone). None for the time at which the message's batch was made.
+        headers_field: the field with the headers, an object from name to text or null; null means no headers. None: the
+            messages have none. A system without headers refuses it.
         infer: guess the types of CSV fields, see `read_records`.
         batch_messages: how many messages are appended at once.
 
@@ -56,6 +59,7 @@ class PublishOptions:
     key_field: str | None = None
     value_field: str | None = None
     timestamp_field: str | None = None
+    headers_field: str | None = None
     infer: bool = False
     batch_messages: int = 10_000
 
@@ -78,6 +82,7 @@ class _Message(NamedTuple):  # a tuple, because one is made for every line
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Headers
 
 
 def publish(
@@ -99,7 +104,7 @@ def publish(
     Raises:
         MalformedRecordError: a line is not a record, or lacks the key or timestamp; nothing of its batch is published.
             Like every error here, the message says how much was published before.
-        ConfigError: the stream is the changelog of a store.
+        ConfigError: the stream is the changelog of a store, or has no headers and `headers_field` is given.
         PenstockError: the file cannot be read, or appending to the stream failed.
 
     Example:
@@ -111,6 +116,8 @@ def publish(
         >>> admin.publish(stream.system, "trips", str(file), admin.PublishOptions(key_field="tail")).messages
         1
     """
+    if options.headers_field is not None and not system.carries_headers:
+        raise ConfigError(f"the system `{system.name}` has no headers: leave out `headers_field`")
     admin = system.admin()
     try:
         partitions = admin.partition_count(stream)
@@ -161,7 +168,8 @@ class _Appender:
             if message.key is None:
                 partition = self._turn
                 self._turn = (self._turn + 1) % count
-            spread[partition].append((message.timestamp, message.key, message.value))
+            record = (message.timestamp, message.key, message.value)
+            spread[partition].append((*record, message.headers) if message.headers else record)
         return spread
 
 
@@ -182,9 +190,10 @@ def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
             key = None if options.key_field is None else _bytes(record, options.key_field, "key")
             if options.value_field is not None:
                 value = _bytes(record, options.value_field, "value")
+            headers = () if options.headers_field is None else _headers(record, options.headers_field)
         except (ValueError, TypeError) as error:  # orjson's encoding error is a TypeError
             raise malformed(source, line, str(error)) from error
-        yield _Message(line, timestamp, key, value)
+        yield _Message(line, timestamp, key, value, headers)
 
 
 _SERDES: dict[str, Serde[Any]] = {"key": Json().for_keys(), "value": Json()}
@@ -202,6 +211,13 @@ def _bytes(record: Record, field: str, purpose: str) -> bytes | None:
         raise ValueError(
             f"the {purpose} field {field!r} holds {value!r}, which cannot be a {purpose}: {error}"
         ) from error
+
+
+def _headers(record: Record, field: str) -> Headers:
+    given = _field(record, field, "headers")
+    if not isinstance(given, dict | None):
+        raise TypeError(f"the headers field {field!r} is not an object: {given!r:.200}")
+    return headers_of(given or {})
 
 
 def _timestamp(record: Record, field: str) -> int:

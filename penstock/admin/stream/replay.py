@@ -122,7 +122,7 @@ class _Replay:
     def _learn(self, letters: list[RawMessage], writers: _Writers) -> None:
         """Note the messages that an earlier replay handled: another letter of the same message may follow, in any
         partition."""
-        for offset, _, _, data in letters:
+        for offset, _, _, data, *_ in letters:
             with suppress(_RefusedError, CorruptError):
                 letter = decode_dead_letter(data)
                 if offset <= writers.marked(*self._target(letter)):
@@ -132,7 +132,7 @@ class _Replay:
         """Put back the messages of some letters, those for a partition in one atomic step with the mark."""
         records: dict[_Input, dict[SystemStreamPartition, list[RawRecord]]] = defaultdict(lambda: defaultdict(list))
         marks: dict[SystemStreamPartition, Progress] = {}
-        for offset, timestamp, _, data in letters:
+        for offset, timestamp, _, data, *_ in letters:
             try:
                 letter = decode_dead_letter(data)
                 source, target = self._target(letter)
@@ -177,7 +177,8 @@ class _Replay:
 
     def _record(self, letter: DeadLetter, timestamp: int) -> RawRecord:
         if not letter.repartitioned:
-            return timestamp, letter.key, letter.value
+            record = (timestamp, letter.key, letter.value)
+            return (*record, letter.headers) if letter.headers else record
         source = self._input(letter.ssp.system_stream)
         if letter.identity not in (None, source.identity):
             raise _RefusedError(f"`{letter.ssp.system_stream}` was deleted and created again since then")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from penstock.admin.stream.names import FoundStream, no_stream
+from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.system.base import OffsetRange, PartitionOffsets, RawMessage, SystemReader
@@ -29,6 +30,7 @@ class Message:
     timestamp: int
     key: bytes | None
     value: bytes | None
+    headers: Headers = ()
 
 
 class StreamTail:

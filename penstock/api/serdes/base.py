@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
+from penstock.api.messages.headers import Headers
+
 T = TypeVar("T")
 
 
@@ -29,6 +31,8 @@ class Serde(ABC, Generic[T]):
 
     ordered: ClassVar[bool] = False
     """True if keys and their bytes sort in the same order. Ranges need keys of such a serde."""
+    reads_headers: ClassVar[bool] = False
+    """True if messages are read with their headers, by `from_message`."""
 
     @property
     def name(self) -> str:
@@ -99,6 +103,38 @@ class Serde(ABC, Generic[T]):
         Raises:
             Exception: the bytes cannot be read. It is reported as a SerdeError.
         """
+
+    def from_message(self, data: bytes, headers: Headers) -> T:
+        """The object of a message that came with these headers. Called instead of `from_bytes` for the messages of
+        streams, if the serde `reads_headers`.
+
+        Args:
+            data: as for `from_bytes`.
+            headers: pairs of name and value.
+
+        Raises:
+            Exception: the bytes cannot be read. It is reported as a SerdeError.
+
+        Example:
+            >>> class Typed(ps.Serde[object]):
+            ...     reads_headers = True
+            ...
+            ...     def to_bytes(self, obj):
+            ...         return str(obj).encode()
+            ...
+            ...     def from_bytes(self, data):
+            ...         return data.decode()
+            ...
+            ...     def from_message(self, data, headers):
+            ...         return int(data) if ("type", b"int") in headers else self.from_bytes(data)
+            >>> app = ps.StreamApplication("typed")
+            >>> doubled = app.input("local.in", value=Typed()).map(lambda value: value * 2)
+            >>> _ = doubled.send_to(app.output("local.out"))
+            >>> runner = TestRunner(app, partitions=1).input("local.in", [7], headers={"type": "int"})
+            >>> [message.value for message in runner.input("local.in", [7]).run().output("local.out")]
+            [14, '77']
+        """
+        return self.from_bytes(data)
 
     def bound_to_bytes(self, bound: Any) -> bytes:
         """The bytes of a bound of a range: those of the key, unless a bound may be a part of a key.

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
+from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Serde
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import KeyValueStore
-from penstock.api.task import IncomingMessageEnvelope
 from penstock.metrics.registry import MetricsRegistry
 
 PushedFormat: TypeAlias = Literal["parquet", "csv", "delta"]

@@ -57,6 +57,12 @@ def publish(
             "--timestamp", metavar="FIELD", help="The field with the time, in epoch milliseconds or ISO 8601."
         ),
     ] = None,
+    headers: Annotated[
+        str | None,
+        typer.Option(
+            "--headers", metavar="FIELD", help="The field with the headers: an object from name to text or null."
+        ),
+    ] = None,
     infer: Annotated[
         bool, typer.Option("--infer", help="CSV: read numbers as numbers and empty fields as null.")
     ] = False,
@@ -75,6 +81,7 @@ def publish(
         key_field=key,
         value_field=value,
         timestamp_field=timestamp,
+        headers_field=headers,
         infer=infer,
     )
     typer.echo(_publish(found, file, options))
@@ -149,7 +156,7 @@ def tail(
 
     With --from-beginning and -n, the command ends after that many messages, even with --follow. Without
     --from-beginning, -n counts only messages that exist already. In an intermediate stream, values are shown without
-    their first byte, and control messages with their kind: WATERMARK, END_OF_STREAM or DRAIN.
+    their first byte, and control messages with their kind: WATERMARK, END_OF_STREAM or DRAIN. Headers follow the value.
     """
     found = StreamTail(call.stream(name), partition, sys.stdout.flush)
     try:
@@ -177,7 +184,8 @@ def _typed(message: Message) -> tuple[Message, MessageType | None]:
 def _text_line(message: Message, kind: MessageType | None = None) -> str:
     where = f"{message.partition}:{message.offset}"
     control = f"{kind.name} " if kind else ""  # a user's message is 0
-    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}\n"
+    headers = "".join(f"\t{name}={_shown(value)}" for name, value in message.headers)
+    return f"{where}\t{utc_text(message.timestamp)}\t{_shown(message.key)}\t{control}{_shown(message.value)}{headers}\n"
 
 
 def _shown(data: bytes | None) -> str:
@@ -191,7 +199,7 @@ def _shown(data: bytes | None) -> str:
 
 def _json_line(message: Message, kind: MessageType | None = None) -> str:
     """`key` and `value` are text or null; other bytes stand as `keyHex`, `valueHex`. A message of an intermediate
-    stream has its `type`."""
+    stream has its `type`, one with headers has `headers`."""
     fields: dict[str, Any] = {
         "partition": message.partition,
         "offset": message.offset,
@@ -200,6 +208,8 @@ def _json_line(message: Message, kind: MessageType | None = None) -> str:
         **text_or_hex("value", message.value),
         **({} if kind is None else {"type": kind.name}),
     }
+    if message.headers:
+        fields["headers"] = [{"name": name, **text_or_hex("value", value)} for name, value in message.headers]
     return orjson.dumps(fields).decode() + "\n"
 
 

@@ -30,7 +30,7 @@ from penstock.outbox.objects import Chunk, ObjectContents, decode
 from penstock.outbox.task import OutboxSnapshot
 from penstock.outbox.unpublished import OutboxObject
 from penstock.retry import Retry, interruptible, retry
-from penstock.system.base import Progress, SystemWriter, WriterIdentity
+from penstock.system.base import Progress, SystemWriter, WriterIdentity, without_headers
 from penstock.wire.protocol import Publish, PublishProgress
 
 logger = logging.getLogger(__name__)
@@ -208,10 +208,12 @@ class Publisher(Service):
             marks = {chunk.ssp: Progress(slot, chunk.number) for _, chunk in rest}
             if not rest:
                 return
+            carries = self._systems[system].carries_headers
             try:
                 with self._took.time(), self._writer(system).begin() as writing:
                     for contents, chunk in rest:
-                        writing.append(chunk.ssp, contents.records(chunk))
+                        records = contents.records(chunk)
+                        writing.append(chunk.ssp, records if carries else without_headers(records))
                     for ssp, progress in marks.items():
                         writing.mark(ssp, progress)
             except BaseException:

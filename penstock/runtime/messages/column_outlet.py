@@ -15,7 +15,7 @@ from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.columns import Accept, Columns, Raw, encode_column, rows_of
 from penstock.runtime.messages.outlet import MAX_PACKET_BYTES, Outlet
-from penstock.runtime.messages.packet import rows_schema
+from penstock.runtime.messages.packet import in_one, rows_schema, with_headers
 
 _FLUSH_MESSAGES = 1 << 16
 _FLUSH_BYTES = 8 << 20
@@ -112,7 +112,12 @@ class ColumnOutlet(Outlet):
         times = page.columns()
         for block in self._blocks:
             origins = [pa.array(column[block.rows]) for column in times]
-            self._ended.append(pa.RecordBatch.from_arrays([block.keys, block.values, *origins], schema=self._schema))
+            messages = pa.RecordBatch.from_arrays([block.keys, block.values, *origins], schema=self._schema)
+            if page.packed_headers:
+                packed = pa.array([page.packed_headers.get(row) for row in block.rows.tolist()], pa.binary())
+                messages = with_headers(messages, packed)
+                self.bytes += packed.nbytes
+            self._ended.append(messages)
         self._blocks = []
 
     def truncate(self, length: int) -> None:
@@ -133,11 +138,10 @@ class ColumnOutlet(Outlet):
     def take(self) -> Iterator[pa.RecordBatch]:
         if not self._ended:
             return
-        table = pa.Table.from_batches(self._ended, self._schema)
-        rows = max(1, min(_FLUSH_MESSAGES, MAX_PACKET_BYTES * table.num_rows // max(1, table.nbytes)))
-        whole = table.combine_chunks()
-        for start in range(0, table.num_rows, rows):
-            yield from whole.slice(start, rows).to_batches()
+        whole = in_one(self._ended)
+        rows = max(1, min(_FLUSH_MESSAGES, MAX_PACKET_BYTES * whole.num_rows // max(1, whole.nbytes)))
+        for start in range(0, whole.num_rows, rows):
+            yield whole.slice(start, rows)
         self.clear()
 
 

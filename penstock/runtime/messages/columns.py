@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.expressions import Expression
+from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
 from penstock.api.serdes.failures import Part, SerdePlace
-from penstock.api.task import IncomingMessageEnvelope
 from penstock.columns.sequences import ArrowSequence
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
@@ -265,6 +265,10 @@ class Entry:
         decode, elements = serde.from_bytes, iter(column)
         with _locating(elements, rows, self._position, self._source):
             try:
+                if serde.reads_headers:
+                    own, page = serde.from_message, self._position.page
+                    pairs = zip(elements, rows, strict=True)
+                    return [None if data is None else own(data, page.headers(row)) for data, row in pairs]
                 return [None if data is None else decode(data) for data in elements]
             except Exception as error:
                 raise self._place.unreadable(part, serde, _given_last(column, elements) or b"", error) from error

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import orjson
 from msgspec import Struct
 
+from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.documents import decode, decoding, text_or_hex
 from penstock.errors import FailedMessage
@@ -28,6 +29,7 @@ class DeadLetter:
     """Key and value are those that a `partition_by` made, not those of the input message."""
     key: bytes | None
     value: bytes | None
+    headers: Headers = ()
 
 
 def encode_dead_letter(
@@ -38,6 +40,7 @@ def encode_dead_letter(
     repartitioned: bool,
     identity: str | None = None,
     fired: Mapping[str, object] | None = None,
+    headers: Headers = (),
 ) -> bytes:
     """The value of a dead letter. `fired`: name and time of a firing at the end of input.
 
@@ -59,6 +62,7 @@ def encode_dead_letter(
             "repartitioned": repartitioned,
             **text_or_hex("key", key),
             **text_or_hex("value", value),
+            **({"headers": [{"name": n, **text_or_hex("value", v)} for n, v in headers]} if headers else {}),
             **(fired or {}),
         }
     )
@@ -79,7 +83,14 @@ def decode_dead_letter(data: bytes | None) -> DeadLetter:
             written.repartitioned,
             _bytes(written.key, written.keyHex),
             _bytes(written.value, written.valueHex),
+            tuple((each.name, _bytes(each.value, each.valueHex)) for each in written.headers),
         )
+
+
+class _StoredHeader(Struct):
+    name: str
+    value: str | None = None
+    valueHex: str | None = None  # noqa: N815 - as it is written
 
 
 class _StoredLetter(Struct):
@@ -93,6 +104,7 @@ class _StoredLetter(Struct):
     value: str | None = None
     keyHex: str | None = None  # noqa: N815 - as it is written
     valueHex: str | None = None  # noqa: N815
+    headers: list[_StoredHeader] = []
 
 
 def _bytes(text: str | None, digits: str | None) -> bytes | None:

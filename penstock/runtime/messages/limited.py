@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from penstock.api.messages.headers import headers_size
 from penstock.api.serdes.failures import SerdePlace
 from penstock.errors import ConfigError
 from penstock.graph.topology import Channel
@@ -33,11 +34,11 @@ class LimitedOutlet(Outlet):
         return self._checking(super()._make_push_raw(position))
 
     def _checking(self, push: Push) -> Push:
-        keys, values, refused = self.keys, self.values, self._limits.refused
+        keys, values, refused, position = self.keys, self.values, self._limits.refused, self._position
 
         def checked(key: Any, value: Any) -> None:
             push(key, value)
-            if (reason := refused(keys[-1], values[-1])) is not None:
+            if (reason := refused(keys[-1], values[-1], self._headers_bytes(position.row))) is not None:
                 self.truncate(len(keys) - 1)
                 raise self._failure(reason)
 
@@ -45,13 +46,18 @@ class LimitedOutlet(Outlet):
 
     def accept_raw(self, keys: Raw, values: Raw, rows: Sequence[int]) -> None:
         least = self._limits.least_bytes
-        is_small = least is None or sum(len(part or b"") for column in (keys, values) for part in column) <= least
+        total = sum(len(part or b"") for column in (keys, values) for part in column)
+        is_small = least is None or total + sum(map(len, self._position.page.packed_headers.values())) <= least
         if not is_small or (self._limits.needs_key and None in keys):
             for key, value, row in zip(keys, values, rows, strict=True):
-                if (reason := self._limits.refused(key, value)) is not None:
+                if (reason := self._limits.refused(key, value, self._headers_bytes(row))) is not None:
                     self._position.row = row
                     raise self._failure(reason)
         super().accept_raw(keys, values, rows)
+
+    def _headers_bytes(self, row: int) -> int:
+        page = self._position.page
+        return headers_size(page.headers(row)) if row in page.packed_headers else 0
 
     def _failure(self, reason: str) -> OperatorFailedError:
         return failure_in(

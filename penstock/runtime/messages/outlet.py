@@ -14,7 +14,7 @@ from penstock.api.serdes.failures import SerdePlace
 from penstock.graph.topology import Channel
 from penstock.runtime.context import Page, Position, failure_in
 from penstock.runtime.messages.columns import Accept, Columns, Push, Raw, encode_column
-from penstock.runtime.messages.packet import MESSAGE_SCHEMA
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, with_headers
 
 FLUSH_MESSAGES = 8192
 """Messages that a channel collects before they are cut into packets."""
@@ -44,6 +44,8 @@ class Outlet:
         self._counted = 0
         self._rows: list[int] = []
         self._pages: list[tuple[Any, Any, Any]] = []
+        self._headers: dict[int, bytes] = {}
+        """By the number of the message, the packed headers of those of ended pages that have some."""
         self.push = self._make_push(position)
         """Serialise and add a message that the message at the position led to."""
         self.accept = self._make_accept(position)
@@ -126,6 +128,11 @@ class Outlet:
     def end_page(self, page: Page) -> None:
         """Resolve the rows noted on this page, from which all messages collected since the last page are."""
         if self._rows:
+            if page.packed_headers:
+                first = len(self.keys) - len(self._rows)
+                own = {n: packed for n, row in enumerate(self._rows, first) if (packed := page.packed_headers.get(row))}
+                self._headers |= own
+                self.bytes += sum(map(len, own.values()))
             rows = np.fromiter(self._rows, np.int64, len(self._rows))
             timestamps, origins, offsets = (column[rows] for column in page.columns())
             self._pages.append((timestamps, origins, offsets))
@@ -139,7 +146,7 @@ class Outlet:
         del self._rows[len(self._rows) - forgotten :]
 
     def clear(self) -> None:
-        for column in (self.keys, self.values, self._rows, self._pages):
+        for column in (self.keys, self.values, self._rows, self._pages, self._headers):
             column.clear()
         self.bytes = self._counted = 0
 
@@ -149,10 +156,14 @@ class Outlet:
             return
         origins = [pa.array(np.concatenate(column)) for column in zip(*self._pages, strict=True)]
         self.count_bytes()
+        headers = self._headers
         for start, end in _cuts(self.keys, self.values, self.bytes):
             arrays = [pa.array(column[start:end], pa.binary()) for column in (self.keys, self.values)]
             arrays += [column.slice(start, end - start) for column in origins]
-            yield pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
+            messages = pa.RecordBatch.from_arrays(arrays, schema=MESSAGE_SCHEMA)
+            if headers:
+                messages = with_headers(messages, pa.array(map(headers.get, range(start, end)), pa.binary()))
+            yield messages
         self.clear()
 
 

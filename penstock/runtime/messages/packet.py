@@ -16,9 +16,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.api.messages.headers import unpack_headers
 from penstock.api.serdes import ColumnSerde, Serde
 from penstock.errors import CorruptError
 from penstock.runtime.messages.places import pack_places, unpack_places
+from penstock.system.base import RawRecord
 
 REPORT_STAGE = -1
 """The stage number that report packets are addressed to: the driver."""
@@ -96,6 +98,41 @@ MESSAGE_SCHEMA = pa.schema(
 _PLACES = MESSAGE_SCHEMA.get_field_index("timestamp")
 """The first of the columns that say when and where a message came from."""
 
+_HEADERS = len(MESSAGE_SCHEMA)
+"""The place of one more column, with packed headers, which a batch has only if one of its messages has headers."""
+_HEADERS_FIELD = pa.field("headers", pa.binary())
+_HEADED = b"PENSTHDR"
+"""The first bytes of a payload with that column. It has eight, so that what follows stays aligned."""
+
+
+def with_headers(messages: pa.RecordBatch, headers: pa.Array) -> pa.RecordBatch:
+    """The messages with their headers: a null for a message without. The batch as it is, if no message has any."""
+    return messages if headers.null_count == len(headers) else messages.append_column(_HEADERS_FIELD, headers)
+
+
+def in_one(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """The messages of all batches, of which some may have headers."""
+    if len({batch.num_columns for batch in batches}) > 1:
+        batches = [
+            batch
+            if batch.num_columns > _HEADERS
+            else batch.append_column(_HEADERS_FIELD, pa.nulls(batch.num_rows, pa.binary()))
+            for batch in batches
+        ]
+    return pa.concat_batches(batches)
+
+
+def records_of(messages: pa.RecordBatch) -> Iterable[RawRecord]:
+    """The messages as they are written to a system."""
+    keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
+    if messages.num_columns == _HEADERS:
+        return zip(timestamps, keys, values, strict=True)
+    packed = messages.column(_HEADERS).to_pylist()
+    return (
+        (timestamp, key, value) if own is None else (timestamp, key, value, unpack_headers(own))
+        for timestamp, key, value, own in zip(timestamps, keys, values, packed, strict=True)
+    )
+
 
 def rows_schema(value: ColumnSerde) -> pa.Schema:
     """`MESSAGE_SCHEMA` with rows of a schema in place of values."""
@@ -165,19 +202,33 @@ def from_batch(batch: pa.RecordBatch) -> Iterator[Packet]:
         yield Packet(*row)
 
 
-def encode_messages(messages: pa.RecordBatch) -> pa.Buffer:
-    return messages.serialize()
+class Received(NamedTuple):
+    """The columns of a packet."""
+
+    keys: pa.Array
+    values: pa.Array
+    places: list[Any]
+    """Timestamps, origins and offsets, as arrays of int64 that may be changed."""
+    packed_headers: dict[int, bytes]
+    """By row, of the messages that have some."""
 
 
-def encode_rows(messages: pa.RecordBatch) -> tuple[pa.Buffer, bytes]:
+def encode_messages(messages: pa.RecordBatch) -> bytes | pa.Buffer:
+    data = messages.serialize()
+    return data if messages.num_columns == _HEADERS else _HEADED + data
+
+
+def encode_rows(messages: pa.RecordBatch) -> tuple[bytes | pa.Buffer, bytes]:
     """The payload and the places of a packet of messages that stay in columns (`rows_schema`)."""
-    columns = messages.columns
-    body = pa.RecordBatch.from_arrays(columns[:_PLACES], names=messages.schema.names[:_PLACES])
-    return body.serialize(), pack_places([column.to_numpy() for column in columns[_PLACES:]])
+    columns, places = messages.columns, range(_PLACES, _HEADERS)
+    body = messages.select([number for number in range(messages.num_columns) if number not in places])
+    data = body.serialize()
+    packed = pack_places([columns[number].to_numpy() for number in places])
+    return data if messages.num_columns == _HEADERS else _HEADED + data, packed
 
 
-def decode_columns(packet: Packet, value: Serde[Any]) -> tuple[pa.Array, pa.Array, list[Any]]:
-    """The keys, the values, and the timestamps, origins and offsets of a packet whose values have this serde.
+def decode_columns(packet: Packet, value: Serde[Any]) -> Received:
+    """The columns of a packet whose values have this serde.
 
     Raises:
         CorruptError: the packet is damaged.
@@ -185,11 +236,17 @@ def decode_columns(packet: Packet, value: Serde[Any]) -> tuple[pa.Array, pa.Arra
     payload = packet.payload or b""
     if not isinstance(value, ColumnSerde):
         messages = decode_messages(payload)
-        return *messages.columns[:_PLACES], [column.to_numpy().copy() for column in messages.columns[_PLACES:]]
-    schema = rows_schema(value)
-    messages = read_batch(payload, pa.schema(list(schema)[:_PLACES]))
-    places = unpack_places(packet.places or b"", len(schema) - _PLACES, messages.num_rows)
-    return *messages.columns, places
+        columns = messages.columns
+        places = [column.to_numpy().copy() for column in columns[_PLACES:_HEADERS]]
+        headers = columns[_HEADERS:]
+    else:
+        schema = rows_schema(value)
+        messages = read_batch(payload, pa.schema(list(schema)[:_PLACES]))
+        columns = messages.columns
+        places = unpack_places(packet.places or b"", len(schema) - _PLACES, messages.num_rows)
+        headers = columns[_PLACES:]
+    packed = {row: own for column in headers for row, own in enumerate(column.to_pylist()) if own is not None}
+    return Received(columns[0], columns[1], places, packed)
 
 
 def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
@@ -198,7 +255,9 @@ def decode_messages(payload: bytes | pa.Buffer) -> pa.RecordBatch:
 
 
 def read_batch(data: bytes | pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """Raises CorruptError if the bytes are damaged."""
+    """The batch of a payload; it may have one more column, of headers. Raises CorruptError if the bytes are damaged."""
+    if memoryview(data)[: len(_HEADED)] == _HEADED:
+        data, schema = pa.py_buffer(data).slice(len(_HEADED)), schema.append(_HEADERS_FIELD)
     with _decoding():
         batch = pa.ipc.read_record_batch(data, schema)
         batch.validate(full=True)

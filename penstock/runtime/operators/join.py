@@ -261,7 +261,7 @@ class _Results:
     def add(self, key: Any, value: Any, row: int, time_ms: int) -> None:
         page = self._position.page
         if time_ms != page.timestamps[row]:
-            message, row = row, page.at_time(row, time_ms)
+            message, row = row, page.derived(row, timestamp_ms=time_ms)
             self._made_from[row] = message
         self._keys.append(key)
         self._values.append(value)

@@ -10,10 +10,11 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 
+from penstock.api.messages.headers import pack_headers
 from penstock.batch.batch import Batch, Due
 from penstock.batch.portions import Portion, PortionRead
 from penstock.columns.sequences import ArrowSequence
@@ -31,7 +32,7 @@ from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.steps import Step
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.records import deletes_in
-from penstock.system.base import ColumnChunk, RawMessage
+from penstock.system.base import ColumnChunk, RawMessage, headers_in
 
 AT_ONCE = 1024
 """Messages decoded before they are processed: enough that the cost of a block is small for each, and few enough that
@@ -108,9 +109,10 @@ class Attempt:
         for ready in self._sources.accept(packet):
             if not self.failed and ready.payload is not None:
                 entry = self.instance.channel_entries[ready.channel]
-                key_column, value_column, places = decode_columns(ready, entry.value_serde)
-                keys, values = entry.received(key_column, value_column)
-                page = ReceivedPage(self.instance.ssps, *places)
+                received = decode_columns(ready, entry.value_serde)
+                keys, values = entry.received(received.keys, received.values)
+                times, origins, offsets = received.places
+                page = ReceivedPage(self.instance.ssps, times, origins, offsets, received.packed_headers)
                 yield from self._run(entry, keys, values, page)
 
     # Stage 0.
@@ -125,7 +127,7 @@ class Attempt:
             if not self.failed and len(messages):
                 yield from self._accept_columns(input_index, partition, messages)
         elif not self.failed and messages:
-            offsets, timestamps, keys, values = zip(*messages, strict=True)
+            offsets, timestamps, keys, values, packed = _columns(messages)
             size = sum(map(len, filter(None, keys))) + sum(map(len, filter(None, values)))
             origin = origin_code(input_index, partition)
             self._count(origin, offsets[-1], len(messages), size)
@@ -136,9 +138,10 @@ class Attempt:
                     self._inputs[origin] = replace(read, foreign=read.foreign + foreign)
                 if not messages:
                     return
-                offsets, timestamps, keys, values = zip(*messages, strict=True)
+                offsets, timestamps, keys, values, packed = _columns(messages)
             origins, entry = [origin] * len(messages), self.instance.input_entries[input_index]
-            page = Page(self.instance.ssps, list(timestamps) if entry.gives_times else timestamps, origins, offsets)
+            times = list(timestamps) if entry.gives_times else timestamps
+            page = Page(self.instance.ssps, times, origins, offsets, packed)
             try:
                 yield from self._run(entry, keys, values, page)
                 self._note_times(origin, page)
@@ -300,7 +303,12 @@ class Attempt:
         failed = failure.describe(page.ssp(row), page.offsets[row], key)
         repartitioned, identity = isinstance(page, ReceivedPage), identities.get(failed.stream)
         letter = encode_dead_letter(
-            failed, key, entry.value_bytes(value), repartitioned=repartitioned, identity=identity
+            failed,
+            key,
+            entry.value_bytes(value),
+            repartitioned=repartitioned,
+            identity=identity,
+            headers=page.headers(row),
         )
         self._bury(failed, key, letter)
 
@@ -400,6 +408,15 @@ class Attempt:
     def _fail(self, failure: OperatorFailedError, key: bytes | None) -> None:
         page, row = self.instance.position.page, self.instance.position.row
         self._failure = failure.describe(page.ssp(row), page.offsets[row], key)
+
+
+def _columns(messages: Sequence[RawMessage]) -> tuple[Any, Any, Any, Any, dict[int, bytes] | None]:
+    """The offsets, timestamps, keys and values, and by row the packed headers of the messages that have some."""
+    widths = set(map(len, messages))
+    if widths == {4}:
+        return *zip(*messages, strict=True), None  # type: ignore[return-value]
+    packed = {row: pack_headers(own) for row, message in enumerate(messages) if (own := headers_in(message))}
+    return *zip(*(message[:4] for message in messages), strict=True), packed
 
 
 def _next_piece(messages: int, sent_bytes: int) -> int:

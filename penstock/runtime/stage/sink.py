@@ -12,7 +12,7 @@ from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.graph.topology import Topology
 from penstock.runtime.intermediate import control_messages, first_offsets
-from penstock.runtime.messages.packet import Packet, decode_messages
+from penstock.runtime.messages.packet import Packet, decode_messages, records_of
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.messages.spool import Spool, SpooledPayload
 from penstock.runtime.reports import Report
@@ -20,7 +20,7 @@ from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failure_report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import GENERAL, StepLimit
-from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity
+from penstock.system.base import Appended, RawRecord, System, SystemWriter, WriterIdentity, without_headers
 from penstock.wording import counted, listed
 
 OutputRecords: TypeAlias = Mapping[SystemStreamPartition, Iterable[RawRecord]]
@@ -53,8 +53,9 @@ class OutputWriters:
                 if system not in self._writers:
                     self._writers[system] = self._systems[system].writer(self._identity)
                 with self._writers[system].begin() as transaction:
+                    carries = self._systems[system].carries_headers
                     for ssp, own in part.items():
-                        transaction.append(ssp, own)
+                        transaction.append(ssp, own if carries else without_headers(own))
                 if self._systems[system].reports_appended:
                     appended |= transaction.appended()
         finally:
@@ -87,9 +88,7 @@ class WaitingRecords:
 
     def __iter__(self) -> Iterator[RawRecord]:
         for payload in self._payloads:
-            messages = decode_messages(self._spool.get(payload))
-            keys, values, timestamps = (messages.column(i).to_pylist() for i in range(3))
-            yield from zip(timestamps, keys, values, strict=True)
+            yield from records_of(decode_messages(self._spool.get(payload)))
             self.read += 1
         yield from self.behind
 

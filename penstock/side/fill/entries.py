@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Never
 
+from penstock.api.messages.envelope import IncomingMessageEnvelope
+from penstock.api.messages.headers import Headers
 from penstock.api.serdes import Bytes, Integer, Json, Long, Serde, String, not_bytes
 from penstock.api.serdes.failures import side_input_place, store_place
 from penstock.api.serdes.numbers import OrderedInteger, OrderedLong
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.state.side_inputs import SideInputs, SideInputsProcessorFactory, SideStream
 from penstock.api.state.store import KeyValueStore
-from penstock.api.task import IncomingMessageEnvelope
 from penstock.errors import ConfigError, Interrupted
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.parts import Part
@@ -24,7 +25,7 @@ from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
 from penstock.state.stores.task_store import StoreLayer, TaskStore
-from penstock.system.base import RawMessage
+from penstock.system.base import RawMessage, headers_in
 
 Process = Callable[[IncomingMessageEnvelope, KeyValueStore[Any, Any]], Iterable[tuple[Any, Any]]]
 _CACHED = 10_000
@@ -239,34 +240,42 @@ class ProcessedEntries(Entries):
 
 def decoded(stream: SideStream, message: RawMessage) -> tuple[Any, Any]:
     """The key and value of a message. Raises SerdeError."""
-    _, _, key_bytes, data = message
+    _, _, key_bytes, data, *_ = message
     place = side_input_place(stream.stream)
     key = value = None
     if key_bytes is not None:
         try:
-            key = stream.key_serde.from_bytes(key_bytes)
+            key = _decoded(stream.key_serde, key_bytes, message)
         except Exception as error:
             raise place.unreadable("key", stream.key_serde, key_bytes, error) from error
     if data is not None:
         try:
-            value = stream.value_serde.from_bytes(data)
+            value = _decoded(stream.value_serde, data, message)
         except Exception as error:
             raise place.unreadable("value", stream.value_serde, data, error, key) from error
     return key, value
 
 
+def _decoded(serde: Serde[Any], data: bytes, message: RawMessage) -> Any:
+    return serde.from_message(data, headers_in(message)) if serde.reads_headers else serde.from_bytes(data)
+
+
 class _Origins:
     """The origins of messages of one partition, for their envelopes."""
 
-    __slots__ = ("_ssp", "offsets", "timestamps")
+    __slots__ = ("_messages", "_ssp", "offsets", "timestamps")
 
     def __init__(self, ssp: SystemStreamPartition, messages: Sequence[RawMessage]) -> None:
         self._ssp = ssp
+        self._messages = messages
         self.offsets = [message[0] for message in messages]
         self.timestamps = [message[1] for message in messages]
 
     def ssp(self, row: int) -> SystemStreamPartition:
         return self._ssp
+
+    def headers(self, row: int) -> Headers:
+        return headers_in(self._messages[row])
 
 
 class _ReadOnlyStore(StoreLayer):

@@ -37,7 +37,7 @@ class SideFailure:
 
 def side_failure(error: BaseException) -> SideFailure:
     if isinstance(error, MessageFailedError):
-        offset, _, key, _ = error.message
+        offset, _, key, *_ = error.message
         failed = OperatorFailedError("", error.cause).describe(error.ssp, offset, key)
         failed = replace(failed, store=error.part.spec.name)
         return SideFailure(str(failed), "UserCodeError", failed)

@@ -79,5 +79,5 @@ class OutputRows:
         contents = decode(named, store.get(named.key))
         for chunk in contents.chunks:
             if chunk.ssp.system_stream == self.stream:
-                values = [value for _, _, value in contents.records(chunk)]
+                values = [value for _, _, value, *_ in contents.records(chunk)]
                 yield from self.writer.write(values, self.schema)

@@ -69,6 +69,8 @@ class System(ABC):
     keeps_progress: ClassVar[bool] = False
     """True if a writer can mark its progress in the same atomic step as the messages it publishes
     (`WriterTransaction.mark`). If False, no output of the system can be exactly once."""
+    carries_headers: ClassVar[bool] = False
+    """True if messages keep their headers. If False, writers get records without headers."""
     readers_seek: ClassVar[bool] = False
     """True if a used reader reads any range as well as a new one. If False, as for a consumer that fetches ahead, a
     reader is used again only for a range of its partition that begins behind the last message it read."""

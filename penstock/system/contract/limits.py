@@ -36,15 +36,16 @@ class RecordLimits:
         """A record of at most so many bytes is not too large."""
         return min((each for each in (self.max_bytes, self.max_plain_bytes) if each is not None), default=None)
 
-    def refused(self, key: bytes | None, value: bytes | None) -> str | None:
+    def refused(self, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> str | None:
         """The reason why the stream refuses a record for certain; None if it may take it.
 
         Args:
             key, value: the record's bytes.
+            headers_bytes: the bytes of the names and values of its headers.
         """
         if self.needs_key and key is None:
             return "it has no key, and the stream is compacted"
-        size = len(key or b"") + len(value or b"")
+        size = len(key or b"") + len(value or b"") + headers_bytes
         if self.max_plain_bytes is not None and size > self.max_plain_bytes:
             return f"it has {size:,} bytes, and the client sends at most {self.max_plain_bytes:,}"
         if self.max_bytes is None or size <= self.max_bytes:
@@ -53,7 +54,7 @@ class RecordLimits:
             return f"it has {size:,} bytes, and the stream takes at most {self.max_bytes:,}"
         import pyarrow as pa  # late: commands load this module
 
-        sent = len(pa.Codec(self.compression).compress((key or b"") + (value or b""), asbytes=True))
+        sent = len(pa.Codec(self.compression).compress((key or b"") + (value or b""), asbytes=True))  # and headers
         if sent <= self.max_bytes * _DOUBT:
             return None
         return f"it has {size:,} bytes, {sent:,} when compressed, and the stream takes at most {self.max_bytes:,}"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from penstock.api.messages.headers import Headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.wording import counted, utc_text
 
@@ -14,11 +15,34 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pyarrow as pa
 
-RawMessage: TypeAlias = tuple[int, int, bytes | None, bytes | None]
-"""A message as it is read: (offset, timestamp in epoch milliseconds, key, value)."""
+RawMessage: TypeAlias = (
+    tuple[int, int, bytes | None, bytes | None] | tuple[int, int, bytes | None, bytes | None, Headers]
+)
+"""A message as it is read: (offset, timestamp in epoch milliseconds, key, value), and its headers if it has some."""
 
-RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None]
-"""A message to be written: (timestamp in epoch milliseconds, key, value)."""
+RawRecord: TypeAlias = tuple[int, bytes | None, bytes | None] | tuple[int, bytes | None, bytes | None, Headers]
+"""A message to be written: (timestamp in epoch milliseconds, key, value), and its headers if it has some. A system gets
+headers only if it `carries_headers`."""
+
+
+def headers_in(message: RawMessage) -> Headers:
+    """The headers of a message that was read; empty if it has none.
+
+    Example:
+        >>> headers_in((7, 1000, b"k", b"v")), headers_in((8, 1000, b"k", b"v", (("trace", b"7f"),)))
+        ((), (('trace', b'7f'),))
+    """
+    return message[4] if len(message) == 5 else ()
+
+
+def without_headers(records: Iterable[RawRecord]) -> Iterator[RawRecord]:
+    """The records without their headers, for a system that has none.
+
+    Example:
+        >>> list(without_headers([(1000, b"k", b"v", (("trace", b"7f"),)), (1001, None, b"w")]))
+        [(1000, b'k', b'v'), (1001, None, b'w')]
+    """
+    return (record[:3] for record in records)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,5 +60,5 @@ class RowLimits(RecordLimits):
         """No record is accepted unchecked."""
         return -1
 
-    def refused(self, key: bytes | None, value: bytes | None) -> str | None:
+    def refused(self, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> str | None:
         return row_form(self.schema).problem(value)

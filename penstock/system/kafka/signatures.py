@@ -53,9 +53,12 @@ class RecordSigner:
         return self._signer is not None
 
     def headers(self, topic: str, key: bytes, value: bytes | None) -> SentHeaders:
+        return [*self.own_headers(topic, key, value)]
+
+    def own_headers(self, topic: str, key: bytes, value: bytes | None) -> tuple[tuple[str, bytes], ...]:
         if self._signer is None:
-            return []
-        return [(HEADER, self._signer.current + _mac(self._signer, self._signer.current, topic, key, value))]
+            return ()
+        return ((HEADER, self._signer.current + _mac(self._signer, self._signer.current, topic, key, value)),)
 
     def signature(self, topic: str, key: bytes | None, value: bytes | None, headers: Headers) -> Signature:
         found = [each for name, each in headers or () if name == HEADER]

@@ -28,6 +28,7 @@ class KafkaSystem(System):
     name: str
     options: KafkaOptions = field(repr=False)
 
+    carries_headers: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     compacts_by_age: ClassVar[bool] = True
     keeps_owners: ClassVar[bool] = True

@@ -6,6 +6,7 @@
                                     compacted, once it was; retention, if it has a limit;
                                     ended, once a user declared so, with the next offset at that time;
                                     progress, once a writer marked how far it has published;
+                                    header, once a message had headers;
                                     owner, in partition 0 of a stream that has one
 <root>/.deleting-<random>/          a stream that was deleted, until its files are removed
 <root>/.creating-<random>/          a stream being built; renamed to <root>/<stream> when it is complete and synced

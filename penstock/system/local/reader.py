@@ -10,6 +10,7 @@ from penstock.errors import NotFoundError, RetryableError
 from penstock.system.base import CHUNK_BYTES, OffsetRange, PartitionOffsets, RawMessage, SystemReader
 from penstock.system.local.compaction import read_compacted_state
 from penstock.system.local.files import LocalFiles
+from penstock.system.local.headers import add_headers
 from penstock.system.local.partition import partition_ends
 from penstock.system.local.sqlite import ConnectionPool
 from penstock.system.ranges import check_call, check_inside, missing, take_chunk
@@ -65,7 +66,7 @@ class LocalReader(SystemReader):
         while start < offsets.end:
             with self._pool.use(path) as connection:
                 arguments = (start, offsets.end, chunk_messages)
-                chunk = _take(connection, _READ_WHAT_IS_LEFT, arguments, chunk_bytes)
+                chunk = add_headers(connection, path, _take(connection, _READ_WHAT_IS_LEFT, arguments, chunk_bytes))
                 # A delete that went after its older record was read would bring that record back.
                 if read_compacted_state(connection) != done:
                     raise RetryableError(f"`{offsets.ssp}` was compacted while it was read; read it again")
@@ -87,6 +88,7 @@ class LocalReader(SystemReader):
                 # Offsets are unique and sorted: as many as up to the last one means every one of them.
                 if not chunk or chunk[-1][0] != start + len(chunk) - 1:
                     raise _gone(offsets, start, chunk, partition_ends(connection, path))
+                chunk = add_headers(connection, path, chunk)
             start += len(chunk)
             yield chunk
 

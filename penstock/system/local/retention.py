@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from penstock.api.retention import LEAST_RETENTION_BYTES, StreamRetention
 from penstock.errors import CorruptError
 from penstock.system.local.compaction import raise_start
+from penstock.system.local.headers import has_headers
 from penstock.system.local.sqlite import stored_integer
 
 _MARK_MS = 60_000
@@ -40,6 +41,10 @@ _LAST_MARK = "SELECT until FROM mark ORDER BY offset DESC LIMIT 1"
 _FIRST_KEPT = "SELECT offset FROM mark WHERE until >= ? ORDER BY offset LIMIT 1"
 _OLDEST = """
 SELECT offset, COALESCE(LENGTH(key), 0) + COALESCE(LENGTH(value), 0) FROM message WHERE offset < ? ORDER BY offset
+"""
+_OLDEST_HEADED = """
+SELECT offset, COALESCE(LENGTH(key), 0) + COALESCE(LENGTH(value), 0) + COALESCE(LENGTH(packed), 0)
+  FROM message LEFT JOIN header USING (offset) WHERE offset < ? ORDER BY offset
 """
 
 
@@ -122,7 +127,7 @@ def trim(
         return 0
     newest = connection.execute("SELECT MAX(offset) FROM message").fetchone()[0]
     stop, messages, size = 0, 0, 0
-    with closing(connection.execute(_OLDEST, (end,))) as oldest:
+    with closing(connection.execute(_OLDEST_HEADED if has_headers(connection) else _OLDEST, (end,))) as oldest:
         for offset, length in oldest:
             if offset >= old_end and (size >= excess or offset == newest):
                 break

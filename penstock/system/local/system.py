@@ -35,6 +35,7 @@ class LocalSystem(System):
     compacts_on_request: ClassVar[bool] = True
     keeps_owners: ClassVar[bool] = True
     readers_seek: ClassVar[bool] = True
+    carries_headers: ClassVar[bool] = True
     retains: ClassVar[bool] = True
     ends_streams: ClassVar[bool] = True
     reports_appended: ClassVar[bool] = True

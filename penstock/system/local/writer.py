@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 
+from penstock.api.messages.headers import headers_of, pack_headers
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError
 from penstock.system.base import (
@@ -18,6 +19,7 @@ from penstock.system.base import (
     check_may_mark,
 )
 from penstock.system.local.files import LocalFiles
+from penstock.system.local.headers import keep_headers
 from penstock.system.local.partition import partition_ends, raise_fence, wall_time_ms
 from penstock.system.local.progress import keep_progress, read_progress
 from penstock.system.local.retention import Piece, live_bytes, mark_time, read_retention, trim
@@ -143,16 +145,27 @@ class LocalWriter(SystemWriter):
 
 def _insert(connection: sqlite3.Connection, first: int, records: Iterable[RawRecord]) -> int:
     """Returns the number of records."""
-    rows = ((offset, timestamp, key, value) for offset, (timestamp, key, value) in enumerate(records, first))
+    packed: list[tuple[int, bytes]] = []
+
+    def without_headers(offset: int, record: RawRecord) -> tuple[int, int, bytes | None, bytes | None]:
+        if len(record) == 4:
+            packed.append((offset, pack_headers(headers_of(record[3]))))
+            return offset, *record[:3]
+        timestamp, key, value = record
+        return offset, timestamp, key, value
+
+    rows = (without_headers(offset, record) for offset, record in enumerate(records, first))
     try:
         inserted = connection.executemany("INSERT INTO message VALUES (?, ?, ?, ?)", rows).rowcount
     except (TypeError, ValueError, sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
         raise ConfigError(
-            f"a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
-            f"{error}; nothing was appended"
+            f"a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None) and "
+            f"perhaps headers: {error}; nothing was appended"
         ) from error
     if inserted < 1:
         return 0
+    if packed:
+        keep_headers(connection, packed)
     connection.execute("UPDATE head SET upcoming = ?", (first + inserted,))
     connection.execute(
         "INSERT INTO peak SELECT latest, :first"

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.api.messages.headers import HeadersLike
 from penstock.api.serdes.failures import input_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
@@ -86,7 +87,13 @@ class TestRunner:
         """The number of messages in the dead-letter stream."""
 
     def input(
-        self, stream: str, values: Iterable[Any], *, partition: int | None = None, timestamp: int = 0
+        self,
+        stream: str,
+        values: Iterable[Any],
+        *,
+        partition: int | None = None,
+        timestamp: int = 0,
+        headers: HeadersLike = (),
     ) -> TestRunner:
         """Append messages to an input. Returns the runner.
 
@@ -96,6 +103,7 @@ class TestRunner:
             partition: where the messages go. By default a message goes to the partition of its key; messages without
                 a key go to the partitions in turn.
             timestamp: of each message, in epoch milliseconds.
+            headers: of each message: a mapping from name to value, or pairs of them.
 
         Raises:
             ConfigError: the application does not read the stream.
@@ -106,11 +114,17 @@ class TestRunner:
         if spec is None:
             raise ConfigError(f"`{stream}` is not an input of application `{self._job.graph.name}`")
         found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde)
-        self._home.streams.append(found, values, partition, timestamp)
+        self._home.streams.append(found, values, partition, timestamp, headers)
         return self
 
     def side_input(
-        self, stream: str, values: Iterable[Any], *, partition: int | None = None, timestamp: int = 0
+        self,
+        stream: str,
+        values: Iterable[Any],
+        *,
+        partition: int | None = None,
+        timestamp: int = 0,
+        headers: HeadersLike = (),
     ) -> TestRunner:
         """Append messages to a side input. Returns the runner.
 
@@ -124,6 +138,7 @@ class TestRunner:
             partition: where the messages go. By default a message goes to the partition of its key; messages without
                 a key go to the partitions in turn.
             timestamp: of each message, in epoch milliseconds.
+            headers: of each message, as for `input`.
 
         Raises:
             ConfigError: no store of the application has this side input.
@@ -142,7 +157,7 @@ class TestRunner:
             [[1, 'United'], [2, 'Delta'], [3, 'United Airlines']]
             >>> runner.close()
         """
-        self._home.streams.append(side_stream(self._job.graph, stream), values, partition, timestamp)
+        self._home.streams.append(side_stream(self._job.graph, stream), values, partition, timestamp, headers)
         return self
 
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.api.messages.headers import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde, not_bytes
 from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -33,6 +34,7 @@ class OutputMessage:
     partition: int
     offset: int
     timestamp: int
+    headers: Headers = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,17 +81,24 @@ class StreamsOfTest:
         for stream in streams:
             self.systems[stream.system].admin().create_stream(stream.stream, self._partitions)
 
-    def append(self, stream: StreamOfTest, values: Iterable[Any], partition: int | None, timestamp: int) -> None:
+    def append(
+        self,
+        stream: StreamOfTest,
+        values: Iterable[Any],
+        partition: int | None,
+        timestamp: int,
+        headers: HeadersLike = (),
+    ) -> None:
         """Append messages. A message without `partition` goes to its key's partition; without a key, to each in
         turn."""
-        writer = self.systems[stream.name.system].writer(None)
+        writer, own = self.systems[stream.name.system].writer(None), headers_of(headers)
         for number, item in enumerate(values):
             key, value = stream.message(item)
             target = partition
             if target is None:
                 target = number % self._partitions if key is None else partition_of(key, self._partitions)
             ssp = SystemStreamPartition(stream.name.system, stream.name.stream, target)
-            writer.append(ssp, [(timestamp, key, value)])
+            writer.append(ssp, [(timestamp, key, value, own) if own else (timestamp, key, value)])
 
     def messages(self, name: SystemStream, graph: ApplicationGraph) -> list[OutputMessage]:
         """All messages of a stream, decoded if it is an output, in the order of partitions and offsets."""
@@ -108,10 +117,10 @@ class StreamsOfTest:
         for partition, ends in sorted(system.admin().offsets(name.stream).items()):
             ssp = SystemStreamPartition(name.system, name.stream, partition)
             for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 4096):
-                for offset, timestamp, key, value in chunk:
+                for offset, timestamp, key, value, *headers in chunk:
                     decoded_key = spec.key_serde.from_bytes(key) if spec and key is not None else key
                     decoded = spec.value_serde.from_bytes(value) if spec and value is not None else value
-                    messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp))
+                    messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp, *headers))
         return messages
 
     def ends(self, graph: ApplicationGraph) -> Mapping[SystemStreamPartition, PartitionOffsets]:

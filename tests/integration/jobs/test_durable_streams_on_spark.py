@@ -58,7 +58,7 @@ class Home:
         for partition, ends in self.system.admin().offsets("counts").items():
             ssp = SystemStreamPartition("local", "counts", partition)
             for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                for _, _, key, value in chunk:
+                for _, _, key, value, *_ in chunk:
                     found.setdefault((key or b"").decode(), []).append(json.loads(value or b""))
         return found
 

@@ -64,7 +64,7 @@ class Home:
         for partition, ends in self.system.admin().offsets(stream).items():
             ssp = SystemStreamPartition("local", stream, partition)
             for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                found += [((k or b"").decode(), json.loads(v or b""), timestamp) for _, timestamp, k, v in chunk]
+                found += [((k or b"").decode(), json.loads(v or b""), timestamp) for _, timestamp, k, v, *_ in chunk]
         return sorted(found, key=repr)
 
     @property

@@ -98,7 +98,7 @@ class Airport:
         for partition, ends in self.system.admin().offsets("enriched").items():
             ssp = SystemStreamPartition("local", "enriched", partition)
             for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                for _, _, _, data in chunk:
+                for _, _, _, data, *_ in chunk:
                     value = json.loads(data or b"")
                     found[value["n"]] = value["plane"], value["name"]
         return found

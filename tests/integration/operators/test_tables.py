@@ -55,7 +55,7 @@ class Shop:
         for partition, ends in self.system.admin().offsets(stream).items():
             ssp = SystemStreamPartition("local", stream, partition)
             for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                found += [(timestamp, json.loads(value or b"")) for _, timestamp, _, value in chunk]
+                found += [(timestamp, json.loads(value or b"")) for _, timestamp, _, value, *_ in chunk]
         return found
 
     def run(self, spark: SparkSession, *, close: bool) -> None:

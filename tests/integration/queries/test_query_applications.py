@@ -277,7 +277,7 @@ def test_side_inputs_pushed_tables_and_other_outputs(spark: SparkSession, tmp_pa
     local = [local_time(each) for each in happened]
     assert batches == [sorted((e.page, names[e.user], at) for e, at in zip(happened, local, strict=True))]
     for name in ("once", "least"):
-        found = [(value or b"").decode() for _, _, value in read_all(streams, name)[0]]
+        found = [(value or b"").decode() for _, _, value, *_ in read_all(streams, name)[0]]
         assert sorted(found) == sorted(f"{page} {size}" for page, size in pages)
     with open_job("enriched", overrides={"job.root": str(tmp_path / "root")}) as job:
         shown = metrics_of(job).items()

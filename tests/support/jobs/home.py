@@ -156,7 +156,7 @@ class Home:
         for partition, ends in self.offsets(stream).items():
             wanted = OffsetRange(SystemStreamPartition("local", stream, partition), ends.oldest, ends.upcoming)
             for chunk in reader.read(wanted, 1000):
-                for offset, _, key, value in chunk:
+                for offset, _, key, value, *_ in chunk:
                     yield partition, offset, (key or b"").decode(), orjson.loads(value or b"null")
         reader.close()
 

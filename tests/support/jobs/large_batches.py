@@ -83,6 +83,6 @@ def _copies(system: LocalSystem, ends: Mapping[int, PartitionOffsets]) -> dict[s
     for partition, own in ends.items():
         whole = OffsetRange(ps.SystemStreamPartition("local", "out", partition), own.oldest, own.upcoming)
         for chunk in reader.read(whole, 10):
-            copies.update(hashlib.sha256(value or b"").digest() for _, _, _, value in chunk)
+            copies.update(hashlib.sha256(value or b"").digest() for _, _, _, value, *_ in chunk)
     reader.close()
     return {str(often): messages for often, messages in Counter(copies.values()).items()}

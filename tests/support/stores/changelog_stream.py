@@ -39,7 +39,7 @@ def ends_of(system: System) -> PartitionOffsets:
 
 
 def pairs(messages: Sequence[RawMessage]) -> list[tuple[bytes | None, bytes | None]]:
-    return [(key, value) for _, _, key, value in messages]
+    return [(key, value) for _, _, key, value, *_ in messages]
 
 
 def marker_of(markers: dict[str, str]) -> ChangelogMarker:

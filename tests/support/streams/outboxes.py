@@ -78,5 +78,5 @@ def read_all(system: System, stream: str = "out") -> dict[int, list[RawRecord]]:
     for partition, ends in system.admin().offsets(stream).items():
         ssp = SystemStreamPartition(system.name, stream, partition)
         pages = system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000)
-        found[partition] = [(time, key, value) for page in pages for _, time, key, value in page]
+        found[partition] = [(time, key, value) for page in pages for _, time, key, value, *_ in page]
     return found

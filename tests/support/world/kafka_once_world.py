@@ -45,7 +45,7 @@ class KafkaOnceWorld(OnceWorld):
         for partition, ends in admin.offsets(self.topic).items():
             ssp = ps.SystemStreamPartition("kafka", self.topic, partition)
             for chunk in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100):
-                found += [(time, key, value) for _, time, key, value in chunk]
+                found += [(time, key, value) for _, time, key, value, *_ in chunk]
         reader.close()
         admin.close()
         return texts(found)

@@ -268,18 +268,18 @@ class OutboxLife(World):
         self._check_copies(found["copies"])
         self._check_sums(found["sums"], good)
         letters = [record for own in found["dead"].values() for record in own]
-        assert Counter(time for time, _, _ in letters) == Counter(
+        assert Counter(time for time, _, _, *_ in letters) == Counter(
             1000 + number for number, (_, value, _) in enumerate(self.given) if value < 0
         )
 
     def _check_copies(self, found: dict[int, list[RawRecord]]) -> None:
         """Each message once, and those of an input's partition in their order."""
         assert Counter(_texts(found)) == Counter((key, value) for key, value, _ in self.given)
-        times = [time for own in found.values() for time, _, _ in own]
+        times = [time for own in found.values() for time, _, _, *_ in own]
         assert Counter(times) == Counter(range(1000, 1000 + len(self.given)))
         for own in found.values():
             for partition in range(TASKS):
-                ordered = [time for time, _, _ in own if self.given[time - 1000][2] == partition]
+                ordered = [time for time, _, _, *_ in own if self.given[time - 1000][2] == partition]
                 assert ordered == sorted(ordered)
 
     def _check_sums(self, found: dict[int, list[RawRecord]], good: list[tuple[str, int, int]]) -> None:
@@ -296,5 +296,5 @@ class OutboxLife(World):
 
 def _texts(found: dict[int, list[RawRecord]]) -> Iterator[tuple[str, int]]:
     for own in found.values():
-        for _, key, value in own:
+        for _, key, value, *_ in own:
             yield ps.String().from_bytes(key or b""), ps.Integer().from_bytes(value or b"")

@@ -79,7 +79,7 @@ class PushedWorld(World):
 
     def output(self) -> list[list[int]]:
         """The values that were read of the tables for each message, in the order of partitions and offsets."""
-        return [ps.Json().from_bytes(value or b"") for _, _, value in self.records("out")]
+        return [ps.Json().from_bytes(value or b"") for _, _, value, *_ in self.records("out")]
 
     def versions(self, table: str) -> tuple[int, ...]:
         """The versions that are published."""

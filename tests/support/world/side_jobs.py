@@ -55,7 +55,7 @@ class SideWorld(World):
         return self.output()
 
     def output(self) -> list[Any]:
-        return [orjson.loads(value or b"null") for _, _, value in self.records("out")]
+        return [orjson.loads(value or b"null") for _, _, value, *_ in self.records("out")]
 
 
 def service(driver: InProcessDriver, task: int = 0) -> SideInputService:

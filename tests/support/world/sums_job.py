@@ -96,7 +96,7 @@ class SumsWorld(World):
 
 
 def texts(records: Iterable[RawRecord]) -> list[tuple[str, int]]:
-    return [(ps.String().from_bytes(key or b""), ps.Integer().from_bytes(value or b"")) for _, key, value in records]
+    return [(ps.String().from_bytes(each[1] or b""), ps.Integer().from_bytes(each[2] or b"")) for each in records]
 
 
 def state(driver: InProcessDriver) -> dict[str, int]:

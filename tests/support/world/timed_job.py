@@ -163,7 +163,7 @@ class TimedWorld(World):
 
     def output(self) -> list[tuple[int, int, list[str]]]:
         """Number, timestamp, and where it was late, of all that came out."""
-        found = ((timestamp, json.loads(data or b"")) for timestamp, _, data in self.records("out"))
+        found = ((timestamp, json.loads(data or b"")) for timestamp, _, data, *_ in self.records("out"))
         return sorted((value["n"], timestamp, value["late"]) for timestamp, value in found)
 
     def came(self) -> dict[int, list[str]]:

@@ -114,7 +114,7 @@ class Waiting(World):
         return DrainRequests(self.objects, PATHS)
 
     def came(self) -> list[list[Any]]:
-        return sorted((json.loads(value or b"") for _, _, value in self.records("out")), key=str)
+        return sorted((json.loads(value or b"") for _, _, value, *_ in self.records("out")), key=str)
 
     def results(self) -> set[str]:
         """The output that the messages come to, as texts."""

@@ -81,7 +81,7 @@ class Windowed(World):
         driver.loop.commit()
 
     def panes(self) -> list[list[int]]:
-        return sorted(json.loads(value or b"") for _, _, value in self.records("out"))
+        return sorted(json.loads(value or b"") for _, _, value, *_ in self.records("out"))
 
 
 def entries(driver: InProcessDriver, store: str) -> dict[bytes, bytes]:

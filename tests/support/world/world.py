@@ -91,7 +91,7 @@ class World:
         for partition, ends in sorted(admin.offsets(stream).items()):
             ssp = SystemStreamPartition("m", stream, partition)
             for chunk in reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), 1000):
-                yield from ((time, key, value) for _, time, key, value in chunk)
+                yield from ((time, key, value) for _, time, key, value, *_ in chunk)
 
     @property
     def log(self) -> LogView:

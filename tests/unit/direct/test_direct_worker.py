@@ -95,7 +95,7 @@ class World:
         reader = self.system.reader()
         end = self.system.admin().offsets("out")[0].upcoming
         ssp = SystemStreamPartition("local", "out", 0)
-        found = [value for chunk in reader.read(OffsetRange(ssp, 0, end), 100) for _, _, _, value in chunk]
+        found = [value for chunk in reader.read(OffsetRange(ssp, 0, end), 100) for _, _, _, value, *_ in chunk]
         reader.close()
         return found
 

@@ -67,7 +67,7 @@ def run(world: World, schema: pa.Schema, rows: dict[str, Any], *, by_row: bool =
     driver.loop.finish()
     driver.close()
     world.drivers.remove(driver)
-    values = [value for _, _, value in world.records("out")][before:]
+    values = [value for _, _, value, *_ in world.records("out")][before:]
     return [None if value is None else orjson.loads(value) for value in values]
 
 

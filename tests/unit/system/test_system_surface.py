@@ -33,9 +33,10 @@ RawMessage
 RawRecord
 RecordLimits(needs_key=False, max_bytes=None, compression=None, max_plain_bytes=None)
 RecordLimits.least_bytes
-RecordLimits.refused(key, value)
+RecordLimits.refused(key, value, headers_bytes=0)
 System()
 System.admin()
+System.carries_headers
 System.commits_atomically
 System.compacts_by_age
 System.compacts_on_request
@@ -104,7 +105,9 @@ WriterTransaction.mark(ssp, progress)
 check_may_mark(identity)
 check_options(name, options, known)
 check_stream_name(stream)
+headers_in(message)
 is_stream_name(text)
+without_headers(records)
 Compacted(start=0, end=0, kept=0)
 Compacted.check_compact(offsets, upcoming)
 Compacted.check_read(offsets, upcoming)

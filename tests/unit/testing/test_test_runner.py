@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
+from time import monotonic
 from typing import Any
 
 import pytest
@@ -318,8 +318,8 @@ def test_a_runner_that_nobody_closes_leaves_no_threads() -> None:
     before = set(threading.enumerate())
     for _ in range(3):
         runner_of().input("m.in", [("a", 1)]).run()
-    deadline = time.monotonic() + 10
+    deadline = monotonic() + 10
     while left := [thread for thread in threading.enumerate() if thread not in before]:
-        assert time.monotonic() < deadline, left
+        assert monotonic() < deadline, left
         gc.collect()  # again: a thread that ends its last work may still hold the runner the first time
         left[0].join(0.05)

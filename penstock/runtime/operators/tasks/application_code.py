@@ -7,6 +7,8 @@ from types import MappingProxyType
 from typing import Any, NoReturn
 
 from penstock.api.callbacks import unused
+from penstock.api.messages.envelope import IncomingMessageEnvelope
+from penstock.api.messages.headers import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde
 from penstock.api.state.key_state import (
     CurrentKey,
@@ -18,7 +20,7 @@ from penstock.api.state.key_state import (
     check_map_keys,
 )
 from penstock.api.state.store import KeyValueStore
-from penstock.api.task import IncomingMessageEnvelope, MessageCollector, TaskContext, TaskCoordinator
+from penstock.api.task import MessageCollector, TaskContext, TaskCoordinator
 from penstock.api.time.timers import TimeDomain
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
@@ -45,16 +47,20 @@ class Requests(TaskCoordinator):
 class Collector(MessageCollector):
     """Sends the messages of one operator's code."""
 
-    def __init__(self, op_id: str, downstream: Push, outputs: Mapping[str, Push]) -> None:
+    def __init__(self, op_id: str, position: Position, downstream: Push, outputs: Mapping[str, Push]) -> None:
         """`outputs`: by `system.stream`, and by `stream` if no other output has that name."""
         self._op_id = op_id
+        self._position = position
         self._downstream = downstream
         self._outputs = outputs
 
-    def emit(self, *, key: Any = None, value: Any) -> None:
-        self._downstream(key, value)
+    def emit(self, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
+        if headers is None:
+            self._downstream(key, value)
+        else:
+            self._push_with(headers_of(headers), self._downstream, key, value)
 
-    def send(self, output: str, *, key: Any = None, value: Any) -> None:
+    def send(self, output: str, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
         push = self._outputs.get(output)
         if push is None:
             known = ", ".join(f"`{name}`" for name in self._outputs) or "none"
@@ -62,7 +68,20 @@ class Collector(MessageCollector):
                 f"operator `{self._op_id}` sends to `{output}`, which is not a declared output; declared: {known}. "
                 "Use app.output(...)"
             )
-        push(key, value)
+        if headers is None:
+            push(key, value)
+        else:
+            self._push_with(headers_of(headers), push, key, value)
+
+    def _push_with(self, headers: Headers, push: Push, key: Any, value: Any) -> None:
+        """Push a message that has other headers than the one at the position."""
+        position = self._position
+        row = position.row
+        position.row = position.page.derived(row, headers=headers)
+        try:
+            push(key, value)
+        finally:
+            position.row = row
 
 
 class Context(TaskContext):

@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from penstock.api.callbacks import check_all, task_methods, unused
+from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes.failures import SerdePlace, process_place, timers_place
 from penstock.api.task import (
     DrainListenerTask,
-    IncomingMessageEnvelope,
     MessageCollector,
     StreamTask,
     TaskContext,
@@ -46,7 +46,7 @@ class Process(Operator[ProcessSpec]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         op_id = self.spec.id
-        collector = Collector(op_id, downstream.push, stage.outputs)
+        collector = Collector(op_id, stage.position, downstream.push, stage.outputs)
         timers = self._timers(stage)
         context = Context(
             stage.job_name,

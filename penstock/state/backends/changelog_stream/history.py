@@ -58,7 +58,7 @@ class History:
         ends = self._admin.offsets(ssp.stream)[ssp.partition]
         found: set[bytes] = set()
         for messages in self._reader.read(OffsetRange(ssp, ends.oldest, ends.upcoming), _READ_MESSAGES):
-            for _, _, key, value in messages:
+            for _, _, key, value, *_ in messages:
                 if value is None:
                     found.discard(key or b"")
                 elif key is not None:

@@ -11,7 +11,7 @@ from confluent_kafka import Message
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.system.base import RawMessage
-from penstock.system.kafka.writing.timestamps import event_time
+from penstock.system.kafka.writing.timestamps import event_time, own_headers
 from penstock.system.ranges import take_chunk
 
 _MESSAGE_BYTES = 200
@@ -64,9 +64,9 @@ class FetchedPartition:
         keys, values = list(map(_KEY, messages)), list(map(_VALUE, messages))
         times = [time for _, time in map(_TIMESTAMP, messages)]
         headers = list(map(_HEADERS, messages))
+        found: list[RawMessage] = list(zip(map(_OFFSET, messages), times, keys, values, strict=True))
         if any(headers):
-            times = list(map(event_time, headers, times))
-        found = list(zip(map(_OFFSET, messages), times, keys, values, strict=True))
+            found = list(map(_with_headers, found, headers))
         if self._buffer:
             self._buffer += found
         else:
@@ -94,6 +94,15 @@ class FetchedPartition:
         if not buffer:
             self._size = 0
         return chunk
+
+
+def _with_headers(message: RawMessage, headers: list[tuple[str, bytes | None]] | None) -> RawMessage:
+    if not headers:
+        return message
+    offset, timestamp, key, value = message[:4]
+    others = own_headers(headers)
+    found = (offset, event_time(headers, timestamp), key, value)
+    return (*found, others) if others else found
 
 
 _TIMESTAMP, _KEY, _VALUE = Message.timestamp, Message.key, Message.value

@@ -104,11 +104,16 @@ class KafkaTransaction(WriterTransaction):
         report: _Report | None = run.delivered
         for record in following:  # the loop of every message; one is held back, because the last one is reported
             try:
-                timestamp, key, value = held
+                if len(held) == 3:
+                    timestamp, key, value = held
+                    headers: SentHeaders | None = None
+                else:
+                    timestamp, key, value, given = held
+                    headers = [*given]
                 if (key is not None and type(key) is not bytes) or (value is not None and type(value) is not bytes):
                     raise TypeError
                 if timestamp and first <= timestamp <= last:
-                    produce(name, value, key, partition, report, None, timestamp)
+                    produce(name, value, key, partition, report, None, timestamp, headers)
                 else:
                     self._send(ssp, held, report, limits)
             except (BufferError, KafkaException, TypeError, ValueError, OverflowError):
@@ -144,8 +149,8 @@ class KafkaTransaction(WriterTransaction):
         producer = self._begun()
         self._writer.take_over()
         for ssp, mark in self._marks.items():
-            place, record, headers = self._writer.mark_record(ssp, mark)
-            self._send(place, (SYSTEM_CLOCK.now_ms(), *record), None, _ALL, headers)
+            place, record = self._writer.mark_record(ssp, mark)
+            self._send(place, record, None, _ALL)
         try:
             self._flush(producer)
             self._appended = self._ranges()
@@ -202,17 +207,17 @@ class KafkaTransaction(WriterTransaction):
         record: RawRecord,
         report: _Report | None,
         limits: TimestampLimits,
-        headers: SentHeaders | None = None,
     ) -> None:
         """Send a record, and wait if the client's queue is full. A timestamp that the topic does not take goes into a
         header."""
-        producer, (timestamp, key, value) = self._begun(), _checked(record)
+        producer = self._begun()
+        timestamp, key, value, headers = _checked(record)
         sent = limits.sent(timestamp, SYSTEM_CLOCK.now_ms())
         if sent != timestamp or limits.replaced:
-            headers = header_of(timestamp)
+            headers += header_of(timestamp)
         while True:
             try:
-                return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers)
+                return producer.produce(ssp.stream, value, key, ssp.partition, report, None, sent, headers or None)
             except BufferError:
                 check_interrupt(f"a message could not be appended to `{ssp}`")
                 # A message that the brokers do not take fails within the transaction's time, and makes room as well.
@@ -378,19 +383,22 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def _checked(record: RawRecord) -> RawRecord:
-    """Raises ConfigError unless the client can take the record."""
+def _checked(record: RawRecord) -> tuple[int, bytes | None, bytes | None, SentHeaders]:
+    """The parts of the record. Raises ConfigError unless the client can take it."""
     try:
-        timestamp, key, value = record
+        timestamp, key, value, *more = record
+        (headers,) = more or ((),)
+        pairs: SentHeaders = list(headers)
     except (TypeError, ValueError) as error:
         raise _malformed(record) from error
     if not isinstance(timestamp, int) or not all(part is None or isinstance(part, bytes) for part in (key, value)):
         raise _malformed(record)
-    return timestamp, key, value
+    return timestamp, key, value, pairs
 
 
 def _malformed(record: object) -> ConfigError:
     return ConfigError(
-        "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None): "
+        "a record is not (timestamp in epoch milliseconds: int, key: bytes or None, value: bytes or None) and perhaps "
+        "headers: "
         f"{record!r:.200}; nothing was appended"
     )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from confluent_kafka import KafkaException, Producer
 
 from penstock.api.ssp import SystemStreamPartition
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import PenstockError, PenstockTimeoutError, RetryableError
 from penstock.system.base import (
     Progress,
@@ -26,7 +27,6 @@ from penstock.system.kafka.own_topics.job_topic import (
     producer_key,
     progress_record,
 )
-from penstock.system.kafka.signatures import SentHeaders
 from penstock.system.kafka.writing.topics import WriterTopics
 from penstock.system.kafka.writing.transaction import KafkaTransaction
 
@@ -151,12 +151,11 @@ class KafkaWriter(SystemWriter):
         self._check_known([ssp])
         mark.check_follows((self._marks or {}).get((ssp.stream, ssp.partition)), ssp)
 
-    def mark_record(
-        self, ssp: SystemStreamPartition, mark: Progress
-    ) -> tuple[SystemStreamPartition, tuple[bytes, bytes], SentHeaders]:
-        """The topic of marks, as a partition, and the key, value and headers that keep this one."""
-        topic, record = self._topic or "", progress_record(ssp, mark)
-        return SystemStreamPartition(ssp.system, topic, 0), record, self.options.signer.headers(topic, *record)
+    def mark_record(self, ssp: SystemStreamPartition, mark: Progress) -> tuple[SystemStreamPartition, RawRecord]:
+        """The topic of marks, as a partition, and the record that keeps this one."""
+        topic, (key, value) = self._topic or "", progress_record(ssp, mark)
+        signed = self.options.signer.own_headers(topic, key, value)
+        return SystemStreamPartition(ssp.system, topic, 0), (SYSTEM_CLOCK.now_ms(), key, value, signed)
 
     def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
         self._refused = 0

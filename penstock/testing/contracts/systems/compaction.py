@@ -257,9 +257,9 @@ class CompactionContract(SystemRoom):
             upcoming = base + len(written)
             for first in range(base, upcoming + 1):
                 for last in range(first, upcoming + 1):
-                    expected = _replayed([(key, value) for _, key, value in written[first - base : last - base]])
+                    expected = _replayed([(key, value) for _, key, value, *_ in written[first - base : last - base]])
                     try:
-                        found = _replayed([m[2:] for m in read_compacted(system, log, first, last)])
+                        found = _replayed([m[2:4] for m in read_compacted(system, log, first, last)])
                     except NotFoundError:
                         assert first < start or last < end, f"seed {seed}"
                     else:

@@ -14,6 +14,7 @@ from penstock.system.base import (
     RawRecord,
     System,
     SystemAdmin,
+    headers_in,
 )
 from penstock.testing.contracts.systems.room import (
     STREAM,
@@ -164,8 +165,29 @@ class ReadingContract(SystemRoom):
         append(system, ssp(system, 0), kinds)
         assert [message[1:] for message in read_all(system, ssp(system, 0))] == kinds
 
+    def test_headers_come_back_or_are_not_sent(self, system: System, admin: SystemAdmin) -> None:
+        if not system.carries_headers:
+            pytest.skip(f"{type(system).__name__} has no headers")
+        admin.create_stream(STREAM, 1)
+        headers = (("trace", b"7f"), ("é", None), ("trace", b""))
+        plain = records(0, 3)
+        append(system, ssp(system, 0), [plain[0], (*plain[1][:3], headers), plain[2]])
+        append(system, ssp(system, 0), [(1, None, None, (("only", b"\xff\0"),))])
+        found = read_all(system, ssp(system, 0))
+        assert [headers_in(message) for message in found] == [(), headers, (), (("only", b"\xff\0"),)]
+        assert [message[1:4] for message in found] == [*plain, (1, None, None)]
+
     @pytest.mark.parametrize(
-        "bad", [(None, b"k", b"v"), ("1", b"k", b"v"), (1, "k", b"v"), (1, b"k", 5), (1, b"k"), (1, b"k", object())]
+        "bad",
+        [
+            (None, b"k", b"v"),
+            ("1", b"k", b"v"),
+            (1, "k", b"v"),
+            (1, b"k", 5),
+            (1, b"k"),
+            (1, b"k", object()),
+            (1, b"k", b"v", 5),
+        ],
     )
     def test_a_batch_with_a_bad_record_appends_nothing(
         self, system: System, admin: SystemAdmin, bad: RawRecord

@@ -60,7 +60,7 @@ def test_json_lines_by_key_and_time(system: MemorySystem, tmp_path: Path) -> Non
         partition = expected[partition_of(key, PARTITIONS)]
         partition.append((len(partition), int(str(line["at"])), key, value))
     assert stored(system) == expected
-    size = sum(len(key or b"") + len(value or b"") for part in expected for _, _, key, value in part)
+    size = sum(len(each[2] or b"") + len(each[3] or b"") for part in expected for each in part)
     assert done == Published(25, size, 49)
     assert [messages for messages, _ in seen] == [10, 20, 25]
     assert seen[-1] == (25, size)

@@ -73,14 +73,15 @@ class Home:
         self.system = LocalSystem("local", str(home / "streams"))
         for stream in ("in", "dead", "other", "out"):
             self.system.admin().create_stream(stream, TASKS)
-        self.given: list[tuple[int, int, bytes, bytes]] = []
-        """Partition, timestamp, key and value."""
+        self.given: list[tuple[Any, ...]] = []
+        """Partition, timestamp, key and value, and the headers of every second one."""
 
     def put(self, *values: bytes) -> None:
         with closing(self.system.writer(None)) as writer:
             for value in values:
                 n = len(self.given)
-                record = (1_700_000_000_000 + n, b"k%d" % (n % 3), value)
+                headers = ((("n", b"%d" % n),),) if n % 2 else ()
+                record: Any = (1_700_000_000_000 + n, b"k%d" % (n % 3), value, *headers)
                 writer.append(SystemStreamPartition("local", "in", n % TASKS), [record])
                 self.given.append((n % TASKS, *record))
 
@@ -103,9 +104,9 @@ class Home:
             steps(driver)
             driver.loop.finish()
 
-    def messages(self, stream: str) -> list[tuple[int, int, bytes | None, bytes | None]]:
-        """Partition, timestamp, key and value of each."""
-        found = []
+    def messages(self, stream: str) -> list[tuple[Any, ...]]:
+        """Partition, timestamp, key and value of each, and its headers if it has some."""
+        found: list[tuple[Any, ...]] = []
         with closing(self.system.admin()) as admin, closing(self.system.reader()) as reader:
             for partition, ends in admin.offsets(stream).items():
                 ssp = SystemStreamPartition("local", stream, partition)
@@ -117,14 +118,14 @@ class Home:
     def counts(self) -> dict[str, int]:
         """The last count of each key."""
         return {
-            (key or b"").decode(): max(json.loads(v or b"") for _, _, k, v in self.messages("out") if k == key)
-            for _, _, key, _ in self.messages("out")
+            (key or b"").decode(): max(json.loads(v or b"") for _, _, k, v, *_ in self.messages("out") if k == key)
+            for _, _, key, *_ in self.messages("out")
         }
 
     @property
     def expected(self) -> dict[str, int]:
         """The oracle: every message counts once."""
-        keys = Counter(key.decode() for _, _, key, _ in self.given)
+        keys = Counter(key.decode() for _, _, key, *_ in self.given)
         return {f"{key}-{half}": count for key, count in keys.items() for half in range(4)}
 
 
@@ -212,11 +213,11 @@ def test_what_is_gone_from_the_input_is_said(home: Home) -> None:
     _, error = call("stream", "replay", "dead", status=1)
     assert "12 dead letters cannot be put back" in error
     assert "`local.in` was deleted and created again" in error
-    assert Counter(value for *_, value in home.messages("in")) == {BINARY: 2, b"of another input": len(given)}
+    assert Counter(each[3] for each in home.messages("in")) == {BINARY: 2, b"of another input": len(given)}
 
 
 def test_a_dead_letter_has_text_where_the_bytes_are_text(home: Home) -> None:
-    letters = [json.loads(value or b"") for *_, value in home.messages("dead")]
+    letters = [json.loads(each[3] or b"") for each in home.messages("dead")]
     binary = [each for each in letters if not each["repartitioned"]]
     assert [(each["key"], bytes.fromhex(each["valueHex"])) for each in binary] == [("k1", BINARY)] * 2
     assert all(json.loads(each["value"])[0] == "bad" for each in letters if each["repartitioned"])

@@ -84,10 +84,30 @@ def test_publish_a_plain_value_under_a_key() -> None:
     with closing(open_stream("airlines").system.reader()) as reader:
         ssp = SystemStreamPartition("local", "airlines", 0)
         found = [message for chunk in reader.read(OffsetRange(ssp, 0, 3), 10) for message in chunk]
-    assert [(key, value) for _, _, key, value in found] == [(b"UA", b"United Airlines"), (b"B6", b"5"), (b"UA", None)]
+    assert [each[2:] for each in found] == [(b"UA", b"United Airlines"), (b"B6", b"5"), (b"UA", None)]
     assert (
         "the record has no field 'nam'"
         in call("stream", "publish", "airlines", "--file", "in.jsonl", "--value", "nam", status=1)[1]
+    )
+
+
+def test_headers_in_and_out() -> None:
+    records = [{"n": 1, "h": {"trace": "7f", "none": None}}, {"n": 2, "h": None}, {"n": 3, "h": {"tab": "\t"}}]
+    Path("in.jsonl").write_text("\n".join(map(json.dumps, records)))
+    call("stream", "create", "s", "--partitions", "1")
+    call("stream", "publish", "s", "--file", "in.jsonl", "--value", "n", "--headers", "h")
+    found = [json.loads(line).get("headers") for line in call("stream", "tail", "s", "--json")[0].splitlines()]
+    assert found == [
+        [{"name": "trace", "value": "7f"}, {"name": "none", "value": None}],
+        None,
+        [{"name": "tab", "value": "\t"}],
+    ]
+    shown = [line.split("\t")[3:] for line in call("stream", "tail", "s")[0].splitlines()]
+    assert shown == [["1", "trace=7f", "none=-"], ["2"], ["3", "tab=\\t"]]
+    Path("in.jsonl").write_text('{"n": 1, "h": ["trace"]}\n')
+    assert (
+        "line 1: the headers field 'h' is not an object"
+        in call("stream", "publish", "s", "--file", "in.jsonl", "--headers", "h", status=1)[1]
     )
 
 

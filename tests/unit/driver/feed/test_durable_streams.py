@@ -52,7 +52,7 @@ def test_what_somebody_else_has_written_is_left_out(world: TimedWorld, caplog: p
     partitions = world.system.partitions("by-key")
     replaced = 0
     for messages in (each.messages for each in partitions if each.messages):
-        offset, timestamp, key, _ = messages[0]
+        offset, timestamp, key, *_ = messages[0]
         messages[0] = (offset, timestamp, key, b"from a stranger")
         replaced += 1
     world.put(90, 90)
@@ -183,7 +183,7 @@ def test_control_messages_tell_other_readers_of_the_stream(world: TimedWorld) ->
     found = [
         serde.from_bytes(value or b"")
         for chunk in world.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100)
-        for _, _, _, value in chunk
+        for _, _, _, value, *_ in chunk
     ]
     control = [each for each in found if not isinstance(each, dict)]
     assert control == [

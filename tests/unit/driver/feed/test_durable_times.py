@@ -168,7 +168,7 @@ def written(system: MemorySystem, stream: str) -> list[tuple[int | None, Any]]:
     """Timestamps and values."""
     ends = system.admin().offsets(stream)[0]
     offsets = OffsetRange(SystemStreamPartition("local", stream, 0), ends.oldest, ends.upcoming)
-    return [(t, json.loads(v or b"")) for chunk in system.reader().read(offsets, 100) for _, t, _, v in chunk]
+    return [(t, json.loads(v or b"")) for chunk in system.reader().read(offsets, 100) for _, t, _, v, *_ in chunk]
 
 
 def run_until_idle(driver: InProcessDriver) -> None:

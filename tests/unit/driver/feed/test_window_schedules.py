@@ -53,7 +53,7 @@ class WindowedWorld(TimedWorld):
         for partition, ends in self.system.admin().offsets(stream).items():
             ssp = SystemStreamPartition("m", stream, partition)
             for chunk in self.system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 100):
-                found += [((key or b"").decode(), json.loads(value or b"")) for _, _, key, value in chunk]
+                found += [((key or b"").decode(), json.loads(value or b"")) for _, _, key, value, *_ in chunk]
         return found
 
     def panes(self, stream: str) -> dict[tuple[str, int], tuple[Any, int]]:

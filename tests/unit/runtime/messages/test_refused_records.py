@@ -76,6 +76,18 @@ def test_it_goes_to_the_dead_letters_if_there_are_any(build: Any) -> None:
 
 
 @pytest.mark.usefixtures("_limited")
+@pytest.mark.parametrize("build", WAYS)
+def test_headers_count(build: Any) -> None:
+    runner = runner_of(build, ONCE, dead_letter="m.dead")
+    runner.input("m.in", [("a", "x" * 30)], headers={"h": "y" * 18}).input("m.in", [("b", "x" * 30)]).run()
+    runner.input("m.in", [("c", "x" * 30)], headers={"h": "y" * 19}).run().commit()
+    assert [(message.key, len(message.headers)) for message in runner.output("m.out")] == [("a", 1), ("b", 0)]
+    (letter,) = runner.output("m.dead")
+    assert b"it has 51 bytes, and the stream takes at most 50" in letter.value
+    runner.close()
+
+
+@pytest.mark.usefixtures("_limited")
 def test_an_output_that_is_at_least_once_has_no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its system refuses what it refuses with the batch; nothing is looked at here."""
     runner = runner_of(of_columns, {})

@@ -196,7 +196,7 @@ def test_a_reader_that_gives_no_timestamp_is_reported(
 
     def without_time(*args: Any) -> Any:
         for messages in read(*args):
-            yield [(offset, time if offset == 1 else own, key, value) for offset, own, key, value in messages]
+            yield [(offset, time if offset == 1 else own, key, value) for offset, own, key, value, *_ in messages]
 
     monkeypatch.setattr(MemoryReader, "read", without_time)
     error = report_of(app_of(), [{"t": 1}, {"t": 2}], max_ahead_ms=100 if timed else None).error

@@ -25,7 +25,7 @@ def test_rows_and_initial_state_of_one_dataframe_become_separate_chunks_of_the_s
         names=["penstock.row", "penstock.initial"],
     )
     reader, tasks = ChunkReader(KEY, "at"), 3
-    found = [(at, time, key, data or b"") for each in reader.read([both], 7, tasks) for at, time, key, data in each]
+    found = [(at, time, key, data or b"") for each in reader.read([both], 7, tasks) for at, time, key, data, *_ in each]
     assert {offset for offset, _, _, _ in found} == {7}
 
     initial = [each for each in found if each[3].startswith(INITIAL)]

@@ -396,7 +396,7 @@ def test_a_file_and_a_row_name_an_offset(room: Room) -> None:
             n: [each for chunk in reader.read(of(n, 0, own.upcoming), 9) for each in chunk] for n, own in ends.items()
         }
     with closing(room.system(partitions=2, format="json").admin()) as admin:
-        at = {json.loads(value or b"")["n"]: (n, offset) for n, own in rows.items() for offset, _, _, value in own}
+        at = {json.loads(value or b"")["n"]: (n, offset) for n, own in rows.items() for offset, _, _, value, *_ in own}
         names = {"a.json": 0, "a.json:0": 0, "a.json:2": 2, "b/c.json:1": 11, "d:1.json": 20, "d:1.json:2": 22, "7": 30}
         for name, value in names.items():
             partition, offset = at[value]

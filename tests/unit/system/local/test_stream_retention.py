@@ -75,6 +75,22 @@ def stream(tmp_path: Path) -> Stream:
     return Stream(tmp_path)
 
 
+def test_headers_go_with_their_messages(stream: Stream) -> None:
+    where = ssp(stream.system, 0)
+    stream.append()
+    assert stream.query("SELECT COUNT(*) FROM sqlite_master WHERE name = 'header'") == [(0,)]
+    for _ in range(20):
+        stream.writer.append(where, [(0, b"k", bytes(10_000), (("h", bytes(50_000)),)), (0, b"k", b"plain")])
+    stream.keep(size=LEAST_RETENTION_BYTES)
+    stream.append()
+    oldest, upcoming = stream.ends
+    assert 0 < oldest < upcoming - 10
+    found = read(stream.system, where, oldest, upcoming)
+    headed = [message[0] for message in found if len(message) == 5]
+    assert headed == [(row[0]) for row in stream.query("SELECT offset FROM header")]
+    assert headed == [offset for offset in range(oldest, upcoming - 1) if offset % 2]
+
+
 def test_without_a_limit_nothing_goes(stream: Stream) -> None:
     for _ in range(5):
         stream.append(10)

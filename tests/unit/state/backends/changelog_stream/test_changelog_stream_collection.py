@@ -154,7 +154,7 @@ def test_what_a_checkpoint_with_version_1_alone_needs_stays(tmp_path: Path) -> N
     ]
     admins.collect(1, records, [], sweep=True)
     admins.close()
-    assert [key for _, _, key, _ in read_compacted(system, SSP, 0, 5)] == [b"k%d" % number for number in range(5)]
+    assert [key for _, _, key, _, *_ in read_compacted(system, SSP, 0, 5)] == [b"k%d" % number for number in range(5)]
 
 
 def checkpoint_with(number: int, marker: ChangelogMarker, version: int) -> CheckpointRecord:
