@@ -12,8 +12,12 @@ from penstock.system.memory import MemorySystem
 
 _SYSTEMS: dict[str, type[System]] = {"kafka": KafkaSystem, "local": LocalSystem, "memory": MemorySystem}
 
-_ABOVE = {"files": "penstock.system.files.system:FilesSystem"}
-"""Systems that keep objects, and so are in packages above this one."""
+_ABOVE = {
+    "delta": "penstock.system.lake.system:DeltaSystem",
+    "files": "penstock.system.files.system:FilesSystem",
+    "iceberg": "penstock.system.lake.system:IcebergSystem",
+}
+"""Systems that are in packages above this one."""
 
 
 def open_system(settings: SystemSettings) -> System:

@@ -45,6 +45,17 @@ def test_the_examples_of_schemas() -> None:
         exec(compile(block, "schemas.md", "exec", dont_inherit=True), namespace)
 
 
+def test_the_examples_of_the_page_on_headers() -> None:
+    (block,) = examples("docs/headers.md")
+    exec(block, {})
+
+
+def test_the_examples_of_the_page_on_lakes() -> None:
+    names: dict[str, Any] = {}
+    for block in examples("docs/lakes.md"):
+        exec(block, names)
+
+
 def test_the_example_of_exactly_once_output() -> None:
     (block,) = examples("docs/exactly-once.md")
     exec(compile(block, "exactly-once.md", "exec"), {"__name__": "exactly_once_page"})

@@ -7,49 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.testing.kafka.jars import cache_folder, locked
+from tests.support.processes.other_pysparks import VERSIONS, pyspark_of
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-VERSIONS = {"4.0.1": "0.10.9.9", "4.1.4": "0.10.9.9", "4.2.1": "0.10.9.9"}
-"""By version of PySpark, that of py4j."""
-_FETCH_S = 900.0
 _WAIT_S = 240.0
-
-
-def pyspark_of(version: str) -> Path:
-    """The folder of a PySpark, for PYTHONPATH. Skips the test where it cannot be fetched."""
-    folder = cache_folder() / f"pyspark-{version}"
-    if folder.exists():
-        return folder
-    with locked(folder, _FETCH_S + 60):
-        if not folder.exists():
-            with tempfile.TemporaryDirectory(prefix=f"{folder.name}.new-", dir=folder.parent) as temporary:
-                place = Path(temporary) / "packages"
-                needed = [f"pyspark=={version}", f"py4j=={VERSIONS[version]}"]
-                fetch = [
-                    sys.executable,
-                    "-m",
-                    "pip",
-                    "install",
-                    "--quiet",
-                    "--no-deps",
-                    "--target",
-                    str(place),
-                    *needed,
-                ]
-                done = subprocess.run(fetch, capture_output=True, text=True, timeout=_FETCH_S, check=False)
-                if done.returncode:
-                    pytest.skip(f"PySpark {version} cannot be fetched: {done.stderr.strip()[-200:]}")
-                place.rename(folder)
-    return folder
 
 
 @pytest.mark.parametrize("version", VERSIONS)

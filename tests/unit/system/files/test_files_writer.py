@@ -21,7 +21,7 @@ from penstock.objects.file import FileObjectStore
 from penstock.system.base import OffsetRange, Progress, RawRecord, SystemWriter, WriterIdentity
 from penstock.system.files.listing import FoundFile, Listing
 from penstock.system.files.manifests import PartitionLog, WrittenFile
-from penstock.system.files.rows import RowForm
+from penstock.system.files.rows import row_form
 from penstock.system.files.schema import parse_schema
 from penstock.system.files.system import FilesSystem
 
@@ -216,7 +216,7 @@ def test_types() -> None:
         "`a b` INT, l ARRAY<BIGINT>, m MAP<STRING, DOUBLE>, s STRUCT<x: INT, y: STRING>, at TIMESTAMP, "
         "ms TIMESTAMP, local TIMESTAMP_NTZ, day DATE, exact DECIMAL(6, 2), data BINARY, yes BOOLEAN, none STRING"
     )
-    form = RowForm(text)
+    form = row_form(text)
     local = datetime(2024, 5, 1, 12, 30)  # noqa: DTZ001 - Spark has such times
     at_ = datetime(2024, 5, 1, 12, 30, tzinfo=UTC)
     given: dict[str, Any] = {

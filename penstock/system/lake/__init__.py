@@ -1,0 +1,1 @@
+"""Tables of a lake as outputs: Delta and Iceberg."""
