@@ -197,6 +197,9 @@ class TaskSettings(Settings):
 
     commit_ms = key("task.commit.ms", Millis(), "60000",
         "The time between commits. With 0 or less, the job commits only when the application asks for it.", "Samza")
+    commit_group = key("task.commit.group", Verbatim(), Absent("none"),
+        "The consumer group under which Kafka shows the positions of each commit in the inputs, for displays of lag "
+        "and for scalers. The job itself never reads them. No consumer may use this group.")
     commit_max_delay_ms = key("task.commit.max.delay.ms", Millis(0), "60000",
         "A commit that falls due is skipped while the one in flight is younger than this. After that, processing "
         "waits for the one in flight.", "Samza")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,7 +13,6 @@ from penstock.batch.positions import Positions
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.clock import Clock
-from penstock.driver.commit.collection import Collection
 from penstock.driver.commit.record import CommitRequest, Recorder
 from penstock.errors import ContainerLostError, FencedError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.parallel import settle
@@ -69,6 +68,16 @@ class Publication(Protocol):
     def close(self, *, wait: bool) -> None: ...
 
 
+class BehindCommit(Protocol):
+    """Does something behind a commit, in a thread of its own."""
+
+    def behind(self, record: CheckpointRecord) -> None:
+        """Called on the commit thread with each record that is in the log. Returns at once, and raises nothing."""
+        ...
+
+    def close(self, *, wait: bool) -> None: ...
+
+
 class CommitCoordinator:
     """Makes the checkpoints of one run, in all its epochs. One commit at a time is in flight.
 
@@ -79,7 +88,7 @@ class CommitCoordinator:
         self,
         recorder: Recorder,
         fleet: Fleet,
-        collection: Collection,
+        behind: Sequence[BehindCommit],
         on_failed: Callable[[], None],
         clock: Clock,
         *,
@@ -89,6 +98,7 @@ class CommitCoordinator:
     ) -> None:
         """
         Args:
+            behind: do what follows a record in the log, in turn.
             on_failed: called, from another thread, when a commit in flight has failed.
             publishing: None: nothing is published after a record.
             follow: called, from another thread, with the epoch, the id and the markers of a record in the log.
@@ -99,7 +109,7 @@ class CommitCoordinator:
         self._recorder = recorder
         self._fleet = fleet
         self._timeout_ms = recorder.settings.commit_timeout_ms
-        self._collection = collection
+        self._behind = behind
         self._publishing = publishing
         self._on_failed = on_failed
         self._clock = clock
@@ -195,7 +205,8 @@ class CommitCoordinator:
         self._thread.shutdown(wait=idle, cancel_futures=not idle)
         if self._publishing is not None:
             self._publishing.close(wait=idle)
-        self._collection.close(wait=idle)
+        for each in self._behind:
+            each.close(wait=idle)
 
     # On the commit thread.
 
@@ -224,7 +235,8 @@ class CommitCoordinator:
         flight.record.set_result(record)
         if not flight.abandoned.is_set():
             self._follow(record.epoch, str(record.id), found)
-        self._collection.behind(record)
+        for each in self._behind:
+            each.behind(record)
 
     def _publish(self, flight: CommitInFlight, record: CheckpointRecord) -> None:
         if self._publishing is None:

@@ -30,6 +30,7 @@ from penstock.driver.loop.commits import Commits
 from penstock.driver.loop.epochs import Epochs
 from penstock.driver.loop.reporter import ProgressReporter
 from penstock.driver.show.loss_report import LossReport
+from penstock.driver.show.positions import shown_positions
 from penstock.outbox.driver.garbage import OutboxGarbage
 from penstock.outbox.driver.publishing import Publishing
 from penstock.side.driver.bootstrap import SideTroubles, catch_up_side_inputs
@@ -80,7 +81,10 @@ class RunParts:
         coordinator = CommitCoordinator(
             recorder,
             fleet,
-            Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+            [
+                Collection(job.log, job.admins, garbage, Truncation(job.streams, job.writer)),
+                *shown_positions(job.config.task.commit_group, job.streams),
+            ],
             run.runner.cancel,
             clock,
             publishing=publishing,

@@ -11,7 +11,7 @@ from penstock.api.serdes import ColumnSerde
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.config.model import JobConfig
-from penstock.config.settings import StreamSettings, SystemKeys
+from penstock.config.settings import StreamSettings, SystemKeys, TaskSettings
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.graph.specs import ApplicationGraph
@@ -91,6 +91,11 @@ class JobStreams:
         systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
         for stream in intermediates:
             _refuse_silent(stream, systems[stream.system])
+        if config.task.commit_group and not any(systems[stream.system].shows_positions for stream in inputs):
+            raise ConfigError(
+                f"`{TaskSettings.commit_group.name}` = `{config.task.commit_group}`, and no input is of a system that "
+                "has consumer groups, as Kafka: leave it out"
+            )
         exactly_once = frozenset(stream for stream in outputs if config.stream(stream).exactly_once)
         for stream in sorted(exactly_once):
             _refuse_forgetful(stream, systems[stream.system])

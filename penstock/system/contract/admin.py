@@ -270,6 +270,19 @@ class SystemAdmin(ABC):
             slot: the record, as in `Progress`.
         """
 
+    def show_positions(self, group: str, positions: Mapping[SystemStreamPartition, int]) -> None:
+        """Let the system's own tools show how far a job has read. Nothing else follows from it.
+
+        Args:
+            group: the name under which they show it, such as that of a consumer group.
+            positions: by partition, the next offset.
+
+        Raises:
+            IncompatibleError: the system has no such place (`System.shows_positions`).
+            PenstockError: the system refuses it, or does not answer.
+        """
+        raise IncompatibleError("this system does not show positions")
+
     def progress_place(self, name: str) -> str:
         """The place where the system keeps the marks of writers of this name, in words, as a user would restore it.
 

@@ -71,6 +71,8 @@ class System(ABC):
     (`WriterTransaction.mark`). If False, no output of the system can be exactly once."""
     carries_headers: ClassVar[bool] = False
     """True if messages keep their headers. If False, writers get records without headers."""
+    shows_positions: ClassVar[bool] = False
+    """True if the system's own tools can show how far a job has read (`SystemAdmin.show_positions`)."""
     readers_seek: ClassVar[bool] = False
     """True if a used reader reads any range as well as a new one. If False, as for a consumer that fetches ahead, a
     reader is used again only for a range of its partition that begins behind the last message it read."""

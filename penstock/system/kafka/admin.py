@@ -63,6 +63,10 @@ class KafkaAdmin(SystemAdmin):
         self._counts: dict[str, tuple[int, float]] = {}
         """The number of partitions of topics, and when the brokers said it."""
 
+    def show_positions(self, group: str, positions: Mapping[SystemStreamPartition, int]) -> None:
+        """Commits the offsets for a consumer group."""
+        self._cluster.commit(group, positions)
+
     def partition_count(self, stream: str) -> int:
         """Asks the brokers each time."""
         return self._cluster.partition_count(stream)

@@ -11,7 +11,14 @@ from concurrent.futures import TimeoutError as LateError
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -169,6 +176,19 @@ class Cluster:
             name.partition(".")[2],
             "Delete",
         )
+
+    def commit(self, group: str, offsets: Mapping[SystemStreamPartition, int]) -> None:
+        """Commit offsets for a consumer group, which must have no members."""
+        wanted = [TopicPartition(ssp.stream, ssp.partition, offset) for ssp, offset in sorted(offsets.items())]
+
+        def ask() -> None:
+            request = [ConsumerGroupTopicPartitions(group, wanted)]
+            answer = self._client.alter_consumer_group_offsets(request, request_timeout=self._trying.limit_s)
+            for each in self._one(answer).topic_partitions or ():
+                if each.error is not None:
+                    raise KafkaException(each.error)
+
+        self._call(f"the positions could not be shown as consumer group `{group}`", ask)
 
     def settings(self, stream: str) -> dict[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, stream)

@@ -29,6 +29,7 @@ class KafkaSystem(System):
     options: KafkaOptions = field(repr=False)
 
     carries_headers: ClassVar[bool] = True
+    shows_positions: ClassVar[bool] = True
     fences: ClassVar[bool] = True
     compacts_by_age: ClassVar[bool] = True
     keeps_owners: ClassVar[bool] = True

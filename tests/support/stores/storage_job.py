@@ -190,7 +190,7 @@ class StorageJob:
         commits = CommitCoordinator(
             Recorder(log, layout, self.tasks, settings),
             cast("FleetPort", self.fleet),
-            Collection(log, admins),
+            [Collection(log, admins)],
             lambda: None,
             self.clock,
         )

@@ -54,6 +54,7 @@ System.readers_seek
 System.readers_share
 System.reports_appended
 System.retains
+System.shows_positions
 System.writer(identity)
 SystemAdmin()
 SystemAdmin.close()
@@ -82,6 +83,7 @@ SystemAdmin.record_limits(stream)
 SystemAdmin.resolve_startpoint_to_offset(ssp, startpoint, clamp=False)
 SystemAdmin.retention(stream)
 SystemAdmin.set_retention(stream, retention)
+SystemAdmin.show_positions(group, positions)
 SystemAdmin.stream_identity(stream)
 SystemAdmin.streams()
 SystemReader()
