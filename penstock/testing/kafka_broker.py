@@ -25,7 +25,7 @@ from penstock.testing.kafka.installation import LOG, QUICK, Installation, format
 from penstock.testing.kafka.jars import FETCH_S, KAFKA_VERSION
 from penstock.testing.kafka.place import BrokerPlace, new_place
 from penstock.testing.kafka.process import GuardedProcess
-from penstock.testing.kafka.settings import Security, checked, client_options, properties, server_settings
+from penstock.testing.kafka.settings import ALONE, Node, Security, checked, client_options, properties, server_settings
 
 __all__ = ["KAFKA_VERSION", "KafkaBroker", "Security", "require_kafka"]
 
@@ -209,22 +209,30 @@ class KafkaBroker:
 
     def _new_place(self, kafka: Installation) -> BrokerPlace:
         """A place with formatted storage and settings."""
+        place = self._take_ports()
+        self._prepare(place, kafka.features, ALONE)
+        return place
+
+    def _take_ports(self) -> BrokerPlace:
         place = new_place(["CONTROLLER", *dict.fromkeys(("PLAINTEXT", *self._security))])
         self._discard = weakref.finalize(self, place.remove)
+        self._place = place
+        return place
+
+    def _prepare(self, place: BrokerPlace, features: Path, node: Node, cluster: str = "") -> None:
+        """Format the storage, and write the settings."""
         try:
             if any(name.endswith("SSL") for name in self._security):
                 from penstock.testing.kafka.certificates import new_certificates
 
                 place.certificates = new_certificates(place.folder)
             data = place.folder / "data"
-            settings = server_settings(str(data), place.ports, place.certificates, self._password, self._settings)
+            settings = server_settings(str(data), place.ports, place.certificates, self._password, self._settings, node)
             (place.folder / "server.properties").write_text(properties(settings), encoding="utf-8")
-            format_storage(kafka.features, data)
+            format_storage(features, data, node.number, cluster)
         except BaseException:
-            self._discard()
+            self.close()
             raise
-        self._place = place
-        return place
 
     def _servers(self, security: Security) -> str:
         port = self._located.ports.get(security)

@@ -17,7 +17,7 @@ from penstock.errors import (
 from penstock.system.kafka.access import IDEMPOTENT, TRANSACTIONS, Right
 from penstock.system.kafka.options.options import KafkaOptions
 
-_AWAY = frozenset(
+_AWAY: frozenset[int] = frozenset(
     {
         KafkaError._TRANSPORT,
         KafkaError._ALL_BROKERS_DOWN,
@@ -26,6 +26,7 @@ _AWAY = frozenset(
         KafkaError._MSG_TIMED_OUT,
         KafkaError._WAIT_COORD,
         KafkaError._RESOLVE,
+        -137,  # _DESTROY_BROKER: the client forgot a broker that had left; older clients do not have the name
         KafkaError.LEADER_NOT_AVAILABLE,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.REQUEST_TIMED_OUT,

@@ -93,7 +93,7 @@ class Installation:
             settings.write_text(properties(text), encoding="utf-8")
             command = [str(self.java), *QUICK, "-cp", self._classpath(), "kafka.tools.StorageTool"]
             done = subprocess.run(  # noqa: S603 - a program of this machine, with our own arguments
-                [*command, "format", "-t", _id(), "-c", str(settings)],
+                [*command, "format", "-t", new_id(), "-c", str(settings)],
                 capture_output=True,
                 timeout=_FORMAT_S,
                 check=False,
@@ -135,15 +135,15 @@ def installation(
     return found
 
 
-def format_storage(features: Path, folder: Path) -> None:
-    """Make a folder the storage of a new cluster with one node, as `kafka-storage format` does."""
+def format_storage(features: Path, folder: Path, node: int = 1, cluster: str = "") -> None:
+    """Make a folder the storage of a node in a cluster, as `kafka-storage format` does; by default in a new cluster."""
     folder.mkdir()
     shutil.copyfile(features, folder / features.name)
-    meta = {"version": "1", "node.id": "1", "cluster.id": _id(), "directory.id": _id()}
+    meta = {"version": "1", "node.id": str(node), "cluster.id": cluster or new_id(), "directory.id": new_id()}
     (folder / "meta.properties").write_text(properties(meta), encoding="utf-8")
 
 
-def _id() -> str:
+def new_id() -> str:
     """A new id as Kafka writes them. It does not begin with a dash, which the command line takes for an option."""
     while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
         pass

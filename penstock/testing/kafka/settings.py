@@ -26,6 +26,20 @@ class Certificates:
     client: Path
 
 
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The place of a broker in its cluster.
+
+    Args:
+        number: its id.
+        voters: the controllers of the cluster, as the server wants them; empty for a broker that is alone.
+    """
+
+    number: int = 1
+    voters: str = ""
+
+
+ALONE = Node()
 _CONTROLLER = "CONTROLLER"
 _LARGEST_MESSAGE = 64 << 20
 _SMALL = {
@@ -68,6 +82,7 @@ def server_settings(
     certificates: Certificates | None,
     password: str,
     given: Mapping[str, object],
+    node: Node = ALONE,
 ) -> dict[str, str]:
     """The settings of a server, by their names in `server.properties`.
 
@@ -77,11 +92,14 @@ def server_settings(
         certificates: for listeners with TLS.
         password: of the user `USER`.
         given: what the user sets; it counts most.
+        node: its place in the cluster.
 
     Raises:
         ConfigError: a setting is given that the broker decides.
     """
-    decided = _SMALL | _listeners(ports) | {"log.dirs": folder}
+    decided = _SMALL | _listeners(ports) | {"log.dirs": folder, "node.id": str(node.number)}
+    if node.voters:
+        decided["controller.quorum.voters"] = node.voters
     if certificates is not None:
         decided |= _tls(certificates)
     for name in ports:

@@ -22,6 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from penstock.errors import NotFoundError
 from penstock.testing.kafka_broker import KafkaBroker, require_kafka
+from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.processes.containers import wait_until
 
 TIMEOUT_S = 60.0
@@ -102,11 +103,14 @@ def new_name(name: str = "topic") -> str:
 
 
 def new_topic(
-    broker: KafkaBroker, partitions: int = 1, config: Mapping[str, str] | None = None, name: str = "topic"
+    broker: KafkaBroker | KafkaCluster,
+    partitions: int = 1,
+    config: Mapping[str, str] | None = None,
+    name: str = "topic",
 ) -> str:
     topic = new_name(name)
     admin = AdminClient(broker.client_options(), logger=QUIET)
-    admin.create_topics([NewTopic(topic, partitions, 1, config=dict(config or {}))])[topic].result(TIMEOUT_S)
+    admin.create_topics([NewTopic(topic, partitions, -1, config=dict(config or {}))])[topic].result(TIMEOUT_S)
     wait_until(lambda: _is_known(admin, topic), f"topic `{topic}`")
     return topic
 

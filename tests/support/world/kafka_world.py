@@ -8,7 +8,7 @@ import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -16,6 +16,7 @@ import penstock as ps
 from penstock.system.kafka.system import KafkaSystem
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_cluster import KafkaCluster
 from tests.support.streams.hooked_system import HookedSystem
 from tests.support.streams.kafka import QUIET, TIMEOUT_S, new_topic
 from tests.support.world.world import World
@@ -72,7 +73,7 @@ class KafkaWorld(World):
 
     def __init__(
         self,
-        broker: KafkaBroker,
+        broker: KafkaBroker | KafkaCluster,
         folder: Path,
         guarantee: Guarantee = "exactly-once",
         partitions: int = PARTITIONS,
@@ -85,7 +86,7 @@ class KafkaWorld(World):
             config: more configuration.
         """
         super().__init__(folder, f"totals-{uuid.uuid4().hex[:8]}")
-        self.broker = broker
+        self.broker = cast("KafkaBroker", broker)  # tests that end a broker give one
         self.source = new_topic(broker, partitions, source, name="events")
         self.output = new_topic(broker, partitions, name="totals")
         self.app = totals_app(f"kafka.{self.source}", f"kafka.{self.output}")
@@ -176,7 +177,7 @@ class KafkaWorld(World):
         super().close()
 
 
-def read_committed(broker: KafkaBroker, topic: str) -> list[Given]:
+def read_committed(broker: KafkaBroker | KafkaCluster, topic: str) -> list[Given]:
     """Everything that a read_committed reader sees in a topic, once no transaction in it is open."""
     found: list[Given] = []
     ends = _written(broker, topic)
@@ -201,7 +202,7 @@ def read_committed(broker: KafkaBroker, topic: str) -> list[Given]:
 _LATE = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError._TRANSPORT)
 
 
-def _written(broker: KafkaBroker, topic: str) -> dict[int, int]:
+def _written(broker: KafkaBroker | KafkaCluster, topic: str) -> dict[int, int]:
     """By partition, the end of what was written, whether it is committed or not."""
     consumer = _consumer(broker, "read_uncommitted")
     deadline = time.monotonic() + TIMEOUT_S
@@ -220,7 +221,7 @@ def _written(broker: KafkaBroker, topic: str) -> dict[int, int]:
         consumer.close()
 
 
-def _consumer(broker: KafkaBroker, isolation: str) -> Consumer:
+def _consumer(broker: KafkaBroker | KafkaCluster, isolation: str) -> Consumer:
     settings = {
         **broker.client_options(),
         "group.id": "oracle",

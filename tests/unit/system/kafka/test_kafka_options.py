@@ -223,6 +223,7 @@ def test_the_names_are_librdkafkas() -> None:
     [
         (KafkaError._TRANSPORT, SystemAwayError),
         (KafkaError._TIMED_OUT, SystemAwayError),
+        (-137, SystemAwayError),  # _DESTROY_BROKER
         (KafkaError.LEADER_NOT_AVAILABLE, SystemAwayError),
         (KafkaError.NOT_ENOUGH_REPLICAS, SystemAwayError),
         (KafkaError.CONCURRENT_TRANSACTIONS, RetryableError),

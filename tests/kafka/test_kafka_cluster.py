@@ -1,0 +1,114 @@
+"""Three brokers: a leader that moves, a rolling restart, and a broker that stays away, under exactly-once output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.testing.in_process import InProcessDriver
+from penstock.testing.kafka_broker import KafkaBroker
+from penstock.testing.kafka_cluster import KafkaCluster
+from tests.support.jobs.home import wait_until
+from tests.support.world.kafka_world import KafkaWorld
+
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[KafkaCluster]:
+    with KafkaCluster(brokers=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def world(cluster: KafkaCluster, tmp_path: Path) -> Iterator[KafkaWorld]:
+    world = KafkaWorld(cluster, tmp_path, "exactly-once")
+    world.more |= {"job.retry.max": 0, "systems.kafka.consumer.default.api.timeout.ms": 5000}
+    yield world
+    world.close()
+
+
+def through(world: KafkaWorld, trouble: Callable[[], object]) -> InProcessDriver:
+    """Run the job through the trouble, with messages before it, during it and after it."""
+    world.put(60)
+    driver = world.driver()
+    done: list[BaseException | None] = []
+
+    def run() -> None:
+        try:
+            trouble()
+            done.append(None)
+        except BaseException as error:
+            done.append(error)
+
+    world.at(driver, "source", lambda: world.later(0, run), nth=3)
+    world.run(driver)
+    assert done == [None]
+    world.put(60)
+    world.run(world.driver())
+    world.check()
+    return driver
+
+
+def test_the_leaders_move(world: KafkaWorld, cluster: KafkaCluster) -> None:
+    def elected() -> KafkaBroker:
+        """It has to catch up first."""
+        cluster.elect()
+        return cluster.leader(world.output, 0)
+
+    def move() -> None:
+        leader = cluster.leader(world.output, 0)
+        leader.stop()
+        wait_until(lambda: cluster.leader(world.output, 0) is not leader, "another broker to lead")
+        world.put(30)
+        leader.start()
+        wait_until(lambda: elected() is leader, "the first replica to lead again")
+
+    through(world, move)
+
+
+def test_a_rolling_restart(world: KafkaWorld, cluster: KafkaCluster) -> None:
+    def restart() -> None:
+        for broker in cluster.brokers:
+            broker.restart()
+            world.put(20)
+
+    through(world, restart)
+
+
+def test_a_broker_that_stays_away(world: KafkaWorld, cluster: KafkaCluster) -> None:
+    lost = cluster.leader(world.output, 0)
+
+    def kill() -> None:
+        lost.kill()
+        world.put(40)
+
+    try:
+        through(world, kill)
+        assert not lost.running
+    finally:
+        lost.start()
+
+
+def test_a_cluster_without_a_majority_is_waited_for(world: KafkaWorld, cluster: KafkaCluster) -> None:
+    """Two of three are frozen: nothing is acknowledged, and nothing is lost."""
+    driver_waits: list[str] = []
+
+    def freeze() -> None:
+        for broker in cluster.brokers[1:]:
+            broker.freeze()
+        try:
+            wait_until(lambda: driver.board.outage is not None, "the job waits")
+            driver_waits.append(str(driver.board.outage))
+        finally:
+            for broker in cluster.brokers[1:]:
+                broker.resume()
+
+    world.put(60)
+    driver = world.driver()
+    world.at(driver, "source", lambda: world.later(0, freeze), nth=3)
+    world.run(driver)
+    assert driver_waits
+    world.check()
