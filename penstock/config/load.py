@@ -24,6 +24,9 @@ from penstock.config.sources import Setting, from_assignments, from_file, from_m
 from penstock.config.values.kinds import RefusedError, absolute, is_own
 from penstock.errors import ConfigError
 
+_SECTIONS = "jobs."
+"""Before a job's name and a key: the value is for that job alone."""
+
 
 def load_config(
     file: str | Path | None = None,
@@ -53,11 +56,15 @@ def load_config(
         ('flights', 10000, 5)
     """
     problems: list[str] = []
-    settings = from_file(Path(file), problems) if file is not None else []
-    settings += from_mapping(overrides or {}, "dict", problems)
-    settings += from_assignments(assignments, problems)
-    merged = {setting.key: _resolved(setting, problems) for setting in {each.key: each for each in settings}.values()}
+    sources = [
+        from_file(Path(file), problems) if file is not None else [],
+        from_mapping(overrides or {}, "dict", problems),
+        from_assignments(assignments, problems),
+    ]
     job_name = JobSettings.name.name
+    named = [each.raw for source in sources for each in source if each.key == job_name and isinstance(each.raw, str)]
+    settings = [each for source in sources for each in _of_job(source, named[-1] if named else default_job_name)]
+    merged = {setting.key: _resolved(setting, problems) for setting in {each.key: each for each in settings}.values()}
     given = merged.get(job_name)
     if default_job_name is not None and (given is None or given.raw is None):
         merged[job_name] = Setting(job_name, default_job_name, "the application's name")
@@ -74,6 +81,15 @@ def load_config(
     config = JobConfig(ResolvedValues(_home(environ), values), origins=origins, hidden=hidden)
     _raise([*unknown, *_unknown_systems(config), *_never_again(config)])
     return config
+
+
+def _of_job(source: Sequence[Setting], name: str | None) -> list[Setting]:
+    """The settings of a source for a job of this name: first those of all jobs, then those in the job's section. The
+    sections of other jobs are left out, whatever is in them."""
+    common = [each for each in source if not each.key.startswith(_SECTIONS)]
+    prefix = f"{_SECTIONS}{name}."
+    own = [replace(each, key=each.key.removeprefix(prefix)) for each in source if each.key.startswith(prefix)]
+    return [*common, *own]
 
 
 def _resolved(setting: Setting, problems: list[str]) -> Setting:

@@ -42,6 +42,9 @@ the defaults below, a file (`--config`), values given in Python, `-c key=value`.
   command lines.
 * `<home>` is the folder that `PENSTOCK_HOME` names, or `.penstock` in the working directory.
 * The name of a store or stream may contain dots; a system's may not.
+* One file may serve several jobs: `jobs.<job name>.<key>` sets a key for that job alone, and counts more than the key
+  itself in the same source. Sections of other jobs are not looked at. `job.name` cannot be in a section, and `job.root`
+  should not: commands look for jobs in one root.
 
 An unknown key or a wrong value is an error that names its origin. All errors are reported together.
 """

@@ -471,3 +471,27 @@ def test_what_could_never_be_started_again_is_refused(given: dict[str, object], 
 )
 def test_what_can_be_started_again_is_not(given: dict[str, object]) -> None:
     load(**given)
+
+
+def test_a_section_is_for_one_job(tmp_path: Path) -> None:
+    file = tmp_path / "all.yaml"
+    file.write_text(
+        "task.commit.ms: 5s\n"
+        "jobs:\n"
+        "  flights: {task.commit.ms: 1s, task: {window.ms: 7}, stores.totals.factory: memory}\n"
+        "  my.trips: {task.commit.ms: 2s}\n"
+        "  broken: {no.such.key: 1, task.commit.ms: never}\n"
+    )
+    stores = ["totals"]
+    flights = load_config(file, default_job_name="flights", stores=stores)
+    assert (flights.task.commit_ms, flights.task.window_ms, flights.store("totals").factory) == (1000, 7, "memory")
+    assert flights.origin("task.commit.ms") == f"{file}:3"
+    assert load_config(file, default_job_name="my.trips", stores=[]).task.commit_ms == 2000
+    assert load_config(file, {"job.name": "my.trips"}, default_job_name="flights", stores=[]).task.commit_ms == 2000
+    assert load_config(file, default_job_name="others", stores=[]).task.commit_ms == 5000
+    later = load_config(file, assignments=["task.commit.ms=9s"], default_job_name="flights", stores=stores)
+    assert later.task.commit_ms == 9000, "a later source counts more"
+    both = ["jobs.flights.task.commit.ms=8s", "task.commit.ms=9s"]
+    assert load_config(file, assignments=both, default_job_name="flights", stores=stores).task.commit_ms == 8000
+    with pytest.raises(ConfigError, match="2 mistakes"):
+        load_config(file, default_job_name="broken", stores=[])
