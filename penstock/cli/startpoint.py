@@ -23,13 +23,18 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
+from penstock.api.time.durations import milliseconds
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import effect, print_json, print_table, time_text
+from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, PenstockError
 
+_DAY_MS = 86_400_000
+_DAYS = {"today": 0, "yesterday": 1}
+"""Names of midnights, and how many days ago they were."""
 app = typer.Typer(help="Choose where the next start of a job begins to read.", no_args_is_help=True)
 
 AppOption = Annotated[
@@ -87,8 +92,8 @@ def set_startpoint(
         typer.Option(
             "--timestamp",
             metavar="TIME",
-            help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), or "
-            "epoch milliseconds.",
+            help="Begin with the first message at or after this time: ISO 8601 with a zone (2013-06-01T00:00Z), epoch "
+            "milliseconds, today or yesterday (00:00 UTC), or a duration such as '2h ago'.",
         ),
     ] = None,
     oldest: Annotated[bool, typer.Option("--oldest", help="Begin with the oldest message.")] = False,
@@ -134,19 +139,29 @@ def set_startpoint(
     _show_asked(facts, call)
 
 
-def _timestamp(text: str) -> int:
-    """Epoch milliseconds of an ISO 8601 time, or of epoch milliseconds.
+def time_of(text: str, now_ms: int) -> int:
+    """The epoch milliseconds of a time as people write it.
+
+    Args:
+        text: an ISO 8601 time with a zone, epoch milliseconds, `today` or `yesterday` (midnight, UTC), or a duration
+            with `ago`.
+        now_ms: the present, in epoch milliseconds.
 
     Raises:
-        ConfigError: it is neither, or it names no zone.
+        ConfigError: it is none of these, or it names no zone.
     """
     if text.isascii() and text.isdigit() and len(text) < 20:
         return int(text)
+    if text in _DAYS:
+        return (now_ms // _DAY_MS - _DAYS[text]) * _DAY_MS
+    if text.endswith(" ago"):
+        return now_ms - milliseconds("--timestamp", text.removesuffix(" ago"), most=now_ms)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise ConfigError(
-            f"--timestamp `{text}` is neither a time such as 2013-06-01T00:00Z nor epoch milliseconds: {error}"
+            f"--timestamp `{text}` is neither a time such as 2013-06-01T00:00Z, `yesterday` or `2h ago` nor epoch "
+            f"milliseconds: {error}"
         ) from error
     if moment.tzinfo is None:
         raise ConfigError(
@@ -161,7 +176,7 @@ def _startpoint(offset: str | None, timestamp: str | None, *, oldest: bool, upco
     if offset is not None:
         return StartpointSpecific(offset)
     if timestamp is not None:
-        return StartpointTimestamp(_timestamp(timestamp))
+        return StartpointTimestamp(time_of(timestamp, SYSTEM_CLOCK.now_ms()))
     return StartpointOldest() if oldest else StartpointUpcoming()
 
 

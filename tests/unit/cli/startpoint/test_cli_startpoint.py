@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.admin.jobs import open_job
 from penstock.admin.startpoint.set import set_startpoint
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointTimestamp
 from penstock.cli.main import app
+from penstock.cli.startpoint import time_of
 from penstock.errors import ConfigError
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
@@ -153,7 +155,7 @@ def test_it_works_while_the_job_runs(job: StoppedJob) -> None:
         ("--oldest", "--upcoming", "--partition", "0"),
         ("--offset", "1", "--oldest", "--partition", "0"),
         ("--timestamp", "2013-06-01T00:00", "--partition", "0"),
-        ("--timestamp", "yesterday", "--partition", "0"),
+        ("--timestamp", "tomorrow", "--partition", "0"),
         ("--oldest", "--partition", "0", "--task", "task-x"),
         ("--oldest", "--partition", "0", "--clamp"),
         ("--oldest", "--partition", "-1"),
@@ -388,3 +390,26 @@ def test_the_list_says_that_the_state_is_kept(job: StoppedJob, monkeypatch: pyte
     monkeypatch.setenv("COLUMNS", "200")
     set_json("--partition", "0", "--offset", "3")
     assert " keep " in call("list", "flights")[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "time_ms"),
+    [
+        ("1357035300000", 1_357_035_300_000),
+        ("2013-01-01T10:15Z", 1_357_035_300_000),
+        ("2013-01-01T12:15+02:00", 1_357_035_300_000),
+        ("today", 1_763_424_000_000),
+        ("yesterday", 1_763_337_600_000),
+        ("2h ago", 1_763_467_200_000),
+        ("90min ago", 1_763_469_000_000),
+    ],
+)
+def test_times_as_people_write_them(text: str, time_ms: int) -> None:
+    now_ms = int(datetime(2025, 11, 18, 14, tzinfo=UTC).timestamp() * 1000)
+    assert time_of(text, now_ms) == time_ms
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2013-01-01T10:15", "soon ago", "-1h ago", "99999999d ago"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(ConfigError, match="--timestamp"):
+        time_of(text, 1_763_474_400_000)
