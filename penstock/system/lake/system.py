@@ -49,7 +49,7 @@ class LakeSystem(System):
     name: str
     lake: Lake
     partitions: int
-    """Of a table that no job has written to."""
+    """The number for a table that no job has written to."""
     schemas: Mapping[str, str]
     """By stream, of tables to be created; the empty name is for all others."""
 

@@ -18,7 +18,7 @@ logging.getLogger("pyiceberg").setLevel(logging.ERROR)
 
 
 def options_of(kind: Kind, folder: Path, **more: str) -> dict[str, str]:
-    """Of a system with its tables in a folder."""
+    """The options of a system with its tables in a folder."""
     if kind == "delta":
         return {"folder": str(folder / "tables"), "schema": SCHEMA, **more}
     folder.mkdir(exist_ok=True)

@@ -112,7 +112,7 @@ def test_systems_of_penstock_take_no_other_options(own: tuple[str, ...]) -> None
 
 @pytest.mark.parametrize("factory", ["a.b", ":B", "a:", "a:b:c"])
 def test_what_is_no_factory(factory: str) -> None:
-    assert "expected `files` or `kafka` or `local` or `memory`, or your own as `module:Class`" in refused(
+    assert "expected `delta` or `files` or `iceberg` or `kafka` or `local` or `memory`, or your own" in refused(
         f"systems.far.samza.factory={factory}"
     )
 
