@@ -182,7 +182,7 @@ class Patterns(Generic[T]):
         retry_on: Collection[type[Exception]] = (OSError, TimeoutError),
         client: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
         key: Callable[[T], Any] | None = None,
-        remember: Duration = "5min",
+        remember: Duration | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Replace each value with what an `async` function returns for it, as for look-ups over HTTP or in a database.
@@ -202,11 +202,11 @@ class Patterns(Generic[T]):
                 what it gives is the function's second argument.
             key: what a result depends on, as a hashable value. Values with the same key share one call, whose result is
                 remembered. None: each message has its own call.
-            remember: how long results are remembered, with `key`. At most 10,000 are.
+            remember: how long results are remembered, with `key`; by default 5 minutes. At most 10,000 are.
             id: the operator's stable name.
 
         Raises:
-            ConfigError: the function is not `async`, or an argument is not valid.
+            ConfigError: the function is not `async`, an argument is not valid, or there is `remember` without `key`.
 
         Example:
             >>> import asyncio
@@ -222,6 +222,11 @@ class Patterns(Generic[T]):
         errors = tuple(retry_on) if isinstance(retry_on, Collection) else (retry_on,)
         if not all(isinstance(each, type) and issubclass(each, Exception) for each in errors):
             raise ConfigError(f"map_async(): retry_on={retry_on!r}: give classes of exceptions, as (OSError,)")
+        if remember is not None and key is None:
+            raise ConfigError(
+                f"map_async(): remember={remember!r} has no effect without key=, which says what a result depends on: "
+                'give key=, as key=lambda payment: payment["currency"], or leave out remember='
+            )
         calls: dict[str, Any] = {
             "function": function,
             "parallel": whole_number("map_async(): parallel", parallel, "calls"),
@@ -230,7 +235,7 @@ class Patterns(Generic[T]):
             "retry_on": errors,
             "client": client,
             "key": key,
-            "remember_ms": milliseconds("map_async(): remember", remember),
+            "remember_ms": milliseconds("map_async(): remember", "5min" if remember is None else remember),
         }
         return self._next("map_async", id, lambda i: MapAsyncSpec(id=i, **calls, **self._changed()))
 

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 from penstock.api.serdes import Serde
 from penstock.errors import ConfigError
 from penstock.schemas.avro_state import AvroState
+from penstock.schemas.avro_writer import writer_of
 from penstock.schemas.files import schema_text
 from penstock.schemas.registry import SchemaRegistry
 from penstock.schemas.schema import Schema
@@ -116,18 +117,10 @@ class Avro(SchemaSerde):
         return read
 
     def _writer(self) -> Write:
-        from fastavro import schemaless_writer
-
         own = self._own()
         if own is None:
             raise TypeError("there is no schema to write it with: give one, as ps.Avro(schema, ...)")
-
-        def write(obj: Any) -> bytes:
-            stream = io.BytesIO()
-            schemaless_writer(stream, own, obj, strict_allow_default=True)
-            return stream.getvalue()
-
-        return write
+        return writer_of(own)
 
 
 def _parsed_json(given: object) -> Any:

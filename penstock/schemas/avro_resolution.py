@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -18,7 +19,8 @@ _NAMED = ("record", "error", "enum", "fixed")
 
 
 def why_unreadable(written: Any, read: Any) -> str:
-    """The first reason why what was written with one schema cannot be read with another; empty if it can.
+    """The first reason why what was written with one schema cannot be read with another, and what to change in the
+    latter; empty if it can.
 
     Args:
         written: the schema of the bytes, as a JSON value.
@@ -40,27 +42,36 @@ class _Resolution:
             return next((why for each in written if (why := self.reason(each, read, place))), "")
         if isinstance(read, list):
             reasons = [self.reason(written, each, place) for each in read]
-            return "" if "" in reasons else f"{_at(place)}no branch of the union takes {_shown(written)}"
+            missing = f"{_at(place)}no branch of the union takes {_shown(written)}. Add one that does"
+            return "" if "" in reasons else missing
         one, other = _kind(written), _kind(read)
         if one != other:
-            return "" if other in _PROMOTED.get(one, ()) else f"{_at(place)}{_shown(written)} is no {_shown(read)}"
-        if one in ("record", "error"):
+            if other in _PROMOTED.get(one, ()):
+                return ""
+            return _other(written, read, place, "Keep the type, or use a new field that has a default")
+        return self._of_one_kind(one, written, read, place)
+
+    def _of_one_kind(self, kind: str, written: Any, read: Any, place: str) -> str:
+        if kind in ("record", "error"):
             return self._record(written, read, place)
-        if one == "enum":
-            missing = [each for each in written["symbols"] if each not in read["symbols"]]
-            return f"{_at(place)}the symbol `{missing[0]}` is gone" if missing and "default" not in read else ""
-        if one == "fixed":
+        if kind == "enum":
+            gone = [each for each in written["symbols"] if each not in read["symbols"]]
+            if not gone or "default" in read:
+                return ""
+            return f"{_at(place)}the symbol `{gone[0]}` is gone. Keep it, or give the enum a default"
+        if kind == "fixed":
             same = written["size"] == read["size"] and _matches(written, read)
-            return "" if same else f"{_at(place)}{_shown(written)} is no {_shown(read)}"
-        if one == "array":
+            return "" if same else _other(written, read, place, "Keep its name and its size")
+        if kind == "array":
             return self.reason(written["items"], read["items"], f"{place}[]")
-        if one == "map":
+        if kind == "map":
             return self.reason(written["values"], read["values"], f"{place}{{}}")
         return _logical(written, read, place)
 
     def _record(self, written: Mapping[str, Any], read: Mapping[str, Any], place: str) -> str:
         if not _matches(written, read):
-            return f"{_at(place)}{_shown(written)} is no {_shown(read)}"
+            advice = f"Keep the name, or give the new one `aliases: [{json.dumps(written['name'])}]`"
+            return _other(written, read, place, advice)
         pair = id(written), id(read)
         if pair in self._seen:
             return ""
@@ -72,7 +83,7 @@ class _Resolution:
             inner = f"{place}.{field['name']}".lstrip(".")
             if found is None:
                 if "default" not in field:
-                    return f"the field `{inner}` is new and has no default"
+                    return f"the field `{inner}` has no default, and is not in what was written. Give it a default"
             elif why := self.reason(found["type"], field["type"], inner):
                 return why
         return ""
@@ -85,7 +96,7 @@ def _logical(written: Any, read: Any, place: str) -> str:
         return schema.get("precision"), schema.get("scale", 0)
 
     if of(written) and of(read) and of(written)[1] != of(read)[1]:
-        return f"{_at(place)}a decimal of scale {of(written)[1]} is none of scale {of(read)[1]}"
+        return f"{_at(place)}a decimal of scale {of(written)[1]} is none of scale {of(read)[1]}. Keep the scale"
     return ""
 
 
@@ -134,6 +145,10 @@ def _matches(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
 def _shown(schema: Any) -> str:
     kind = _kind(schema)
     return f"`{schema['name']}`" if kind in _NAMED else kind
+
+
+def _other(written: Any, read: Any, place: str, advice: str) -> str:
+    return f"{_at(place)}{_shown(written)} is no {_shown(read)}. {advice}"
 
 
 def _at(place: str) -> str:

@@ -10,6 +10,7 @@ from urllib.parse import quote, unquote
 from penstock.api.serdes import Serde
 from penstock.errors import IncompatibleError
 from penstock.schemas.avro_resolution import why_unreadable
+from penstock.schemas.avro_writer import writer_of
 from penstock.schemas.serde import Read, Write
 
 _MOST = 255
@@ -85,17 +86,11 @@ class AvroState(Serde[Any]):
         return write(obj)
 
     def _writer(self) -> Write:
-        from fastavro import parse_schema, schemaless_writer
+        from fastavro import parse_schema
 
-        own, head = parse_schema(json.loads(self.schemas[self.number]), _write_hint=False), bytes([self.number])
-
-        def write(obj: Any) -> bytes:
-            stream = io.BytesIO(head)
-            stream.seek(1)
-            schemaless_writer(stream, own, obj, strict_allow_default=True)
-            return stream.getvalue()
-
-        return write
+        return writer_of(
+            parse_schema(json.loads(self.schemas[self.number]), _write_hint=False), head=bytes([self.number])
+        )
 
     def from_bytes(self, data: bytes) -> Any:
         """See `Serde.from_bytes`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError, SystemRefusedError
+from penstock.schemas.avro_resolution import why_unreadable
 from penstock.schemas.registry import Registry
 from penstock.schemas.schema import UNKNOWN_VERSION, Reference, Schema, SchemaKind
 
@@ -161,7 +163,8 @@ def _given(schema: Schema) -> Any:
 
 
 class MemoryRegistry:
-    """A registry of one process. It takes every schema: compatible or not."""
+    """A registry of one process. As registries do by default, it refuses a schema of Avro with which messages of the
+    subject's newest schema cannot be read. It takes all others."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -181,10 +184,16 @@ class MemoryRegistry:
 
     def register(self, subject: str, schema: Schema) -> int:
         with self._lock:
+            own = self._subjects.setdefault(subject, [])
+            known = [self._schemas[found - 1] for found in own]
+            if known and schema not in known and (why := _why_incompatible(known[-1], schema)):
+                raise IncompatibleError(
+                    f"the registry in memory refuses the schema of subject `{subject}`: messages of its newest schema "
+                    f"(version {len(own)}) cannot be read with it: {why}"
+                )
             if schema not in self._schemas:
                 self._schemas.append(schema)
             found = self._schemas.index(schema) + 1
-            own = self._subjects.setdefault(subject, [])
             if found not in own:
                 own.append(found)
             return found
@@ -195,6 +204,12 @@ class MemoryRegistry:
                 if self._schemas[found - 1] == schema:
                     return found
         raise NotFoundError(f"the registry in memory does not have this schema of subject `{subject}`")
+
+
+def _why_incompatible(before: Schema, schema: Schema) -> str:
+    if before.kind != schema.kind:
+        return f"it is {schema.kind}, and the other {before.kind}"
+    return why_unreadable(json.loads(before.text), json.loads(schema.text)) if schema.kind == "AVRO" else ""
 
 
 @lru_cache(maxsize=64)

@@ -49,7 +49,8 @@ class JsonSchema(SchemaSerde):
             registry: keeps the schemas of messages. None: the bytes are the JSON alone.
 
         Raises:
-            ConfigError: the schema is not valid or cannot be read, or there is neither a schema nor a registry.
+            ConfigError: the schema is not valid or cannot be read, a `$ref` in it leads nowhere, or there is neither a
+                schema nor a registry.
         """
         super().__init__(registry)
         if schema is None and registry is None:
@@ -57,6 +58,7 @@ class JsonSchema(SchemaSerde):
         self._given = None if schema is None else _parsed(schema)
         if self._given is not None:
             _validator(self._given)
+            _check_references(self._given)
 
     def __repr__(self) -> str:
         return f"ps.JsonSchema({self.record or '...'}{', registry=ps.SchemaRegistry()' if self.registry else ''})"
@@ -135,3 +137,25 @@ def _validator(schema: Any) -> Any:
     except jsonschema.SchemaError as error:
         raise ConfigError(f"the schema of ps.JsonSchema() is not valid: {error.message}") from error
     return found(schema)
+
+
+def _check_references(schema: Any) -> None:
+    """Raise ConfigError if a `$ref` leads nowhere: a message that it takes part in would fail."""
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+    from referencing.jsonschema import DRAFT202012, SchemaResource
+
+    def check(part: SchemaResource, resolver: Any) -> None:
+        if isinstance(part.contents, Mapping) and "$ref" in part.contents:
+            reference = part.contents["$ref"]
+            try:
+                resolver.lookup(reference)
+            except Exception as error:  # pointers that make no sense raise others than Unresolvable
+                raise ConfigError(
+                    f"the schema of ps.JsonSchema() has the `$ref` {reference!r}, which leads nowhere. Correct it, or "
+                    "add the definition under `$defs`: nothing is fetched"
+                ) from error
+        for each in part.subresources():
+            check(each, resolver.in_subresource(each))
+
+    root = SchemaResource.from_contents(schema, default_specification=DRAFT202012)
+    check(root, REGISTRY.resolver_with_root(root))

@@ -47,6 +47,8 @@ class SchemaRegistry:
             raise ConfigError(f"SchemaRegistry(subjects={self.subjects!r}): it is `topic`, `record` or `topic-record`")
         if self.url is not None and (not isinstance(self.url, str) or "://" not in self.url):
             raise ConfigError(f"SchemaRegistry(url={self.url!r}): an address is text, as http://registry:8081")
+        if type(self.register) is not bool:
+            raise ConfigError(f"SchemaRegistry(register={self.register!r}): expected True or False")
 
     def subject(self, topic: str, part: Part, record: str) -> str:
         """The name under which a schema is registered.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
@@ -13,6 +14,9 @@ from penstock.api.serdes.json import refuse_nan
 from penstock.errors import ConfigError
 
 T = TypeVar("T")
+
+_MODULES = re.compile(r"\b(?:[^\W\d]\w*\.(?:<locals>\.)?)+(?=[^\W\d])")
+"""The modules and functions before the name of a type."""
 
 
 class Struct(Serde[T], Generic[T]):
@@ -58,7 +62,7 @@ class Struct(Serde[T], Generic[T]):
         return Struct, (self.type,)
 
     def __repr__(self) -> str:
-        return f"ps.Struct({getattr(self.type, '__name__', self.type)})"
+        return f"ps.Struct({_shown(self.type)})"
 
     @property
     def name(self) -> str:
@@ -91,7 +95,7 @@ def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], byte
     try:
         decode = msgspec.json.Decoder(kind).decode
     except Exception as error:
-        raise ConfigError(f"ps.Struct({kind!r}): {error}") from error
+        raise ConfigError(f"ps.Struct({_shown(kind)}): {error}") from error
     encode = msgspec.json.Encoder(order="deterministic").encode
     has_class = isinstance(kind, type) and not _is_typed_dict(kind)
 
@@ -101,6 +105,11 @@ def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], byte
         return encode(obj)
 
     return decode, write
+
+
+def _shown(kind: Any) -> str:
+    """A type as it is written where it is imported, as `list[Trip]`."""
+    return kind.__name__ if isinstance(kind, type) else _MODULES.sub("", repr(kind))
 
 
 def _is_typed_dict(kind: type) -> bool:

@@ -146,7 +146,7 @@ def continue_stores(graph: ApplicationGraph, decision: StartDecision, emptied: f
             return replace(spec, value_serde=spec.value_serde.continuing(before.value))
         except IncompatibleError as error:
             raise IncompatibleError(
-                f"store `{spec.name}` in checkpoint {record.id}: {error}. Give new fields defaults, or empty the store"
+                f"store `{spec.name}` in checkpoint {record.id}: {error}. To begin without its values, empty the store"
             ) from error
 
     return replace(graph, stores=tuple(map(continuing, graph.stores)))

@@ -275,8 +275,11 @@ class TopN(Aggregate):
     by: Of = _itself
 
     def __post_init__(self) -> None:
-        Aggregate.__post_init__(self)
+        of: object = self.of
         by: object = self.by
+        if type(of) is int:
+            raise ConfigError(f"TopN({of}): the number of values is `n`. Write TopN(n={of})")
+        Aggregate.__post_init__(self)
         if not callable(by):
             raise ConfigError(f"TopN(by={by!r}): `by` is a function of the value that is kept")
         whole_number("TopN: n", self.n, "values")

@@ -38,8 +38,8 @@ def milliseconds(what: str, given: object, least: int = 1, most: int = _MOST) ->
     if found is None or not least <= found <= most:
         at_most = "2^60" if most == _MOST else f"{most:,}"
         raise ConfigError(
-            f"{what} is a duration (milliseconds, a timedelta, or a text such as '10s', '5min' or '1d') of {least} ms "
-            f"or more and at most {at_most} ms, not {given!r}"
+            f"{what} is a duration (milliseconds, a timedelta, or a text such as '10s': a whole number and "
+            f"{', '.join(_UNITS)}) of {least} ms or more and at most {at_most} ms, not {given!r}"
         )
     return found
 

@@ -16,6 +16,7 @@ from penstock.api.time.aggregates import METHODS, Aggregate
 from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.api.time.triggers import Trigger, given_trigger
 from penstock.errors import ConfigError
+from penstock.wording import listed
 
 K = TypeVar("K")
 M = TypeVar("M")
@@ -269,7 +270,7 @@ class Windows:
             Fixed(size_ms=60000, every_ms=60000, offset_ms=0)
         """
         size = milliseconds("size_ms", size_ms)
-        return _window(Fixed(size, size, _offset(offset_ms) % size), **options)
+        return _window("tumbling", Fixed(size, size, _offset(offset_ms) % size), options)
 
     @staticmethod
     def hopping(
@@ -293,7 +294,7 @@ class Windows:
         size, every = milliseconds("size_ms", size_ms), milliseconds("every_ms", every_ms)
         if every > size:
             raise ConfigError(f"windows of {size} ms that begin every {every} ms would leave messages out")
-        return _window(Fixed(size, every, _offset(offset_ms) % every), **options)
+        return _window("hopping", Fixed(size, every, _offset(offset_ms) % every), options)
 
     @staticmethod
     def session(gap_ms: Duration, **options: Unpack[WindowOptions]) -> Window:
@@ -310,7 +311,7 @@ class Windows:
             >>> ps.Windows.session(6 * 3_600_000).shape
             Session(gap_ms=21600000)
         """
-        return _window(Session(milliseconds("gap_ms", gap_ms)), **options)
+        return _window("session", Session(milliseconds("gap_ms", gap_ms)), options)
 
     @staticmethod
     def sliding(size_ms: Duration, *, emit: Emit = "on-time", **options: Unpack[WindowOptions]) -> Window:
@@ -353,7 +354,7 @@ class Windows:
                 f"{', '.join(sorted(given)) or 'accumulating=False'}"
             )
         shape = Running if emit == "each" else Sliding
-        return _window(shape(milliseconds("size_ms", size_ms)), **options)
+        return _window("sliding", shape(milliseconds("size_ms", size_ms)), options)
 
     @staticmethod
     def count(messages: int, **options: Unpack[WindowOptions]) -> Window:
@@ -370,10 +371,19 @@ class Windows:
             >>> ps.Windows.count(100).shape
             Counting(messages=100)
         """
-        return _window(Counting(whole_number("messages", messages, "messages")), **options)
+        return _window("count", Counting(whole_number("messages", messages, "messages")), options)
 
 
-def _window(
+def _window(kind: str, shape: Shape, options: WindowOptions) -> Window:
+    known = list(WindowOptions.__annotations__)
+    if unknown := [name for name in options if name not in known]:
+        raise ConfigError(
+            f"Windows.{kind}() has no argument `{unknown[0]}`: leave it out. Its options are {listed(known)}"
+        )
+    return _with_options(shape, **options)
+
+
+def _with_options(
     shape: Shape,
     *,
     time: TimeDomain = "event",

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from penstock.api.messages.headers import HeadersLike
-from penstock.api.serdes.failures import input_place
+from penstock.api.serdes.failures import input_place, store_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.application.application import Application
@@ -19,7 +19,7 @@ from penstock.state.stores.expiry import live_view
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
-from penstock.testing.runner.streams import OutputMessage, StreamOfTest
+from penstock.testing.runner.streams import OutputMessage, StreamOfTest, read_part
 
 
 class TestRunner:
@@ -94,6 +94,7 @@ class TestRunner:
         partition: int | None = None,
         timestamp: int = 0,
         headers: HeadersLike = (),
+        raw: bool = False,
     ) -> TestRunner:
         """Append messages to an input. Returns the runner.
 
@@ -104,16 +105,28 @@ class TestRunner:
                 a key go to the partitions in turn.
             timestamp: of each message, in epoch milliseconds.
             headers: of each message: a mapping from name to value, or pairs of them.
+            raw: values, and keys of tuples, are bytes as another program wrote them, such as bytes that the input's
+                serde does not read. None is no key, or no value.
 
         Raises:
             ConfigError: the application does not read the stream.
             SerdeError: a key or a value does not fit the input's serdes.
+            TypeError: with `raw`, a key or a value is neither bytes nor None.
+
+        Example:
+            >>> app = ps.StreamApplication("trips")
+            >>> _ = app.input("local.trips").map(lambda trip: trip["miles"]).send_to(app.output("local.miles"))
+            >>> runner = TestRunner(app, dead_letter="local.dead")
+            >>> runner = runner.input("local.trips", [b'{"miles": 5}', b"no JSON"], raw=True).run()
+            >>> [message.value for message in runner.output("local.miles")], runner.dead_letters
+            ([5], 1)
+            >>> runner.close()
         """
         name = SystemStream.parse(stream)
         spec = next((op for op in self._job.graph.inputs if op.stream == name), None)
         if spec is None:
             raise ConfigError(f"`{stream}` is not an input of application `{self._job.graph.name}`")
-        found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde)
+        found = StreamOfTest(name, input_place(name), spec.key_serde, spec.value_serde, raw)
         self._home.streams.append(found, values, partition, timestamp, headers)
         return self
 
@@ -381,6 +394,7 @@ class TestRunner:
 
         Raises:
             NotFoundError: there is no such stream in this test.
+            SerdeError: the output's serdes do not read a key or a value, as after a change of them.
         """
         return self._home.streams.messages(SystemStream.parse(stream), self._job.graph)
 
@@ -394,6 +408,7 @@ class TestRunner:
 
         Raises:
             ConfigError: the application has no such store, or there is no run: call `restore` after `crash` or `drain`.
+            SerdeError: the store's serdes do not read a key or a value.
         """
         if not any(spec.name == name for spec in self._job.graph.stores):
             raise ConfigError(f"`{name}` is not a store of application `{self._job.graph.name}`")
@@ -401,12 +416,13 @@ class TestRunner:
         # The serdes of the run, which know how values from before were written.
         spec = next(spec for spec in job.topology.graph.stores if spec.name == name)
         tasks = job.settings.tasks
-        return {
-            spec.key_serde.from_bytes(key): spec.value_serde.from_bytes(value)
-            for number in range(tasks)
-            if task in {None, number}
-            for key, value in self._entries(number, spec).scan(None, None)
-        }
+        place, found = store_place(name), {}
+        for number in range(tasks):
+            if task in {None, number}:
+                for key_bytes, value in self._entries(number, spec).scan(None, None):
+                    key = read_part(place, "key", spec.key_serde, key_bytes)
+                    found[key] = read_part(place, "value", spec.value_serde, value, key)
+        return found
 
     def close(self) -> None:
         """Close the application's tasks, and delete the streams and checkpoints."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.api.messages.headers import Headers, HeadersLike, headers_of
 from penstock.api.serdes import Serde, not_bytes
-from penstock.api.serdes.failures import Part, SerdePlace
+from penstock.api.serdes.failures import Part, SerdePlace, output_place
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.graph.specs import ApplicationGraph
@@ -45,12 +45,15 @@ class StreamOfTest:
     place: SerdePlace
     key_serde: Serde[Any]
     value_serde: Serde[Any]
+    raw: bool = False
+    """The test gives bytes, which the serdes do not write."""
 
     def message(self, item: Any) -> tuple[bytes | None, bytes | None]:
         """The bytes of a value, or of a tuple (key, value). A Row of PySpark is a value.
 
         Raises:
             SerdeError: one does not fit its serde.
+            TypeError: the test gives bytes, and one is something else.
         """
         key, value = item if type(item) is tuple else (None, item)
         return self._bytes("key", self.key_serde, key), self._bytes("value", self.value_serde, value)
@@ -58,6 +61,10 @@ class StreamOfTest:
     def _bytes(self, part: Part, serde: Serde[Any], obj: Any) -> bytes | None:
         if obj is None:
             return None
+        if self.raw:
+            if type(obj) is not bytes:
+                raise TypeError(f"{self.place.name}: with raw=True, a {part} is bytes or None, not {obj!r:.200}")
+            return obj
         try:
             data = serde.to_bytes(obj)
         except Exception as error:
@@ -65,6 +72,18 @@ class StreamOfTest:
         if type(data) is not bytes:
             raise not_bytes(serde, data, f"{self.place.name}, a {part}")
         return data
+
+
+def read_part(place: SerdePlace, part: Part, serde: Serde[Any], data: bytes | None, key: object = None) -> Any:
+    """The decoded key or value; None if there is none. `key` is that of a value.
+
+    Raises:
+        SerdeError: the serde does not read it.
+    """
+    try:
+        return None if data is None else serde.from_bytes(data)
+    except Exception as error:
+        raise place.unreadable(part, serde, data or b"", error, key) from error
 
 
 class StreamsOfTest:
@@ -101,7 +120,12 @@ class StreamsOfTest:
             writer.append(ssp, [(timestamp, key, value, own) if own else (timestamp, key, value)])
 
     def messages(self, name: SystemStream, graph: ApplicationGraph) -> list[OutputMessage]:
-        """All messages of a stream, decoded if it is an output, in the order of partitions and offsets."""
+        """All messages of a stream, decoded if it is an output, in the order of partitions and offsets.
+
+        Raises:
+            NotFoundError: there is no such stream.
+            SerdeError: the output's serdes do not read a key or a value.
+        """
         if name.system not in self.systems:
             known = listed([f"`{system}`" for system in sorted(self.systems)])
             raise NotFoundError(f"there is no stream `{name}` in this test: its systems are {known}")
@@ -118,9 +142,11 @@ class StreamsOfTest:
             ssp = SystemStreamPartition(name.system, name.stream, partition)
             for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 4096):
                 for offset, timestamp, key, value, *headers in chunk:
-                    decoded_key = spec.key_serde.from_bytes(key) if spec and key is not None else key
-                    decoded = spec.value_serde.from_bytes(value) if spec and value is not None else value
-                    messages.append(OutputMessage(decoded_key, decoded, partition, offset, timestamp, *headers))
+                    if spec is not None:
+                        place = output_place(name)
+                        key = read_part(place, "key", spec.key_serde, key)
+                        value = read_part(place, "value", spec.value_serde, value, key)
+                    messages.append(OutputMessage(key, value, partition, offset, timestamp, *headers))
         return messages
 
     def ends(self, graph: ApplicationGraph) -> Mapping[SystemStreamPartition, PartitionOffsets]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -100,6 +101,60 @@ def test_a_row_that_does_not_fit_is_one_failed_message(row: dict[str, Any]) -> N
     assert "cannot be written by" in str(letter.value)
 
 
+NESTED = record(
+    "Nested",
+    id="int",
+    at={"type": "long", "logicalType": "timestamp-millis"},
+    maybe=(["null", "int"], None),
+    legs=({"type": "array", "items": record("Leg", miles="int", next=(["null", "Leg"], None))}, []),
+    sums=({"type": "map", "values": "long"}, {}),
+    last=(["null", "Leg"], None),
+)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong", "why"),
+    [
+        ("id", 2**31, "`id`: 2147483648 is out of the range of Avro's int, -2^31 to 2^31 - 1"),
+        ("id", -(2**31) - 1, "`id`: -2147483649 is out of"),
+        ("at", 2**63, "`at`: 9223372036854775808 is out of the range of Avro's long, -2^63 to 2^63 - 1"),
+        ("maybe", 2**40, "`maybe`: 1099511627776 is out of the range of Avro's int"),
+        ("legs", [{"miles": 5}, {"miles": 5, "next": {"miles": 2**31}}], "`legs[].next.miles`: 2147483648 is"),
+        ("sums", {"a": 1, "b": -(2**64)}, "`sums[]`: -18446744073709551616 is out of the range of Avro's long"),
+        ("last", {"miles": 2**31}, "`last.miles`: 2147483648 is out of"),
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_its_field(field: str, wrong: Any, why: str) -> None:
+    for serde in (ps.Avro(NESTED), AvroState.of(NESTED)):
+        with pytest.raises(ValueError, match=re.escape(why)):
+            serde.to_bytes({"id": 1, "at": 1, field: wrong})
+
+
+def test_numbers_at_the_ends_of_their_range_come_back() -> None:
+    serde = ps.Avro(NESTED)
+    for sign in (-1, 1):
+        small, large = sign * 2**31 - (sign > 0), sign * 2**63 - (sign > 0)
+        leg = {"miles": small, "next": None}
+        row = {"id": small, "maybe": small, "legs": [leg, leg], "sums": {"a": large}, "last": leg}
+        at = datetime(2026, 3, 1, tzinfo=UTC)
+        assert serde.from_bytes(serde.to_bytes({**row, "at": at})) == {**row, "at": at}
+    numbers = ps.Avro({"type": "array", "items": "int"})
+    assert numbers.from_bytes(numbers.to_bytes([])) == []
+    with pytest.raises(ValueError, match=r"`\[\]`: 2147483648 is out"):
+        numbers.to_bytes([1, 2**31])
+    with pytest.raises(ValueError, match=r"^2147483648 is out"):
+        ps.Avro("int").to_bytes(2**31)
+    with pytest.raises(TypeError, match="integer is required"):
+        ps.Avro(TRIP).to_bytes({"tail": "N1", "miles": None})
+
+
+def test_a_number_out_of_range_is_one_failed_message() -> None:
+    app = ps.StreamApplication("a")
+    app.input("kafka.in").send_to(app.output("kafka.out", value=ps.Avro(TRIP)))
+    with pytest.raises(ps.UserCodeError, match=r"SerdeError: output `kafka.out`: the value .* `miles`: 2147483648 is"):
+        TestRunner(app).input("kafka.in", [{"tail": "N1", "miles": 2**31}]).run()
+
+
 @pytest.mark.parametrize("data", [b"", b"\x04N", b"\x04N1\n\x00"])
 def test_bytes_of_another_schema_are_refused(data: bytes) -> None:
     with pytest.raises((EOFError, ValueError)):
@@ -168,10 +223,35 @@ def test_the_content_of_a_store_is_read_with_the_schemas_that_it_was_written_wit
 
 def test_a_schema_that_cannot_read_the_state_is_refused_with_the_field() -> None:
     runner = TestRunner(keeping(TRIP)).input("kafka.in", [("a", {"tail": "N1", "miles": 1})]).run().commit().crash()
-    with pytest.raises(ps.IncompatibleError, match=r"store `trips`.*field `carrier` is new and has no default"):
+    with pytest.raises(ps.IncompatibleError, match=r"store `trips`.*`carrier` has no default.*Give it a default\."):
         runner.restore(keeping(record("Trip", tail="string", miles="int", carrier="string")))
     runner.restore(keeping(TRIP)).input("kafka.in", [("a", {"tail": "N1", "miles": 1})]).run()
     assert runner.output("kafka.out")[-1].value == {"tail": "N1", "miles": 1}
+
+
+ENUM = {"type": "enum", "name": "E", "symbols": ["a", "b"]}
+FIXED = {"type": "fixed", "name": "F", "size": 2}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ({}, {"x": "int"}, "the field `x` has no default, and is not in what was written. Give it a default"),
+        ({"x": "string"}, {"x": "int"}, "`x`: string is no int. Keep the type, or use a new field that has a default"),
+        ({"x": ["null", "int"]}, {"x": "int"}, "`x`: null is no int. Keep the type"),
+        ({"x": "int"}, {"x": ["null", "string"]}, "`x`: no branch of the union takes int. Add one that does"),
+        ({"x": ENUM}, {"x": {**ENUM, "symbols": ["a"]}}, "`x`: the symbol `b` is gone. Keep it, or give the enum"),
+        ({"x": FIXED}, {"x": {**FIXED, "size": 3}}, "`x`: `F` is no `F`. Keep its name and its size"),
+        ({"x": record("A")}, {"x": record("B")}, "`x`: `A` is no `B`. Keep the name, or give the new one `aliases: "),
+    ],
+)
+def test_the_hint_fits_what_is_incompatible(before: dict[str, Any], after: dict[str, Any], why: str) -> None:
+    known, registry = AvroState.of(record("R", **before)), memory_registry(f"{MEMORY}{why}")
+    with pytest.raises(ps.IncompatibleError, match=re.escape(why)):
+        AvroState.of(record("R", **after)).continuing(known.name)
+    registry.register("s", Schema("AVRO", json.dumps(record("R", **before))))
+    with pytest.raises(ps.IncompatibleError, match=re.escape(why)):
+        registry.register("s", Schema("AVRO", json.dumps(record("R", **after))))
 
 
 def test_the_name_of_stored_avro_has_all_schemas() -> None:
@@ -217,6 +297,37 @@ def test_messages_are_read_with_the_schema_that_they_were_written_with(monkeypat
     assert results(ps.Avro(MORE, registry=registry), MORE) == [{**rows[0], "carrier": "unknown"}, rows[1]]
     assert results(ps.Avro(TRIP, registry=registry), TRIP) == [rows[0], {"tail": "N2", "miles": 2}]
     assert results(ps.Avro(registry=registry), MORE) == [{**rows[0], "carrier": "unknown"}, rows[1]]
+
+
+def test_the_registry_in_memory_compares_a_schema_with_the_newest_of_its_subject() -> None:
+    registry = memory_registry(f"{MEMORY}compared")
+    schemas = [Schema("AVRO", json.dumps(record("R", **{name: "int"}, z=("int", 0)))) for name in ("a", "b")]
+    first = registry.register("s", schemas[1])
+    with pytest.raises(ps.IncompatibleError, match=r"subject `s`: messages of its newest schema \(version 1\) .*`a`"):
+        registry.register("s", schemas[0])
+    with pytest.raises(ps.NotFoundError):
+        registry.lookup("s", schemas[0])
+    with pytest.raises(ps.IncompatibleError, match="it is JSON, and the other AVRO"):
+        registry.register("s", Schema("JSON", "{}"))
+    assert registry.register("s", schemas[1]) == registry.lookup("s", schemas[1]) == first
+    assert registry.register("other", schemas[0]) != first
+
+
+def test_a_test_finds_an_output_whose_schema_the_registry_would_refuse() -> None:
+    registry = ps.SchemaRegistry()
+    config = {"schema.registry.url": f"{MEMORY}outputs"}
+    TestRunner(passing(ps.Json(), ps.Avro(TRIP, registry=registry)), config=config)
+    TestRunner(passing(ps.Json(), ps.Avro(MORE, registry=registry)), config=config)
+    other = ps.Avro(record("Trip", tail="string", miles="string"), registry=registry)
+    with pytest.raises(ps.IncompatibleError, match=r"subject `out-value`.*`miles`: int is no string"):
+        TestRunner(passing(ps.Json(), other), config=config)
+
+
+@pytest.mark.parametrize("options", [{"register": "no"}, {"register": None}, {"subjects": 5}, {"url": 5}])
+def test_wrong_arguments_of_a_registry_are_refused(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(ps.ConfigError, match=rf"SchemaRegistry\({name}=.*\): .*(True or False|it is `topic`|is text)"):
+        ps.SchemaRegistry(**options)
 
 
 NAMES = st.sampled_from(["a", "b", "c"])

@@ -92,6 +92,38 @@ def test_what_is_no_json_schema_is_refused(given: Any) -> None:
         ps.JsonSchema(given)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"$ref": "#/$defs/trip"},
+        {"properties": {"legs": {"items": {"$ref": "#leg"}}}},
+        {"$defs": {"trip": {"$ref": "https://example.com/trip.json"}}},
+        {"type": "object", "$ref": "#/type/x"},
+        {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"$ref": "#/definitions/a"}}},
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_refused(given: Any) -> None:
+    with pytest.raises(ps.ConfigError, match=r"`\$ref` '.*', which leads nowhere"):
+        ps.JsonSchema(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"$ref": "#/$defs/trip", "$defs": {"trip": {"type": "object"}}},
+        {"$ref": "#trip", "$defs": {"t": {"$anchor": "trip", "type": "object"}}},
+        {"$id": "https://example.com/a", "$ref": "b", "$defs": {"b": {"$id": "b", "type": "object"}}},
+        {"type": "object", "properties": {"$ref": {"type": "string"}, "next": {"$ref": "#"}}},
+        {"type": "object", "not": {"const": {"$ref": "#/nowhere"}}},
+    ],
+)
+def test_references_within_a_schema_are_followed(given: Any) -> None:
+    serde = ps.JsonSchema(given)
+    assert serde.from_bytes(b"{}") == {}
+    with pytest.raises(ValueError, match="is not of type 'object'"):
+        serde.from_bytes(b"5")
+
+
 def test_json_with_a_schema_is_read_where_json_was_before() -> None:
     """In stores its bytes and its name are those of JSON, so a schema can be added later."""
 

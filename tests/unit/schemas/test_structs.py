@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import Any, NamedTuple, TypedDict
+from typing import Annotated, Any, NamedTuple, TypedDict
 
 import msgspec
 import pydantic
@@ -143,3 +143,18 @@ def test_what_has_no_json_is_not_written(kind: Any, wrong: Any, why: str) -> Non
 def test_a_type_without_json_is_refused() -> None:
     with pytest.raises(ps.ConfigError, match=r"ps\.Struct"):
         ps.Struct(int | str | Trip | StructTrip)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [
+        (Trip, "Trip"),
+        (ModelTrip, "ModelTrip"),
+        (list[Trip], "list[Trip]"),
+        (dict[str, list[StructTrip | None]], "dict[str, list[StructTrip | None]]"),
+        (list[ModelTrip], "list[ModelTrip]"),
+        (Annotated[float, msgspec.Meta(ge=0.5)], "Annotated[float, Meta(ge=0.5)]"),
+    ],
+)
+def test_the_repr_is_the_type_as_one_writes_it(kind: Any, shown: str) -> None:
+    assert repr(ps.Struct(kind)) == f"ps.Struct({shown})"

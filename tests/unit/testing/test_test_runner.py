@@ -294,6 +294,60 @@ def rated(**config: Any) -> TestRunner:
     return TestRunner(app, partitions=1, config=config)
 
 
+def test_bytes_of_another_program_are_read_by_the_input() -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.in").send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead")
+    runner.input("m.in", [(b"a", b'{"x": 1}'), (b"b", b"no JSON"), b"[5]", (None, None)], raw=True).run()
+    assert [(m.key, m.value) for m in runner.output("m.out")] == [("a", {"x": 1}), (None, [5]), (None, None)]
+    assert runner.dead_letters == 1
+    for wrong, part in (("text", "value"), ({"x": 1}, "value"), (("a", b"1"), "key")):
+        with pytest.raises(TypeError, match=f"input `m.in`: with raw=True, a {part} is bytes or None, not"):
+            runner.input("m.in", [wrong], raw=True)
+
+
+class Picky(ps.Serde[str]):
+    """Writes what it does not read."""
+
+    @property
+    def name(self) -> str:
+        return "picky"
+
+    def to_bytes(self, obj: str) -> bytes:
+        return obj.encode()
+
+    def from_bytes(self, data: bytes) -> str:
+        if data == b"odd":
+            raise ValueError("it is odd")
+        return data.decode()
+
+
+class Put(ps.StreamTask):
+    """Keeps each value."""
+
+    def init(self, context: Any) -> None:
+        self.kept = context.store("kept")
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        self.kept.put(envelope.key, envelope.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"), [(("a", "odd"), "the value b'odd' of key 'a'"), (("odd", "a"), "the key b'odd'")]
+)
+def test_what_does_not_decode_is_named(message: tuple[str, str], said: str) -> None:
+    app = ps.StreamApplication("a")
+    app.store("kept", key=Picky(), value=Picky())
+    stream = app.input("m.in", value=ps.String())
+    stream.send_to(app.output("m.out", key=Picky(), value=Picky()))
+    stream.process(Put, stores=["kept"])
+    runner = TestRunner(app, partitions=1).input("m.in", [("b", "c"), message]).run()
+    with pytest.raises(ps.SerdeError, match=f"output `m.out`: {said} cannot be read by Picky: ValueError: it is odd"):
+        runner.output("m.out")
+    with pytest.raises(ps.SerdeError, match=f"store `kept`: {said} cannot be read by Picky: ValueError: it is odd"):
+        runner.store("kept")
+
+
 def test_a_bootstrap_input_is_read_up_to_its_end_at_the_start_first() -> None:
     runner = rated(**{"streams.local.rates.samza.bootstrap": True})
     runner.input("local.rates", [{"rate": rate} for rate in (1, 2, 3)]).input("local.orders", [{"order": 1}])

@@ -172,6 +172,8 @@ def test_a_batch_that_runs_again_calls_again() -> None:
         ({"key": Service().answer}, "`key` is `async def`"),
         ({"key": "tail"}, "`key` is 'tail', which cannot be called"),
         ({"client": Service()}, "`client` is .*, which cannot be called"),
+        ({"remember": "1h"}, "remember='1h' has no effect without key="),
+        ({"remember": "long", "key": len}, "remember is a duration"),
         ({"retry_on": ("x",)}, "give classes of exceptions"),
         ({"function": None}, "the function is None, which cannot be called"),
     ],
