@@ -40,7 +40,7 @@ def explain(error: OSError, what: str, setting: str) -> PenstockError:
             return RetryableError(f"{said}. Raise the file size limit of this process (`ulimit -f`)")
         case errno.EROFS | errno.EACCES | errno.EPERM:
             return ConfigError(f"{said}. Let this user read and write there, or name another place with `{setting}`")
-        case errno.EOPNOTSUPP | errno.ENOSYS:
+        case errno.EOPNOTSUPP | errno.ENOTSUP | errno.ENOSYS:
             return ConfigError(f"{said}. The file system needs hard links and locks: choose another for `{setting}`")
         case errno.ENOTDIR | errno.EEXIST:
             return ConfigError(f"{said}. A file is where a folder is needed: remove it or choose another `{setting}`")

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
+
+from penstock.host.posix import await_end, boot_id, namespace
 
 
 def machine_id() -> str:
     """Equal for two processes if, and only if, they can reach each other's Unix sockets and pids."""
-    parts = [socket.gethostname()]
-    boot_id = Path("/proc/sys/kernel/random/boot_id")
-    if boot_id.exists():
-        parts.append(boot_id.read_text(encoding="ascii").strip())
-    for namespace in ("pid", "mnt"):
-        try:
-            parts.append(str(Path(f"/proc/self/ns/{namespace}").readlink()))
-        except OSError:
-            parts.append("-")
-    return "/".join(parts)
+    return "/".join((socket.gethostname(), boot_id(), namespace("pid"), namespace("mnt")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +55,7 @@ def watch_process(pid: int, gone: Callable[[], None]) -> None:
 
 
 def _watch(pid: int, gone: Callable[[], None]) -> None:
-    try:
-        if hasattr(os, "pidfd_open"):
-            descriptor = os.pidfd_open(pid)
-            select.select([descriptor], [], [])
-        else:
-            psutil.Process(pid).wait()
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        pass
+    await_end(pid)
     gone()
 
 

@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from penstock.host.folder import HostFolder
+from penstock.host.posix import SOCKET_PATH_BYTES
 
 _PREFIX = "pstk."
 _MOST_AT_ONCE = 100
 """A limit for one container: these removals take milliseconds."""
-_LONGEST = 107 - len("/pstk.xxxxxxxx/")
-"""A socket's path has at most 107 bytes."""
+_LONGEST = SOCKET_PATH_BYTES - len("/pstk.xxxxxxxx/")
 _OWN_NAME = len("123456789")
 """Room for the sockets of the container's gate, beside its own."""
 SPARK_NAME = len(".00000000-0000-0000-0000-000000000000.sock")

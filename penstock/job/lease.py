@@ -11,11 +11,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
 
 import msgspec
 import orjson
@@ -28,12 +26,11 @@ from penstock.errors import (
     PenstockTimeoutError,
     RetryableError,
 )
+from penstock.host.posix import boot_id, boot_time, is_process, namespace, process_start
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 
 FORMAT = 1
-
-_UNKNOWN = "unknown"
 
 Clock = Callable[[], float]
 
@@ -71,21 +68,22 @@ class LeaseHolder:
         return cls(
             host=socket.gethostname(),
             pid=os.getpid(),
-            process_start=_process_start(os.getpid()) or "",
-            boot_id=_boot_id(),
-            pid_namespace=_pid_namespace(),
+            process_start=process_start(os.getpid()) or "",
+            boot_id=boot_id(),
+            pid_namespace=namespace("pid"),
             run_id=run_id,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
 
     def known_dead(self) -> bool:
-        """True if this process can see that the holder's process no longer exists; False if it lives or is unknown."""
-        return self._is_visible() and _process_start(self.pid) not in {self.process_start, _UNKNOWN}
+        """True if this process can see that the holder's process no longer exists; False if it lives or is unknown, as
+        some systems leave it (`penstock.host.posix`): then only a lease that stands still tells."""
+        return self._is_visible() and is_process(self.pid, self.process_start) is False
 
     def known_alive(self) -> str | None:
         """The system's word for the state of the holder's process (`sleeping`, `stopped`), if this process can see that
         it lives; None if it is gone or unknown."""
-        if not self._is_visible() or _process_start(self.pid) != self.process_start:
+        if not self._is_visible() or not is_process(self.pid, self.process_start):
             return None
         try:
             return str(psutil.Process(self.pid).status())
@@ -93,7 +91,7 @@ class LeaseHolder:
             return None
 
     def _is_visible(self) -> bool:
-        here = (socket.gethostname(), _boot_id(), _pid_namespace())
+        here = (socket.gethostname(), boot_id(), namespace("pid"))
         return (self.host, self.boot_id, self.pid_namespace) == here and all(here) and bool(self.process_start)
 
 
@@ -278,7 +276,7 @@ def acquire(
         CorruptError, IncompatibleError: the object is not a lease this version can read.
     """
     key = paths.lease
-    holder_clock = holder_clock or _boot_time
+    holder_clock = holder_clock or boot_time
     mine = LeaseState(me, lease_ms, token=secrets.token_hex(16), renewed_ms=_now_ms())
     first: Sighting | None = None
     tried_at: float | None = None
@@ -343,37 +341,3 @@ def _read(store: ObjectStore, key: str) -> tuple[LeaseState, str] | tuple[None, 
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _boot_time() -> float:
-    """Seconds on a clock that also counts suspended time, so that a holder that slept knows that it did."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
-
-
-def _process_start(pid: int) -> str | None:
-    """The start of a living process, never equal for two processes with one pid; None if the process is gone.
-
-    Linux counts it in ticks since boot, which no change of the wall clock moves.
-    """
-    try:
-        if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return None
-        with suppress(OSError):
-            return Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[19]
-        return str(psutil.Process(pid).create_time())
-    except psutil.NoSuchProcess:
-        return None
-    except psutil.AccessDenied:
-        return _UNKNOWN
-
-
-def _boot_id() -> str:
-    with suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    return ""
-
-
-def _pid_namespace() -> str:
-    with suppress(OSError):
-        return os.readlink("/proc/self/ns/pid")
-    return ""

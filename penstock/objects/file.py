@@ -13,6 +13,7 @@ from pathlib import Path
 
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.file_modes import PRIVATE_FILE, PRIVATE_FOLDER, chosen_mode
+from penstock.host.posix import other_spelling, sync, sync_path
 from penstock.objects.store import RESERVED_PREFIX, ObjectStore, check_key, check_prefix
 from penstock.os_errors import explain
 
@@ -132,7 +133,7 @@ class FileObjectStore(ObjectStore):
         self.delete(key)
         path = self._path(key)
         with _explained("delete", path), suppress(FileNotFoundError, NotADirectoryError):
-            _sync_folder(path.parent)
+            sync_path(path.parent)
 
     def remove_empty_folders(self, prefix: str) -> None:
         base = self.root / check_key(prefix)
@@ -168,7 +169,7 @@ class FileObjectStore(ObjectStore):
                     with _temporary_file(target.parent, data, is_for_others=self._is_for_others) as temporary:
                         done = step(temporary, target)
                     # Needed even if the name was taken: its owner may have died, or failed, before syncing the folder.
-                    _sync_folder(target.parent)
+                    sync_path(target.parent)
                 except FileNotFoundError:
                     # Somebody removed the folder, or took our file for a leftover before it was locked.
                     self._durable_folders.clear()
@@ -188,10 +189,15 @@ class FileObjectStore(ObjectStore):
         inside = inside[: inside.index(self.root)]
         for path in [*reversed(above_root), *reversed(inside)]:
             self._make_folder(path, is_inside=path in inside)
-            _sync_folder(path.parent)
+            if path in inside and (other := other_spelling(path)) is not None:
+                raise ConfigError(
+                    f"the folder {path} cannot be told from `{other}`: its file system takes both names for one. "
+                    "Choose a name for the job or store that differs in more than case, or another `job.root`"
+                )
+            sync_path(path.parent)
         if not above_root:
             with suppress(PermissionError):  # a root made for us below a folder that is not ours to read
-                _sync_folder(self.root.parent)
+                sync_path(self.root.parent)
         self._durable_folders.add(folder)
 
     def modes_of_others(self, prefix: str) -> str | None:
@@ -225,7 +231,7 @@ class FileObjectStore(ObjectStore):
                 if time.monotonic() >= deadline:
                     raise RetryableError(
                         f"{path} is locked by another process for more than {self._lock_timeout_s:g} s, which takes "
-                        f"microseconds unless that process is stopped: `lslocks` names it; continue or kill it"
+                        "microseconds unless that process is stopped: `lslocks` or `lsof` names it; continue or kill it"
                     )
                 time.sleep(_LOCK_POLL_S)
             try:
@@ -264,7 +270,7 @@ def _temporary_file(folder: Path, data: bytes, *, is_for_others: bool) -> Iterat
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(descriptor, rest) :]
-        os.fsync(descriptor)
+        sync(descriptor)
         yield path
     finally:
         with suppress(FileNotFoundError):
@@ -289,14 +295,6 @@ def _try_lock(descriptor: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _raise_unless_gone(error: OSError) -> None:

@@ -23,6 +23,7 @@ from msgspec import Struct
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, Versioned, decode, decoding
 from penstock.errors import ConfigError, CorruptError
+from penstock.host.posix import sync_path
 from penstock.state.known_files import known_files
 
 _FORMAT = 2
@@ -55,17 +56,17 @@ class LocalCopies:
             stat = path.stat()
             key = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if key not in self._durable:
-                _sync(path)
+                sync_path(path)
             durable.add(key)
             listing[str(path.relative_to(files))] = (stat.st_size, known_files().hash_of(path))
         self._durable = durable
         files.rename(target)
-        _sync(self._folder)
+        sync_path(self._folder)
         made = self._folder / f"copy-{checkpoint_id}.json.new"
         made.write_bytes(orjson.dumps({"format": _FORMAT, "markers": dict(markers), "files": listing}))
-        _sync(made)
+        sync_path(made)
         made.rename(self._description(checkpoint_id))
-        _sync(self._folder)
+        sync_path(self._folder)
 
     def take(self, checkpoint_id: CheckpointId, markers: Mapping[str, str], target: Path) -> bool:
         """Link a verified copy of exactly this checkpoint, which has these markers of the store, into the new folder
@@ -139,14 +140,6 @@ def read_description(data: bytes, path: str) -> Description | None:
 
 def _files(folder: Path) -> Iterator[Path]:
     return (path for path in sorted(folder.rglob("*")) if path.is_file())
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: Path) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from penstock.config.settings import ContainerSettings
 from penstock.errors import ConfigError
+from penstock.host.posix import forks_with_libraries
 from penstock.host.socket_folders import SPARK_NAME, make_socket_folder
 from penstock.spark.session.dynamic_allocation import default_minimum, fault_in_allocation
 from penstock.spark.session.gateway import silence_broken_streams, start_jvm
@@ -148,10 +149,14 @@ def worker_daemon(spark_conf: Mapping[str, str]) -> dict[str, str]:
     """The `spark.*` key that has workers forked from a process with their modules loaded.
 
     Only where Penstock is installed on the executors, as it must be unless it is shipped with the job: shipped files
-    come to workers, not to the daemon.
+    come to workers, not to the daemon. And on this machine only if a process with these modules may fork: otherwise
+    PySpark's own daemon forks, and each worker loads them.
     """
     shipped = any(spark_conf.get(key) for key in ("spark.submit.pyFiles", "spark.files"))
-    return {} if shipped else {"spark.python.daemon.module": "penstock.spark.workers.worker_daemon"}
+    is_local = spark_conf.get("spark.master", "local").startswith("local")
+    if shipped or (is_local and not forks_with_libraries()):
+        return {}
+    return {"spark.python.daemon.module": "penstock.spark.workers.worker_daemon"}
 
 
 def check_session(session: SparkSession, container: ContainerSettings) -> None:

@@ -32,6 +32,7 @@ from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
 from penstock.documents import Positive, decode_format
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError, RetryableError
+from penstock.host.posix import other_spelling, sync, sync_path
 from penstock.os_errors import explain
 from penstock.system.base import check_stream_name, is_stream_name
 from penstock.system.local.retention import write_retention
@@ -87,11 +88,13 @@ class LocalFiles:
 
         Raises:
             NotFoundError: there is no such stream; says how to create it.
+            ConfigError: the file system takes the name for that of another stream.
             CorruptError, IncompatibleError: the file is damaged, or of a newer format.
         """
         check_stream_name(stream)
         path = os.path.join(self.root, stream, "stream.json")
         try:
+            self._check_spelling(stream)
             with open(path, "rb") as file:
                 content = file.read()
         except (FileNotFoundError, NotADirectoryError):
@@ -147,7 +150,7 @@ class LocalFiles:
                 os.mkdir(building)
                 self._build(building, partitions, retention)
                 if _rename_if_absent(building, target):
-                    _sync(self.root)
+                    sync_path(self.root)
                     return True
             except OSError as error:
                 kind = ConfigError if isinstance(error, PermissionError | NotADirectoryError) else RetryableError
@@ -182,12 +185,14 @@ class LocalFiles:
 
         Raises:
             NotFoundError: there is no such stream.
+            ConfigError: the file system takes the name for that of another stream.
             RetryableError: the disk failed.
         """
         check_stream_name(stream)
         try:
+            self._check_spelling(stream)
             os.rename(os.path.join(self.root, stream), os.path.join(self.root, f"{_DELETING}{uuid.uuid4().hex}"))
-            _sync(self.root)
+            sync_path(self.root)
             for name in os.listdir(self.root):
                 if name.startswith(_DELETING):
                     shutil.rmtree(os.path.join(self.root, name), ignore_errors=True)
@@ -195,6 +200,14 @@ class LocalFiles:
             raise self._not_found(stream) from None
         except OSError as error:
             raise RetryableError(f"the stream `{self.system}.{stream}` could not be deleted: {error}") from error
+
+    def _check_spelling(self, stream: str) -> None:
+        other = other_spelling(os.path.join(self.root, stream))
+        if other is not None:
+            raise ConfigError(
+                f"the stream `{self.system}.{stream}` cannot be told from `{self.system}.{other}`: the file system of "
+                f"`{self.root}` takes both names for one. Choose a name that differs in more than case"
+            )
 
     def _build(self, folder: str, partitions: int, retention: StreamRetention) -> None:
         info = StreamInfo(partitions, uuid.uuid4().hex)
@@ -206,15 +219,15 @@ class LocalFiles:
                     _make_partition(connection, info.uid, partition, retention)
                 finally:
                     connection.close()
-                _sync(path)
+                sync_path(path)
             except sqlite3.Error as error:
                 raise translate(error, path, self.busy_timeout_ms) from error
         with open(os.path.join(folder, "stream.json"), "wb") as file:
             content = {"format": FORMAT, "partitions": info.partitions, "uid": info.uid}
             file.write(json.dumps(content).encode() + b"\n")
             file.flush()
-            os.fsync(file.fileno())
-        _sync(folder)
+            sync(file.fileno())
+        sync_path(folder)
 
     def _describe_existing(self, stream: str, target: str) -> StreamInfo:
         try:
@@ -278,12 +291,4 @@ def _make_folder(path: str) -> None:
         _make_folder(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path)
-        _sync(parent)
-
-
-def _sync(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        sync_path(parent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
@@ -16,6 +15,7 @@ from typing import TypeAlias
 from penstock.config.settings import StoreSettings
 from penstock.errors import CorruptError, NotFoundError, PenstockError, RetryableError
 from penstock.host.folder import HostFolder
+from penstock.host.posix import sync
 from penstock.os_errors import explained
 from penstock.parallel import in_parallel
 from penstock.retry import Retry, retry
@@ -216,7 +216,7 @@ class TableLoad:
                     size += len(piece)
                     self._add(len(piece))
                 out.flush()
-                os.fsync(out.fileno())  # otherwise RocksDB does it, and lets no other thread run meanwhile
+                sync(out.fileno())  # otherwise RocksDB does it, and lets no other thread run meanwhile
             if size != file.size_bytes:
                 raise CorruptError(f"file `{file.name}` of {self} has {size} bytes instead of {file.size_bytes}")
             if digest.hexdigest() != file.sha256:

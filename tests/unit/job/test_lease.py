@@ -17,6 +17,7 @@ import pytest
 from obstore.store import MemoryStore
 
 from penstock.errors import CorruptError, IncompatibleError, PenstockTimeoutError, RetryableError
+from penstock.host.posix import process_start
 from penstock.job.lease import (
     Lease,
     LeaseHeldError,
@@ -182,9 +183,7 @@ def test_a_dead_process_of_this_host_is_followed_at_once(store: ObjectStore) -> 
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     me = LeaseHolder.of_this_process("me")
     assert not me.known_dead()
-    from penstock.job.lease import _process_start
-
-    holder = replace(me, pid=child.pid, process_start=_process_start(child.pid) or "", run_id="child")
+    holder = replace(me, pid=child.pid, process_start=process_start(child.pid) or "", run_id="child")
     assert not holder.known_dead()
     take(store, clock, holder)
     child.kill()

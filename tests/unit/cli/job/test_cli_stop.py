@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from penstock.checkpoint.log import CheckpointLog
+from penstock.host.posix import process_start
 from penstock.job.lease import Lease, LeaseHolder, LeaseState, acquire
 from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests, StopRequestWatch
@@ -168,9 +169,7 @@ def test_a_driver_that_lives_and_does_not_renew_does_not_respond(objects: FileOb
 
 def be(objects: FileObjectStore, lease: Lease, pid: int) -> None:
     """Write the lease as that of another process of this host."""
-    from penstock.job.lease import _process_start
-
-    holder = replace(lease.state.holder, pid=pid, process_start=_process_start(pid) or "")
+    holder = replace(lease.state.holder, pid=pid, process_start=process_start(pid) or "")
     data, tag = objects.get_with_tag(PATHS.lease)
     state = replace(LeaseState.decode(data, PATHS.lease), holder=holder)
     assert objects.put_if_match(PATHS.lease, state.encode(), tag)

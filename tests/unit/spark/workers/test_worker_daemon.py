@@ -72,6 +72,12 @@ def test_it_is_not_used_where_penstock_may_be_shipped_with_the_job(key: str) -> 
     assert worker_daemon({key: "penstock.zip"}) == {}
 
 
+def test_on_macos_it_is_used_on_a_cluster_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert worker_daemon({}) == worker_daemon({"spark.master": "local[2]"}) == {}
+    assert worker_daemon({"spark.master": "spark://there:7077"}) != {}
+
+
 def test_after_a_task_a_worker_collects_only_what_is_new() -> None:
     """PySpark's daemon calls `gc.collect()` of its own global `gc`."""
     assert vars(daemon)["gc"] is gc, "PySpark's daemon has changed: see where it collects garbage"
