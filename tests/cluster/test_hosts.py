@@ -186,6 +186,22 @@ def test_a_host_that_comes_back_gets_a_new_executor(
 
 
 @pytest.mark.slow
+def test_an_executor_that_gets_sigterm_ends_by_itself_and_nothing_counts_twice(tmp_path: Path, home: Home) -> None:
+    """As the kubelet ends a pod: the signal goes to the executor alone, and there is time before SIGKILL."""
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home) as driver:
+        host = cluster.workers[0]
+        (told,) = cluster.executors(host)
+        old, epochs = [told, *cluster.containers(host)], len(home.log.claims)
+        told.terminate()
+        wait_until(lambda: not any(process.is_running() for process in old), "the executor and its containers", 30)
+        await_while_running(driver, lambda: len(home.log.claims) > epochs, "an epoch without the executor")
+        await_while_running(driver, lambda: set(cluster.containers(host)) - {*old}, "a container in a new executor")
+        home.publish(MESSAGES, seed=8)
+        driver.stopped()
+    home.verify()
+
+
+@pytest.mark.slow
 def test_a_link_that_delays_and_loses_packets(tmp_path: Path, home: Home) -> None:
     with standalone(tmp_path / "spark") as cluster, running(cluster, home, "latest") as driver:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ DYNAMIC = {
     "spark.dynamicAllocation.executorIdleTimeout": "1s",
     "spark.dynamicAllocation.shuffleTracking.timeout": "1s",
 }
+DECOMMISSIONING = {"spark.decommission.enabled": True, "spark.storage.decommission.enabled": True}
 MESSAGES = 4000
 CHECKSUM_KEYS = ("enabled", "enableFullRetryOnMismatch", "enableQueryLevelRollbackOnMismatch")
 
@@ -66,6 +68,21 @@ def test_both_executors_are_killed_at_once(home: Home) -> None:
         assert attack.await_moment(600)
         for executor in driver.executors():
             kill(executor)
+        attack.finish()
+
+
+def test_executors_are_decommissioned(home: Home) -> None:
+    """SIGPWR is how the hook before a pod's SIGTERM has Spark decommission its executor."""
+    with chaos(home, 6, **MASTER, **DECOMMISSIONING) as attack:
+        driver = attack.start()
+        for moment in attack.moments(2, MESSAGES):
+            assert attack.await_moment(moment)
+            wait_until(lambda: len(driver.executors()) == 2 or not driver.running, "both executors")
+            told, epochs = attack.chance.choice(driver.executors()), len(home.log.claims)
+            attack.told.append(f"SIGPWR to executor {told.pid} after {home.length('totals')} messages of output")
+            told.send_signal(signal.SIGPWR)
+            wait_until(lambda: not told.is_running(), "the executor to end by itself")  # noqa: B023
+            wait_until(lambda: len(home.log.claims) > epochs or not driver.running, "an epoch without it")  # noqa: B023
         attack.finish()
 
 
