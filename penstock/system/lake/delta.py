@@ -109,8 +109,9 @@ class DeltaLakeTable(Table):
             self._table.alter.set_table_properties({_PARTITIONS: str(count)}, raise_if_not_exists=False)
 
     def mark(self, writer: str, partition: int) -> Mark | None:
-        epoch = self._table.transaction_version(f"{writer}/{partition}/epoch")
-        done = self._table.transaction_version(f"{writer}/{partition}")
+        with _errors(self._folder, self._stream):  # it may have to read the log
+            epoch = self._table.transaction_version(f"{writer}/{partition}/epoch")
+            done = self._table.transaction_version(f"{writer}/{partition}")
         if epoch is None:
             return None
         return Mark(epoch, None if done is None else Progress(done >> _CHUNK_BITS, done & ((1 << _CHUNK_BITS) - 1)))

@@ -71,9 +71,10 @@ def arm(faults: Faults) -> None:
         setattr(owner, name, method)
 
 
-def wrap(faults: Faults, owner: type, name: str, point: str) -> None:
-    """From now on a method comes to a point before and after."""
-    setattr(owner, name, _wrapped(getattr(owner, name), partial(_point, point), faults))
+def wrap(faults: Faults, owner: type, name: str, point: str | Callable[..., str]) -> None:
+    """From now on a method comes to a point before and after. A function gives the point of a call's arguments."""
+    point_of = point if callable(point) else partial(_point, point)
+    setattr(owner, name, _wrapped(getattr(owner, name), point_of, faults))
 
 
 def wrap_calls(faults: Faults, *names: str) -> None:
