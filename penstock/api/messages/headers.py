@@ -13,7 +13,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 HeadersLike: TypeAlias = Mapping[str, bytes | str | None] | Iterable[tuple[str, bytes | str | None]]
 """Headers as applications give them. Text becomes UTF-8."""
 
-_OWN = "penstock."
+OWN = "penstock."
+"""Names that begin so are Penstock's own; applications neither give nor get them."""
 _DECODER = msgspec.msgpack.Decoder(Headers)
 
 
@@ -37,8 +38,8 @@ def headers_of(given: HeadersLike) -> Headers:
     for name, value in pairs:
         if not isinstance(name, str) or not isinstance(value, bytes | str | None):
             raise TypeError(f"a header is a name (str) and a value (bytes, str or None), not {name!r}: {value!r:.200}")
-        if name.startswith(_OWN):
-            raise TypeError(f"the header `{name}` is Penstock's own: use a name that does not begin with `{_OWN}`")
+        if name.startswith(OWN):
+            raise TypeError(f"the header `{name}` is Penstock's own: use a name that does not begin with `{OWN}`")
     return tuple((name, value.encode() if isinstance(value, str) else value) for name, value in pairs)
 
 

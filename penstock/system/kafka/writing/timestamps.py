@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from penstock.api.messages.headers import Headers
+from penstock.api.messages.headers import OWN, Headers
 from penstock.system.kafka.compaction import margin_ms
 
 HEADER = "penstock.timestamp"
@@ -79,13 +79,13 @@ def header_of(timestamp_ms: int) -> list[tuple[str, str | bytes | None]]:
 
 
 def own_headers(headers: Iterable[tuple[str, bytes | None]]) -> Headers:
-    """The application's headers of a message, without the one with its timestamp.
+    """The application's headers of a message, without those of Penstock.
 
     Example:
         >>> own_headers([("trace", b"7"), ("penstock.timestamp", b"1700000000000")])
         (('trace', b'7'),)
     """
-    return tuple(header for header in headers if header[0] != HEADER)
+    return tuple(header for header in headers if not header[0].startswith(OWN))
 
 
 def event_time(headers: Iterable[tuple[str, bytes | None]] | None, timestamp_ms: int) -> int:
