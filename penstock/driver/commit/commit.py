@@ -69,7 +69,7 @@ class Publication(Protocol):
 
 
 class BehindCommit(Protocol):
-    """Does something behind a commit, in a thread of its own."""
+    """Does something after each commit, in a separate thread."""
 
     def behind(self, record: CheckpointRecord) -> None:
         """Called on the commit thread with each record that is in the log. Returns at once, and raises nothing."""
