@@ -11,7 +11,7 @@ import pyarrow.parquet
 
 from penstock.columns.json_rows import JsonRows
 from penstock.errors import ConfigError
-from penstock.system.base import RecordLimits
+from penstock.system.base import RawRecord, RecordLimits
 from penstock.system.files.formats import Format, as_json
 from penstock.system.files.schema import parse_schema
 
@@ -50,6 +50,14 @@ class RowForm:
         sink = pa.BufferOutputStream()
         pa.parquet.write_table(pa.Table.from_batches([batch]), sink)
         return bytes(sink.getvalue())
+
+
+def row_value(record: RawRecord) -> bytes | None:
+    """The value of a record. Raises ConfigError if it is not bytes."""
+    value = record[2]
+    if value is not None and not isinstance(value, bytes):
+        raise ConfigError(f"a record's value is bytes, not {type(value).__name__}")
+    return value
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import ConfigError, NotFoundError
+from penstock.errors import NotFoundError
 from penstock.objects.open import open_store
 from penstock.objects.store import ObjectStore
 from penstock.system.base import (
@@ -21,7 +21,7 @@ from penstock.system.base import (
 from penstock.system.files.formats import Format
 from penstock.system.files.listing import ROW_BITS
 from penstock.system.files.manifests import Commits, PartitionLog, note_partitions
-from penstock.system.files.rows import row_form
+from penstock.system.files.rows import row_form, row_value
 from penstock.wording import counted
 
 
@@ -111,7 +111,7 @@ class FilesWriter(SystemWriter):
         """The number of files that each partition had before. All files are made before the first is put."""
         made: dict[SystemStreamPartition, tuple[bytes | None, int]] = {}
         for ssp in sorted(parts):
-            values = [_value(record) for record in parts[ssp]]
+            values = [row_value(record) for record in parts[ssp]]
             made[ssp] = (
                 row_form(self._schema_of(ssp.stream)).file(values, self._kind) if values else None,
                 len(values),
@@ -129,10 +129,3 @@ class FilesWriter(SystemWriter):
         if ssp.partition >= known:
             raise NotFoundError(f"stream `{ssp.system_stream}` has {counted(known, 'partition')}: there is no `{ssp}`")
         return self._logs.get(ssp)
-
-
-def _value(record: RawRecord) -> bytes | None:
-    value = record[2]
-    if value is not None and not isinstance(value, bytes):
-        raise ConfigError(f"a record's value is bytes, not {type(value).__name__}")
-    return value

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, NoReturn
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -32,7 +32,7 @@ from penstock.system.base import (
     check_options,
     check_stream_name,
 )
-from penstock.system.files.rows import RowForm, RowLimits
+from penstock.system.files.rows import RowForm, RowLimits, row_value
 from penstock.system.files.schema import parse_schema
 from penstock.system.lake.tables import ConflictError, Lake, Mark, Table
 from penstock.wording import counted
@@ -192,9 +192,6 @@ class LakeAdmin(SystemAdmin):
         return self._system.lake.names()
 
     def offset_at_time(self, ssp: SystemStreamPartition, timestamp_ms: int) -> int:
-        self._refuse(ssp)
-
-    def _refuse(self, ssp: SystemStreamPartition) -> NoReturn:
         raise ConfigError(f"`{ssp}` is a table, which this system does not read")
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
@@ -271,7 +268,7 @@ class LakeWriter(SystemWriter):
         found = {}
         for stream, own in by_stream.items():
             progress = {ssp.partition: mark for ssp, mark in marks.items() if ssp.stream == stream}
-            values = [_value(record) for records in own.values() for record in records]
+            values = [row_value(record) for records in own.values() for record in records]
             wanted = {partition: progress.get(partition) for partition in own}
             found[stream] = append(self._system, stream, self._identity, wanted, values).version
         return found
@@ -336,13 +333,6 @@ def _is_new(table: Table, identity: WriterIdentity, marks: Mapping[int, Mark]) -
         if before is None or before.epoch != mark.epoch or mark.progress not in (None, before.progress):
             return True
     return False
-
-
-def _value(record: RawRecord) -> bytes | None:
-    value = record[2]
-    if value is not None and not isinstance(value, bytes):
-        raise ConfigError(f"a record's value is bytes, not {type(value).__name__}")
-    return value
 
 
 def _absolute(folder: str) -> str:

@@ -92,3 +92,11 @@ def test_retention_of_a_stream_that_is_no_output() -> None:
     for wrong in ({"streams.local.x.retention.bytes": "1000"}, {"streams.local.x.retention.ms": "0"}):
         with pytest.raises(ConfigError, match="expected"):
             check(**wrong)
+
+
+def test_a_consumer_group_needs_an_input_that_has_them() -> None:
+    app = ps.StreamApplication("copy")
+    app.input("local.in").send_to(app.output("local.out"))
+    config = load_config(overrides={"job.name": "copy", "task.commit.group": "copies"}, environ={})
+    with pytest.raises(ConfigError, match=r"`task\.commit\.group` = `copies`, and no input is of a system that has"):
+        JobStreams.used(app.graph(), config)
