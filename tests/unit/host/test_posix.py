@@ -153,7 +153,7 @@ def test_a_process_is_known_by_its_start() -> None:
 
 
 def test_names_that_a_file_system_takes_for_one_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links stand for the names by which a file system of macOS finds an entry without listing it."""
+    """Symbolic links are the other names by which macOS finds an entry without listing it."""
     names = os.listdir
     monkeypatch.setattr(os, "listdir", lambda path: [each for each in names(path) if not Path(path, each).is_symlink()])
     system = LocalSystem("local", str(tmp_path / "streams"))
