@@ -21,9 +21,15 @@ class StopRequest:
     def request(self) -> None:
         """Ask the run to end. The first request is graceful, the second immediate."""
         if self._asked:
-            self.immediate.set()
-            self.graceful.set()
-        self.ask()
+            self.at_once()
+        else:
+            self.ask()
+
+    def at_once(self) -> None:
+        """Ask the run to end at once, whatever was asked before."""
+        self._asked = True
+        self.immediate.set()
+        self.graceful.set()
 
     def ask(self) -> None:
         """Ask gracefully, however often."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -95,8 +94,8 @@ class Job:
         """
         self._cancel, self._drain = cancel, drain
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
-        name, at_once = f"job {self.name}", partial(self.stop, wait=False)  # a second request
-        stop_with_program(RunningWork(name, self.ending.done, self._end_with_program, at_once, self._report))
+        name, done = f"job {self.name}", self.ending.done
+        stop_with_program(RunningWork(name, done, self._end_with_program, self._end_at_once, self._report))
 
     def _run(self, body: Callable[[], None]) -> None:
         try:
@@ -144,7 +143,7 @@ class Job:
         """
         self._stop.request()
         if self._stop.immediate.is_set():
-            threading.Thread(target=self._keep_cancelling, name="penstock-cancel", daemon=True).start()
+            self._end_at_once()
         if wait:
             self.await_termination()
 
@@ -166,6 +165,10 @@ class Job:
         self._drain()
         if wait:
             self.await_termination()
+
+    def _end_at_once(self) -> None:
+        self._stop.at_once()
+        threading.Thread(target=self._keep_cancelling, name="penstock-cancel", daemon=True).start()
 
     def _keep_cancelling(self) -> None:
         """Cancel until the job has ended: a batch may be about to submit its Spark job at the first cancel."""

@@ -1,7 +1,12 @@
-"""A Spark worker whose attempts a container refuses, many times."""
+"""A Spark worker whose attempts a container refuses, many times.
+
+It ends as Spark's workers do, without an end of the interpreter: a thread that writes to a container may be in native
+code then, and C++ aborts a process whose interpreter ends a thread in a destructor.
+"""
 
 from __future__ import annotations
 
+import os
 import pickle
 import sys
 
@@ -18,7 +23,8 @@ def main() -> None:
             list(exchange(address, secret, call, iter(batches), lambda batch: (batch, batch.slice(0, 0))))
         except ContainerLostError:
             refused += 1
-    print(refused)
+    print(refused, flush=True)
+    os._exit(0)
 
 
 if __name__ == "__main__":

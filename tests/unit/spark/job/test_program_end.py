@@ -104,6 +104,18 @@ def test_a_signal_meanwhile_stops_at_once(tmp_path: Path, number: signal.Signals
     assert "Traceback" not in found.err
 
 
+def test_a_signal_overtakes_the_orderly_request(tmp_path: Path) -> None:
+    program = """import logging
+class Late(logging.Handler):
+    def emit(self, record):
+        os.kill(os.getpid(), signal.SIGINT)
+        job._stop.immediate.wait(20)
+logging.getLogger("penstock").addHandler(Late())
+program_end._PATIENCE_SECONDS = 30
+job = started("a-1", ["immediate"])"""
+    assert ended(tmp_path, program) == Ended(0, "a-1 stopped at once\n", "")
+
+
 def test_a_program_does_not_wait_forever(tmp_path: Path) -> None:
     found = ended(tmp_path, "program_end._PATIENCE_SECONDS = 0.1\nstarted('a-1', ['immediate', 'never'])")
     assert (found.status, found.out) == (0, "")
