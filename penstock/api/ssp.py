@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from penstock.errors import ConfigError
@@ -39,6 +40,45 @@ class SystemStream:
         if not (system and dot and stream):
             raise ConfigError(f"stream `{text}` is not of the form `system.stream`, for example `local.flights`")
         return cls(system, stream)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class StreamPattern:
+    """A regular expression for the names of a system's streams. Written `system.expression`; it matches whole names.
+
+    Example:
+        >>> from penstock.api.ssp import StreamPattern
+        >>> pattern = StreamPattern.parse("kafka.orders-.*")
+        >>> [pattern.matches(ps.SystemStream.parse(name)) for name in ("kafka.orders-eu", "kafka.old-orders-eu")]
+        [True, False]
+    """
+
+    system: str
+    expression: str
+
+    def __str__(self) -> str:
+        return f"{self.system}.{self.expression}"
+
+    def matches(self, stream: SystemStream) -> bool:
+        """True if the stream is of the system, and the expression matches its name."""
+        return stream.system == self.system and re.fullmatch(self.expression, stream.stream) is not None
+
+    @classmethod
+    def parse(cls, text: str) -> StreamPattern:
+        """Read `system.expression`. The first dot ends the system's name.
+
+        Args:
+            text: the written form.
+
+        Raises:
+            ConfigError: the text has another form, or the rest is no regular expression.
+        """
+        both = SystemStream.parse(text)
+        try:
+            re.compile(both.stream)
+        except re.error as error:
+            raise ConfigError(f"`{both.stream}` in the pattern `{text}` is no regular expression: {error}") from error
+        return cls(both.system, both.stream)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -331,6 +331,7 @@ class StreamApplication(Application):
         timestamp: Callable[[Any], int] | None = ...,
         watermark: WatermarkPolicy | None = ...,
         id: str | None = ...,
+        pattern: bool = ...,
     ) -> MessageStream[Any]: ...
     @overload
     def input(
@@ -342,6 +343,7 @@ class StreamApplication(Application):
         timestamp: Callable[[U], int] | None = ...,
         watermark: WatermarkPolicy | None = ...,
         id: str | None = ...,
+        pattern: bool = ...,
     ) -> MessageStream[U]: ...
     def input(
         self,
@@ -352,6 +354,7 @@ class StreamApplication(Application):
         timestamp: Callable[[Any], int] | None = None,
         watermark: WatermarkPolicy | None = None,
         id: str | None = None,  # noqa: A002
+        pattern: bool = False,
     ) -> MessageStream[Any]:
         """Read a stream. Its partition i goes to task i. A stream is declared once and can have several readers.
 
@@ -366,6 +369,9 @@ class StreamApplication(Application):
             watermark: up to which event time a partition is complete, by the highest that was read of it; by default
                 `Ascending()`.
             id: the operator's stable name, see `MessageStream`.
+            pattern: read every stream whose name matches: `stream` is `system.expression`, a regular expression for
+                whole names. The job takes in streams that are created while it runs, from their oldest message.
+                `envelope.ssp.stream` says which stream a message is from.
 
         Raises:
             ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
@@ -376,7 +382,8 @@ class StreamApplication(Application):
             >>> app.input("local.trips", key=ps.Long())
             <MessageStream from `input-1` of application utilisation>
         """
-        return MessageStream(self._declared, self._declared.input(stream, key, value, timestamp, watermark, id))
+        declared = self._declared.input(stream, key, value, timestamp, watermark, id, pattern=pattern)
+        return MessageStream(self._declared, declared)
 
     def table(
         self,
@@ -484,6 +491,7 @@ class TaskApplication(Application):
         value: Serde[Any] | None = None,
         timestamp: Callable[[Any], int] | None = None,
         watermark: WatermarkPolicy | None = None,
+        pattern: bool = False,
     ) -> None:
         """Read a stream. The task gets its messages.
 
@@ -493,12 +501,13 @@ class TaskApplication(Application):
             value: the serde of the values; by default `Json`.
             timestamp: the event time of a value, as in `StreamApplication.input`.
             watermark: the watermark policy, as in `StreamApplication.input`.
+            pattern: read every stream that matches, as in `StreamApplication.input`.
 
         Raises:
             ConfigError: the input is declared already, its name is malformed, or a serde, the timestamp or the
                 watermark is not valid.
         """
-        self._declared.input(stream, key, value, timestamp, watermark, None)
+        self._declared.input(stream, key, value, timestamp, watermark, None, pattern=pattern)
 
     def graph(self) -> ApplicationGraph:
         """The application as plain values: its inputs, its task, stores and outputs.
@@ -507,7 +516,7 @@ class TaskApplication(Application):
             ConfigError: the application has no input.
         """
         graph = super().graph()
-        inputs = graph.inputs
+        inputs = graph.inputs + graph.patterns
         task = ProcessSpec(
             id=_TASK_ID,
             upstream=tuple(op.id for op in inputs),

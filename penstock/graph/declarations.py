@@ -24,7 +24,7 @@ from penstock.api.serdes.failures import (
     timers_place,
 )
 from penstock.api.serdes.versions import VersionKey, VersionValue
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.state.key_state import list_keys
 from penstock.api.state.store import (
     OPERATOR_STORES,
@@ -49,6 +49,7 @@ from penstock.graph.specs import (
     OperatorSpec,
     OutputSpec,
     PartitionThroughSpec,
+    PatternSpec,
     ProcessSpec,
 )
 
@@ -63,6 +64,10 @@ def _check_name(kind: str, name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigError(f"{kind} `{name}`: a name begins with a letter, digit or `_`, and may also hold `-` and `.`")
     return name
+
+
+def stream_of(op: InputSpec | PatternSpec) -> SystemStream | StreamPattern:
+    return op.stream if isinstance(op, InputSpec) else op.pattern
 
 
 _LONGEST_TTL_MS = 10**15
@@ -107,7 +112,7 @@ class Declarations:
         self._tables: dict[str, Table] = {}
 
     def __str__(self) -> str:
-        inputs = [str(op.stream) for op in self._operators.values() if isinstance(op, InputSpec)]
+        inputs = [str(stream_of(op)) for op in self._operators.values() if isinstance(op, InputSpec | PatternSpec)]
         parts = {"inputs": inputs, "stores": self._stores, "outputs": map(str, self._outputs)}
         named = "; ".join(f"{kind} {', '.join(names)}" for kind, found in parts.items() if (names := list(found)))
         return f"{self.name}: {named or 'empty'}"
@@ -286,7 +291,7 @@ class Declarations:
         graph = ApplicationGraph(
             self.name, tuple(self._operators.values()), tuple(self._stores.values()), tuple(self._outputs.values())
         )
-        if not graph.inputs:
+        if not (graph.inputs or graph.patterns):
             raise ConfigError(f"application `{self.name}` has no input: add one with `app.input(...)`")
         taken = {op.stream: f"the input `{op.id}`" for op in graph.inputs} | dict.fromkeys(self._outputs, "an output")
         for op in graph.intermediates:
@@ -339,14 +344,21 @@ class Declarations:
         timestamp: Callable[[Any], int] | None,
         watermark: WatermarkPolicy | None,
         op_id: str | None,
-    ) -> InputSpec:
+        *,
+        pattern: bool = False,
+    ) -> InputSpec | PatternSpec:
         """Add an input. Raises ConfigError if it is declared already, or an argument is invalid."""
+        matched = StreamPattern.parse(stream) if pattern else None
         name = SystemStream.parse(stream)
-        if any(isinstance(op, InputSpec) and op.stream == name for op in self._operators.values()):
-            raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
+        declared_as = matched or name
+        for op in self._operators.values():
+            if isinstance(op, InputSpec | PatternSpec) and stream_of(op) == declared_as:
+                raise ConfigError(f"input `{name}` is declared twice in application `{self.name}`: reuse the first one")
         place = input_place(name)
-        key = place.serde("key", key, String()).for_keys().for_stream(name.stream, "key")
-        value = place.serde("value", value, Json()).for_stream(name.stream, "value")
+        key = place.serde("key", key, String()).for_keys()
+        value = place.serde("value", value, Json())
+        if matched is None:
+            key, value = key.for_stream(name.stream, "key"), value.for_stream(name.stream, "value")
         if timestamp is not None and not callable(timestamp):
             raise ConfigError(f"input `{name}`: timestamp is a function of the value, not {timestamp!r}")
         if isinstance(timestamp, Expression) and isinstance(value, ColumnSerde):
@@ -357,8 +369,8 @@ class Declarations:
                 f"input `{name}`: watermark is a policy such as BoundedOutOfOrderness(5_000), not {watermark!r}"
             )
 
-        def make(i: str) -> InputSpec:
-            return InputSpec(
+        def make(i: str) -> InputSpec | PatternSpec:
+            spec = InputSpec(
                 id=i,
                 upstream=(),
                 key_serde=key,
@@ -366,6 +378,12 @@ class Declarations:
                 stream=name,
                 timestamp=timestamp,
                 watermark=watermark,
+                pattern=matched,
+            )
+            return (
+                spec
+                if matched is None
+                else PatternSpec(id=i, upstream=(), key_serde=key, value_serde=value, pattern=matched, input=spec)
             )
 
         return self.add(make, "input", op_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -12,7 +12,7 @@ from penstock.api.batch_task import BatchTask
 from penstock.api.callbacks import Callback, maker, methods
 from penstock.api.joins import Join, JoinFunction, JoinSide
 from penstock.api.serdes import ColumnSerde, Serde
-from penstock.api.ssp import SystemStream
+from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
 from penstock.api.time.aggregates import Aggregate
@@ -77,6 +77,8 @@ class InputSpec(OperatorSpec):
     """The event time of a value, in epoch milliseconds; None: the message's own timestamp."""
     watermark: WatermarkPolicy | None = None
     """None: the event times of a partition never fall."""
+    pattern: StreamPattern | None = None
+    """The pattern that found the stream; None: the application names the stream."""
 
     @property
     def uses_time(self) -> bool:
@@ -89,6 +91,40 @@ class InputSpec(OperatorSpec):
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("timestamp", self.timestamp)
         yield from methods(self.watermark_policy, ("watermark",))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatternSpec(OperatorSpec):
+    """Stands for the inputs whose names a pattern matches, until a start knows them."""
+
+    pattern: StreamPattern
+    input: InputSpec
+    """An input of the pattern, but for its stream."""
+
+    @property
+    def uses_time(self) -> bool:
+        return self.input.uses_time
+
+    def callbacks(self) -> Iterator[Callback]:
+        return self.input.callbacks()
+
+    def with_inputs(self, streams: Sequence[SystemStream]) -> tuple[OperatorSpec, ...]:
+        """The inputs, and the operator that merges them in place of this one."""
+        inputs = tuple(
+            replace(
+                self.input,
+                id=f"{self.id}.{stream.stream}",
+                stream=stream,
+                key_serde=self.key_serde.for_stream(stream.stream, "key"),
+                value_serde=self.value_serde.for_stream(stream.stream, "value"),
+            )
+            for stream in streams
+        )
+        first, upstream = inputs[0], tuple(op.id for op in inputs)
+        merged = MergeSpec(
+            id=self.id, upstream=upstream, key_serde=first.key_serde, value_serde=first.value_serde, stores=self.stores
+        )
+        return (*inputs, merged)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,6 +454,11 @@ class ApplicationGraph:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    @property
+    def patterns(self) -> tuple[PatternSpec, ...]:
+        """The inputs of patterns, which a start has to find."""
+        return tuple(op for op in self.operators if isinstance(op, PatternSpec))
 
     @property
     def intermediates(self) -> tuple[IntermediateSpec, ...]:

@@ -50,31 +50,38 @@ class StopRequestWatch:
     """Looks for a request to stop every second, on a separate thread, until it is closed or has found one."""
 
     def __init__(self, requests: StopRequests, token: str, stop: Callable[[], None]) -> None:
-        """`stop` is called once, from that thread."""
+        """`stop` is called once, from that thread or from `close`."""
         self._requests = requests
         self._token = token
         self._stop = stop
+        self._found = False
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-stop-watch", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch and delete the requests. A failure to delete is only logged: requests that stay harm nobody."""
+        """Look a last time, end the watch and delete the requests. A failure to delete is only logged: requests that
+        stay harm nobody."""
         self._closing.set()
         self._thread.join(_JOIN_SECONDS)
+        if not self._found:
+            self._look()
         try:
             self._requests.clear()
         except PenstockError as error:
             logger.debug("requests to stop were not deleted: %s", error)
 
     def _run(self) -> None:
-        while not self._closing.wait(_POLL_SECONDS):
-            try:
-                who = self._requests.asked_by(self._token)
-            except PenstockError as error:
-                logger.debug("requests to stop could not be read: %s", error)
-                continue
-            if who is not None:
-                logger.info("%s asked this job to stop: it ends after the current batch, with a last commit", who)
-                self._stop()
-                return
+        while not (self._found or self._closing.wait(_POLL_SECONDS)):
+            self._look()
+
+    def _look(self) -> None:
+        try:
+            who = self._requests.asked_by(self._token)
+        except PenstockError as error:
+            logger.debug("requests to stop could not be read: %s", error)
+            return
+        if who is not None:
+            self._found = True
+            logger.info("%s asked this job to stop: it ends after the current batch, with a last commit", who)
+            self._stop()

@@ -97,6 +97,11 @@ def run_application(
         raise ConfigError("run_application takes a streaming DataFrame, as `spark.readStream` makes them")
     check_begin_at(begin_at)
     graph = _packed(app.graph())
+    if graph.patterns:
+        raise ConfigError(
+            f"the input `{graph.patterns[0].pattern}` is a pattern: the inputs of an application inside a query are "
+            "DataFrames, each with a name, as `spark.clicks`"
+        )
     names = _names(graph)
     made = _needed(_inputs_of(names, inputs), graph)
     schemas = _schemas(made, df)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.api.ssp import SystemStreamPartition
+from collections.abc import Collection
+
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp, first_positions, resumed_positions, to_positions
 from penstock.checkpoint.origin import Origin
 from penstock.config.model import JobConfig
@@ -18,8 +20,8 @@ def start_positions(decision: StartDecision, inputs: JobInputs, config: JobConfi
     """
     record = decision.restore_from
     saved = {} if record is None else to_positions(record.next_offsets)
-    resumed = resumed_positions(saved, inputs.readers, _first(inputs, config))
-    return resumed | chosen_positions(decision, inputs, config)
+    first = _first(inputs, config) | _first_of_new(inputs, {at.ssp.system_stream for at in saved})
+    return resumed_positions(saved, inputs.readers, first) | chosen_positions(decision, inputs, config)
 
 
 def chosen_positions(decision: StartDecision, inputs: JobInputs, config: JobConfig) -> dict[TaskSsp, int]:
@@ -45,3 +47,14 @@ def moved_inputs(origin: Origin, positions: Positions) -> frozenset[SystemStream
 def _first(inputs: JobInputs, config: JobConfig) -> dict[SystemStreamPartition, int]:
     streams = {ssp.system_stream for ssp in inputs.ends}
     return first_positions(inputs.ends, {stream: config.stream(stream).offset_default for stream in streams})
+
+
+def _first_of_new(inputs: JobInputs, known: Collection[SystemStream]) -> dict[SystemStreamPartition, int]:
+    """The first positions in streams that a pattern has found since the checkpoint, which has others of that pattern.
+    They were created meanwhile, so all that they hold is to be read."""
+    met = [pattern for pattern in inputs.patterns if any(map(pattern.matches, known))]
+    return {
+        ssp: ends.oldest
+        for ssp, ends in inputs.ends.items()
+        if ssp.system_stream not in known and any(pattern.matches(ssp.system_stream) for pattern in met)
+    }

@@ -278,10 +278,12 @@ def _read_facts(
     streams.check_columns(graph)
     check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     view = read_log()
+    if view.latest is not None:
+        streams.check_left(ssp.system_stream for own in view.latest.next_offsets.values() for ssp in own)
     return StartFacts(
         graph,
         config,
-        JobInputs(grouping.tasks, ends, streams.without_startpoints(graph, config), identities),
+        JobInputs(grouping.tasks, ends, streams.without_startpoints(graph, config), identities, streams.patterns),
         view,
         read_requests(startpoints, view, config),
         request.from_checkpoint,

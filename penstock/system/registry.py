@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from penstock.config.model import JobConfig, SystemSettings
 from penstock.config.named_class import named_class
+from penstock.config.settings import SystemKeys
 from penstock.errors import ConfigError, PenstockError
 from penstock.system.base import System
 from penstock.system.kafka.system import KafkaSystem
@@ -49,3 +52,26 @@ def open_system(settings: SystemSettings) -> System:
 def open_systems(config: JobConfig) -> dict[str, System]:
     """Every system the configuration names, and `local`. Raises ConfigError as `open_system`."""
     return {name: open_system(config.system(name)) for name in config.system_names}
+
+
+def open_named(
+    names: Collection[str], config: JobConfig, given: Mapping[str, System] | None = None
+) -> dict[str, System]:
+    """The systems that an application uses.
+
+    Args:
+        given: systems that are open already, by name.
+
+    Raises:
+        ConfigError: one is neither given nor configured, or as `open_system`.
+    """
+    opened = given or {}
+    if missing := sorted(set(names) - opened.keys() - set(config.system_names)):
+        raise ConfigError(
+            "\n".join(
+                f"there is no system `{name}`, which the application uses; known: "
+                f"{', '.join(config.system_names)}; set `{SystemKeys.factory.full(name)}`"
+                for name in missing
+            )
+        )
+    return {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}

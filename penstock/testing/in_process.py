@@ -47,6 +47,7 @@ from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob, prepare
 from penstock.start.streams.job_streams import JobStreams
+from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
 from penstock.state.stores.task_store import StoreLayer
 from penstock.system.base import System
@@ -408,7 +409,7 @@ class InProcessDriver:
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = run_of_start(self.log.read("report"), config.run_id) or uuid.uuid4().hex[:12]
-        graph = with_side_inputs(graph, config)
+        graph = with_matches(with_side_inputs(graph, config), config, systems)
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
             graph,

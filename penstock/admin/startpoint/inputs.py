@@ -24,6 +24,7 @@ from penstock.start.startpoints.decide import Candidates, JobInputs, StartDecisi
 from penstock.start.startpoints.manager import StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.job_streams import INTERMEDIATE, JobStreams
+from penstock.start.streams.patterns import with_matches
 from penstock.system.base import PartitionOffsets, SystemAdmin
 from penstock.system.registry import open_system
 from penstock.wording import argument
@@ -31,10 +32,11 @@ from penstock.wording import argument
 
 def application_inputs(config: JobConfig, app: Application) -> JobInputs:
     """The inputs of each task, and their ends. Raises NotFoundError if an input does not exist."""
-    graph = with_side_inputs(app.graph(), config)
+    graph = with_matches(with_side_inputs(app.graph(), config), config)
     with closing(JobStreams.open(graph, config)) as streams:
         ends = streams.ends()
-        return JobInputs(streams.group(ends).tasks, ends, streams.without_startpoints(graph, config))
+        others = streams.without_startpoints(graph, config)
+        return JobInputs(streams.group(ends).tasks, ends, others, patterns=streams.patterns)
 
 
 class Admins(dict[str, SystemAdmin]):

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Ends, Positions, TaskSsp, partitions_changed
 from penstock.clock import Clock
-from penstock.errors import IncompatibleError, NotFoundError
+from penstock.errors import IncompatibleError, NotFoundError, RetryableError
 from penstock.start.streams.identities import Identities, continue_in
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import OpenTransaction
-from penstock.wording import counted
+from penstock.wording import counted, listed
 
 logger = logging.getLogger(__name__)
 LOOK_SECONDS = 5.0
 """The interval of the looks: each costs a few requests for every stream."""
+LIST_SECONDS = 30.0
+"""The interval of the looks for streams that a pattern matches: each lists all streams of a system."""
 STANDSTILL_SECONDS = 30.0
 """A transaction that is open for longer is logged."""
 
@@ -31,12 +33,16 @@ class InputWatch:
         identities: Identities,
         partitions: Collection[SystemStreamPartition],
         output_partitions: Mapping[str, int],
+        tasks: int,
         clock: Clock,
+        begin_again: Callable[[], None] | None = None,
     ) -> None:
         """
         Args:
             identities: those of the inputs.
             output_partitions: output → the number of partitions that the run writes to.
+            begin_again: called once there are streams that match a pattern of the application. None: the run does not
+                look for them.
         """
         self._streams = streams
         self._identities = identities
@@ -45,9 +51,13 @@ class InputWatch:
         self._outputs = {stream: output_partitions[str(stream)] for stream in streams.outputs}
         self._clock = clock
         self._next_look = clock.monotonic() + LOOK_SECONDS
+        self._begin_again = begin_again if streams.patterns else None
+        self._tasks = tasks
+        self._next_list = clock.monotonic() + LIST_SECONDS
         self._standing: dict[SystemStreamPartition, tuple[OpenTransaction, float]] = {}
         """The transaction that is open in a partition, and the time when it was first seen."""
         self._told: dict[SystemStreamPartition, int] = {}
+        self._refused: set[SystemStream] = set()
         self._confirmed: dict[SystemStream, Mapping[TaskSsp, int]] = {}
         """Input → the positions up to which everything is known to come from the stream that the run began with."""
 
@@ -57,7 +67,18 @@ class InputWatch:
         Raises:
             IncompatibleError: an input has another number of partitions, or was deleted and created again.
             NotFoundError: an input does not exist.
+            RetryableError: an input that a pattern had found was deleted, and the run is to end.
         """
+        try:
+            return self._ends()
+        except NotFoundError as error:
+            if self._begin_again is None or not (gone := self._deleted_matches()):
+                raise
+            logger.warning("%s was deleted: the job commits, and begins again without it", listed(gone))
+            self._begin_again()
+            raise RetryableError(f"{listed(gone)} was deleted while the job read it") from error
+
+    def _ends(self) -> Ends:
         if self._clock.monotonic() >= self._next_look:
             self._look()
             self._next_look = self._clock.monotonic() + LOOK_SECONDS
@@ -93,6 +114,41 @@ class InputWatch:
             self._look_at_transactions(stream, admin.open_transactions(stream.stream))
         for stream, count in self._outputs.items():
             self._look_at_output(stream, count)
+        if self._begin_again is not None and self._clock.monotonic() >= self._next_list:
+            self._look_for_matches(self._begin_again)
+            self._next_list = self._clock.monotonic() + LIST_SECONDS
+
+    def _deleted_matches(self) -> list[str]:
+        gone = []
+        for stream in self._counts:
+            if any(each.matches(stream) for each in self._streams.patterns):
+                try:
+                    self._streams.admins[stream.system].partition_count(stream.stream)
+                except NotFoundError:
+                    gone.append(f"`{stream}`")
+        return gone
+
+    def _look_for_matches(self, begin_again: Callable[[], None]) -> None:
+        for stream, pattern in sorted(self._streams.new_matches().items()):
+            try:
+                count = self._streams.admins[stream.system].partition_count(stream.stream)
+            except NotFoundError:
+                continue  # it was deleted meanwhile
+            if count <= self._tasks:
+                logger.warning("`%s` matches `%s`: the job commits, and begins again with it", stream, pattern)
+                begin_again()
+            elif stream not in self._refused:
+                self._refused.add(stream)
+                logger.error(
+                    "`%s` matches `%s` and is not read: it has %s, and the job has %s, whose state belongs to the keys "
+                    "in these. The next start is refused while the stream is there. Delete it and create it with at "
+                    "most %d partitions, or narrow the pattern",
+                    stream,
+                    pattern,
+                    counted(count, "partition"),
+                    counted(self._tasks, "task"),
+                    self._tasks,
+                )
 
     def _check_identity(self, stream: SystemStream) -> None:
         found = self._streams.admins[stream.system].stream_identity(stream.stream)

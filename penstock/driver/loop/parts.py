@@ -7,6 +7,7 @@ part in an epoch's start or in a commit, as callbacks or behind a protocol.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from penstock.batch.input_order import InputOrder
@@ -55,7 +56,7 @@ class RunParts:
         """
         self.run = run
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
-        watch = input_watch(job)
+        watch = input_watch(job, None if job.until is not None else run.stop.begin_again)
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
@@ -103,10 +104,11 @@ class RunParts:
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
 
 
-def input_watch(job: PreparedJob) -> InputWatch:
+def input_watch(job: PreparedJob, begin_again: Callable[[], None] | None = None) -> InputWatch:
     """Checks that the streams of the job are those that it was prepared with."""
     partitions = {at.ssp for at in job.start.positions}
-    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock)
+    outputs = job.settings.output_partitions
+    return InputWatch(job.streams, job.identities, partitions, outputs, job.settings.tasks, job.clock, begin_again)
 
 
 def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:

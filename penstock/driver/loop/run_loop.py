@@ -84,7 +84,8 @@ class RunLoop:
         parts, run = self.parts, self._run
         run.board.update(phase="stopping")
         drains = parts.drain.closes(self.boundary)
-        parts.commits.make(CommitRequest(self.boundary, ended="stopped", drains=drains))
+        goes_on = run.stop.goes_on and not self.boundary.closed
+        parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", drains=drains))
         parts.drain.finish(drains)
         run.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
@@ -241,6 +242,8 @@ class RunLoop:
         if not (after.closed or after.partly_closed):  # otherwise the last commit follows
             parts.commits.if_due(self.boundary, watch)
         parts.reporter.ended(planned, good, before, self.boundary, watch)
+        if good.outcome.shutdown:
+            run.stop.is_last()
         return good.outcome.shutdown
 
     def _enter(self, boundary: Boundary) -> None:

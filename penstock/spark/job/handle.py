@@ -84,18 +84,30 @@ class Job:
             self.ending.done.wait()
             self._report()
 
-    def start(self, body: Callable[[], None], cancel: Callable[[], None], drain: Callable[[], None]) -> None:
+    def start(self, body: Callable[[], None], drain: Callable[[], None]) -> None:
         """Run the job on a separate thread. Called once, by the launcher.
 
         Args:
             body: the run loop; its exception is the job's error.
-            cancel: interrupts the Spark job of the running batch.
             drain: asks the run to drain.
         """
-        self._cancel, self._drain = cancel, drain
+        self._drain = drain
         threading.Thread(target=self._run, args=(body,), name=f"penstock-{self.name}", daemon=True).start()
         name, done = f"job {self.name}", self.ending.done
         stop_with_program(RunningWork(name, done, self._end_with_program, self._end_at_once, self._report))
+
+    def follow(
+        self, run_id: str, board: ProgressBoard, cancel: Callable[[], None], prometheus_port: int | None
+    ) -> None:
+        """Show another start of the job's run, which takes the place of the one before. Called by the launcher.
+
+        Args:
+            run_id: the id of the run.
+            board: the progress of the run since that start.
+            cancel: interrupts the Spark job of the running batch.
+            prometheus_port: the port of its Prometheus endpoint, if it has one.
+        """
+        self.run_id, self._board, self._cancel, self.prometheus_port = run_id, board, cancel, prometheus_port
 
     def _run(self, body: Callable[[], None]) -> None:
         try:

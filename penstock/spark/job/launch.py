@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -21,8 +24,9 @@ from penstock.driver.feed.feed import Feed
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.loop.run import Run
 from penstock.driver.loop.run_loop import RunLoop
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.host.logs import log_directory
+from penstock.retry import Retry, retry
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
 from penstock.spark.batches.two_ways import runner_for
@@ -37,10 +41,13 @@ from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
+from penstock.start.streams.patterns import with_matches
 from penstock.wire.address import ContainerSpec
 from penstock.wire.ports import BatchRunner
 
+logger = logging.getLogger(__name__)
 R = TypeVar("R", bound=BatchRunner)
+_AGAIN = Retry(pause_s=1.0)
 
 
 def run_application(
@@ -60,34 +67,134 @@ def run_application(
         raise ConfigError("a run that drains at its start reads nothing: leave out either the drain or `until`")
     former = former_handlers()
     settings = load(app, config)
-    graph = with_side_inputs(app.graph(), settings)
+    request = StartRequest("", from_checkpoint, until == "latest", close, reset_operators)
     with ExitStack() as undo:
-        streams = JobStreams.open(graph, settings)
-        undo.callback(streams.close)
-        streams.group(streams.input_partitions())
-        run = Run(settings, StopRequest(), undo)
-        request = StartRequest(run.run_id, from_checkpoint, until == "latest", close, reset_operators)
-        job = run.prepare(graph, streams, request)
-        quiet_py4j()
-        if spark is None:
-            # No session: Spark's SQL takes a third of its start, and no batch needs it.
-            context = create_context(job.paths.root, settings.spark, idle_limit(settings.container))
-            undo.callback(stop_context, context)
-        else:
-            context = spark.sparkContext
-            check_session(spark, settings.container)
-        loop, runner = open_on_spark(run, context, runner_for)
+        job = _SparkJob(app, settings, undo.enter_context(_Spark(spark, settings)), StopRequest())
+        first = job.start(request)
+        undo.push(first.undo)
         if drain:
-            loop.parts.drain.ask_at_start()
-        run.obey(run.stop.ask)
-        handle = Job(job.paths.root, run.run_id, run.board, run.stop, str(log_directory(settings, job.paths)))
-        handle.prometheus_port = run.prometheus_port
-        handle.start(partial(_body, run, loop, undo.pop_all()), runner.cancel, partial(_drain, run, loop))
+            first.loop.parts.drain.ask_at_start()
+        root, run = first.run.job.paths.root, first.run
+        handle = Job(root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.job.paths)))
+        handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
+        undo.pop_all()
+        handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)
     if former is not None:
         stop_on_signals(handle, handle.ending, former)
         hear_signals_of_submit(pass_on)
     return handle
+
+
+class _Spark:
+    """The Spark context of a job's runs: a given one, or one that is made when the first run needs it, and stopped at
+    the end."""
+
+    def __init__(self, given: SparkSession | None, settings: JobConfig) -> None:
+        self._given = given
+        self._settings = settings
+        self._found: SparkContext | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._found is not None and self._given is None:
+            stop_context(self._found)
+
+    def context(self, name: str) -> SparkContext:
+        if self._found is None and self._given is not None:
+            check_session(self._given, self._settings.container)
+            self._found = self._given.sparkContext
+        elif self._found is None:
+            # No session: Spark's SQL takes a third of its start, and no batch needs it.
+            self._found = create_context(name, self._settings.spark, idle_limit(self._settings.container))
+        return self._found
+
+
+@dataclass(frozen=True, slots=True)
+class _StartedRun:
+    """A run that holds the job, until `undo` gives everything back."""
+
+    run: Run
+    loop: RunLoop
+    runner: BatchRunner
+    undo: ExitStack
+
+    def ask_to_drain(self) -> None:
+        write_drain_notification(self.run.objects, self.run.job.paths, only_run=self.run.run_id)
+        self.loop.ask_to_drain()
+
+
+class _SparkJob:
+    """Starts a job's run, and starts it again whenever its inputs have become others."""
+
+    def __init__(self, app: Application, settings: JobConfig, spark: _Spark, stop: StopRequest) -> None:
+        self._app = app
+        self._settings = settings
+        self._spark = spark
+        self.stop = stop
+        self._current: _StartedRun | None = None
+        self._changing = threading.Lock()
+        """Held while one takes the place of another."""
+
+    def ask_to_drain(self) -> None:
+        """Ask the run to drain, once it is there."""
+        with self._changing:
+            if self._current is None:
+                raise NotFoundError("the job has ended: there is nothing to drain")
+            self._current.ask_to_drain()
+
+    def start(self, request: StartRequest) -> _StartedRun:
+        """Take the lease, decide where the run begins, and open its containers."""
+        settings = self._settings
+        graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
+        with ExitStack() as undo:
+            streams = JobStreams.open(graph, settings)
+            undo.callback(streams.close)
+            streams.group(streams.input_partitions())
+            run = Run(settings, self.stop, undo)
+            job = run.prepare(graph, streams, replace(request, run_id=run.run_id))
+            quiet_py4j()
+            loop, runner = open_on_spark(run, self._spark.context(job.paths.root), runner_for)
+            run.obey(self.stop.ask)
+            self._current = started = _StartedRun(run, loop, runner, undo.pop_all())
+        return started
+
+    def run(self, handle: Job) -> None:
+        """Run to the job's end. Raises the error that ended it."""
+        with self._spark:
+            while (current := self._current) is not None:
+                handle.follow(current.run.run_id, current.run.board, current.runner.cancel, current.run.prometheus_port)
+                self._run_once(current)
+
+    def _run_once(self, current: _StartedRun) -> None:
+        """Run to the end, or to the start that takes its place."""
+        with ExitStack() as changing:
+            with current.undo:
+                _run(current)
+                changing.enter_context(self._changing)
+            self._current = None
+            if self.stop.begins_again():
+                self._start_again()
+
+    def _start_again(self) -> None:
+        stop, why = self.stop.graceful, "the job does not begin again yet: %s"
+        try:
+            retry(lambda: self.start(StartRequest("")), _AGAIN, interrupt=stop, on_failure=partial(logger.warning, why))
+        except RetryableError as error:
+            if not stop.is_set():
+                raise
+            logger.warning("the job ends without beginning again: %s", error)
+
+
+def _run(started: _StartedRun) -> None:
+    try:
+        started.loop.run()
+    except Exception as error:
+        if (died := spark_died(error, started.run.board.last_checkpoint)) is not None:
+            raise died from error
+        raise
 
 
 def _check_options(until: object, from_checkpoint: object, reset_operators: object) -> None:
@@ -135,21 +242,6 @@ def open_on_spark(
     loop = run.open(directory, runner, builder, feed, debts)
     directory.start(runner.cancel)
     return loop, runner
-
-
-def _body(run: Run, loop: RunLoop, undo: ExitStack) -> None:
-    with undo:
-        try:
-            loop.run()
-        except Exception as error:
-            if (died := spark_died(error, run.board.last_checkpoint)) is not None:
-                raise died from error
-            raise
-
-
-def _drain(run: Run, loop: RunLoop) -> None:
-    write_drain_notification(run.objects, run.job.paths, only_run=run.run_id)
-    loop.ask_to_drain()
 
 
 def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) -> ContainerSpec:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp, to_positions
 from penstock.checkpoint.edit import choose_origin
 from penstock.checkpoint.log_view import LogView
@@ -55,12 +55,13 @@ class WaitingStartpoints:
 @dataclass(frozen=True, slots=True)
 class JobInputs:
     """The inputs of a job. `others` are further streams that it uses, with their use: they take no startpoint.
-    `identities` distinguish the inputs from others of their names."""
+    `identities` distinguish the inputs from others of their names, `patterns` have found some of them."""
 
     tasks: TaskInputs
     ends: Mapping[SystemStreamPartition, PartitionOffsets]
     others: Mapping[SystemStream, str] = field(default_factory=dict)
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
+    patterns: tuple[StreamPattern, ...] = ()
 
     @property
     def readers(self) -> list[TaskSsp]:

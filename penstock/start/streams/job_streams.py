@@ -8,18 +8,19 @@ from dataclasses import dataclass, field, replace
 
 from penstock.api.retention import StreamRetention
 from penstock.api.serdes import ColumnSerde
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.checkpoint.versions.changelog_marker import BACKEND
 from penstock.config.model import JobConfig
-from penstock.config.settings import StreamSettings, SystemKeys, TaskSettings
+from penstock.config.settings import StreamSettings, TaskSettings
 from penstock.config.values.broadcast import PartitionRange
-from penstock.errors import ConfigError, IncompatibleError, NotFoundError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError
 from penstock.graph.specs import ApplicationGraph
 from penstock.side.plan import side_input_of, side_streams
 from penstock.start.streams.grouping import Grouping, group_inputs
+from penstock.start.streams.patterns import matching, own_streams
 from penstock.system.base import PartitionOffsets, RecordLimits, System, SystemAdmin
 from penstock.system.contract.messages import partitions_with_messages
-from penstock.system.registry import open_system
+from penstock.system.registry import open_named, open_system
 from penstock.wording import counted, listed, owned_stream
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,10 @@ class JobStreams:
     """The streams that earlier runs left something to be published to and that are no outputs any more."""
     given: Mapping[str, System] = field(default_factory=dict, compare=False, repr=False)
     """Systems that were open already, by name."""
+    patterns: tuple[StreamPattern, ...] = ()
+    """The patterns that found some of the inputs."""
+    own: frozenset[SystemStream] = frozenset()
+    """The streams that match no pattern, because the job writes them or uses them in another way."""
 
     @classmethod
     def open(cls, graph: ApplicationGraph, config: JobConfig, given: Mapping[str, System] | None = None) -> JobStreams:
@@ -79,16 +84,7 @@ class JobStreams:
         _refuse_shared(intermediates, dead_letter, changelogs)
         side = side_streams(graph)
         names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side)}
-        opened = given or {}
-        if missing := sorted(names - opened.keys() - set(config.system_names)):
-            raise ConfigError(
-                "\n".join(
-                    f"there is no system `{name}`, which the application uses; known: "
-                    f"{', '.join(config.system_names)}; set `{SystemKeys.factory.full(name)}`"
-                    for name in missing
-                )
-            )
-        systems = {name: opened[name] if name in opened else open_system(config.system(name)) for name in names}
+        systems = open_named(names, config, given)
         for stream in intermediates:
             _refuse_silent(stream, systems[stream.system])
         if config.task.commit_group and not any(systems[stream.system].shows_positions for stream in inputs):
@@ -109,7 +105,9 @@ class JobStreams:
             {stream: found for stream in outputs if (found := config.stream(stream).retention) is not None},
             intermediates,
             exactly_once,
-            given=opened,
+            given=given or {},
+            patterns=tuple(sorted({op.pattern for op in graph.inputs if op.pattern is not None})),
+            own=own_streams(graph, config),
         )
 
     @property
@@ -132,6 +130,33 @@ class JobStreams:
                 self.systems[stream.system], self.admins[stream.system] = system, system.admin()
             _refuse_forgetful(stream, self.systems[stream.system])
         return replace(self, owed=others)
+
+    def new_matches(self) -> dict[SystemStream, StreamPattern]:
+        """The streams that match a pattern now and are no inputs."""
+        found = matching(self.patterns, self.admins, self.own | {*self.inputs})
+        return {stream: pattern for pattern, streams in found.items() for stream in streams}
+
+    def check_left(self, read: Iterable[SystemStream]) -> None:
+        """Check that streams which a pattern found before, and does not find now, are gone. Their positions are
+        forgotten: a stream that was only missing in a list would be read again from its beginning.
+
+        Args:
+            read: the streams that a checkpoint has positions of.
+
+        Raises:
+            SystemAwayError: a system did not list a stream that it has.
+        """
+        for stream in sorted(set(read).difference(self.inputs)):
+            if any(each.matches(stream) for each in self.patterns):
+                try:
+                    self.admins[stream.system].partition_count(stream.stream)
+                except NotFoundError:
+                    logger.warning("`%s` was deleted: the job read it before, and its position is forgotten", stream)
+                else:
+                    raise SystemAwayError(
+                        f"the system `{stream.system}` has the stream `{stream}`, which this job has read before, and "
+                        "did not name it in the list of its streams. Nothing was changed. Start the job again"
+                    )
 
     def input_partitions(self) -> list[SystemStreamPartition]:
         """Every partition of every input. Raises NotFoundError if an input does not exist."""

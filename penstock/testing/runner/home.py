@@ -27,6 +27,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
 from penstock.schemas.connect import with_registry
 from penstock.side.plan import side_streams, with_side_inputs
+from penstock.start.streams.patterns import with_matches
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.checked_operators import checked_graph
@@ -59,6 +60,7 @@ class RunnerHome:
         dead_letter: str | None,
         broadcast_inputs: str | Sequence[str],
         given: Mapping[str, object] | None,
+        existing: Sequence[str] = (),
     ) -> None:
         """
         Args:
@@ -67,12 +69,14 @@ class RunnerHome:
             dead_letter: the stream for messages that fail.
             broadcast_inputs: as `task.broadcast.inputs`.
             given: the keys that tasks find.
+            existing: streams that patterns may match.
         """
         self._name = name
         self._partitions = partitions
         self._dead = SystemStream.parse(dead_letter) if dead_letter else None
         self._broadcast_inputs = broadcast_inputs
         self._given = given
+        self._existing = tuple(map(SystemStream.parse, existing))
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.release = weakref.finalize(self, _release, self._root, self._folder)
         self.streams = StreamsOfTest(partitions)
@@ -90,6 +94,8 @@ class RunnerHome:
         added = _unconfigured(declared, given)
         loaded = load_config(overrides={**added, **given}, default_job_name=self._name)
         graph = with_side_inputs(declared, loaded)
+        self.streams.make(self._existing, [op.pattern.system for op in graph.patterns])
+        graph = with_matches(graph, loaded, self.streams.systems)
         _check_sendable(plan_topology(graph, self._dead, loaded.exactly_once_streams))
         graph = checked_graph(graph, self.mistakes)
         config = self._driver_config(graph, loaded)

@@ -60,6 +60,7 @@ class TestRunner:
         dead_letter: str | None = None,
         broadcast_inputs: str | Sequence[str] = (),
         config: Mapping[str, object] | None = None,
+        streams: Sequence[str] = (),
     ) -> None:
         """Make the job and its streams, which are empty.
 
@@ -72,12 +73,13 @@ class TestRunner:
                 `task.window.ms`, `streams.<id>.idle.ms`, `streams.<id>.samza.bootstrap`, `streams.<id>.samza.priority`
                 and the keys about side inputs and exactly-once outputs.
                 Messages of an exactly-once output appear when `commit` is called, as they do for readers of a real job.
+            streams: further streams, `system.stream`, for inputs that are patterns.
 
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong; or the application cannot be
                 pickled, as a real job needs it to be.
         """
-        self._home = RunnerHome(app.name, partitions, dead_letter, broadcast_inputs, config)
+        self._home = RunnerHome(app.name, partitions, dead_letter, broadcast_inputs, config, streams)
         self._clock = self._home.clock
         self._job = self._home.job(app)
         self._driver: InProcessDriver | None = self._home.driver(self._job)

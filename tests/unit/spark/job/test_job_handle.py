@@ -18,7 +18,7 @@ def job_until_stopped(error: Exception | None = None) -> tuple[Job, StopRequest]
         if error is not None:
             raise error
 
-    job.start(body, lambda: None, lambda: None)
+    job.start(body, lambda: None)
     return job, stop
 
 

@@ -43,7 +43,7 @@ def started(name, ends_when=("graceful",), error=None):
         if error is not None:
             raise error
 
-    job.start(body, lambda: None, lambda: None)
+    job.start(body, lambda: None)
     return job
 
 """

@@ -100,7 +100,7 @@ def test_a_script_logs_starts_batches_and_checkpoints(caplog: pytest.LogCaptureF
     def body() -> None:
         end.wait()
 
-    job.start(body, lambda: None, lambda: None)
+    job.start(body, lambda: None)
     log_progress(job)
     board.update(phase="running", last=progress(3, 30, latest=30), last_checkpoint="5-1")
     end.set()

@@ -1,0 +1,119 @@
+"""A job on Spark whose input is a pattern, while streams are created."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.errors import SystemAwayError
+from penstock.start.streams.patterns import with_matches
+from penstock.system.local import LocalSystem
+from penstock.testing.system_contract import append, read_all
+from tests.support.jobs.home import wait_until
+from tests.support.processes.inspection import containers_here
+
+pytestmark = pytest.mark.spark
+
+
+class Count(ps.StreamTask):
+    """Counts the words of all streams."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.counts = context.store("counts")
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        self.counts[envelope.key] = count = self.counts.get(envelope.key, 0) + 1
+        collector.emit(key=envelope.key, value=count)
+
+
+def counting_app() -> ps.StreamApplication:
+    app = ps.StreamApplication("words")
+    app.store("counts", value=ps.Long())
+    by_word = app.input("local.words-.*", value=ps.String(), pattern=True).partition_by(str)
+    by_word.process(Count, stores=["counts"]).send_to(app.output("local.counts"))
+    return app
+
+
+class Words:
+    """The streams of words, and how often each word was put into one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.system = LocalSystem("local", str(folder))
+        self.given: Counter[str] = Counter()
+        self.system.admin().create_stream("counts", 2)
+
+    def create(self, stream: str, partitions: int, *words: str) -> None:
+        self.system.admin().create_stream(stream, partitions)
+        self.put(stream, *words)
+
+    def put(self, stream: str, *words: str) -> None:
+        partitions = self.system.admin().partition_count(stream)
+        for number, word in enumerate(words):
+            ssp = SystemStreamPartition("local", stream, number % partitions)
+            append(self.system, ssp, [(0, None, word.encode())])
+        self.given.update(words)
+
+    def all_came(self) -> bool:
+        """True if each word was counted once, in order, whatever its stream."""
+        came: dict[str, list[int]] = {}
+        for partition in range(2):
+            for _, _, key, value, *_ in read_all(self.system, SystemStreamPartition("local", "counts", partition)):
+                came.setdefault((key or b"").decode(), []).append(int(value or b""))
+        return came == {word: list(range(1, count + 1)) for word, count in self.given.items()}
+
+
+def away_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system does not answer the first time that the job begins again."""
+    starts = iter([None, SystemAwayError("no answer"), None, None])
+
+    def matches_now(*arguments: Any) -> Any:
+        if (failure := next(starts)) is not None:
+            raise failure
+        return with_matches(*arguments)
+
+    monkeypatch.setattr("penstock.spark.job.launch.with_matches", matches_now)
+
+
+def test_a_job_begins_again_with_each_new_stream(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    for name in ("LOOK_SECONDS", "LIST_SECONDS"):
+        monkeypatch.setattr(f"penstock.driver.guards.input_watch.{name}", 0.1)
+    away_once(monkeypatch)
+    words = Words(tmp_path / "local")
+    words.create("words-1", 2, "a", "b", "a")
+    config = {
+        "job.root": str(tmp_path / "jobs"),
+        "job.logged.store.base.dir": str(tmp_path / "state"),
+        "systems.local.path": str(tmp_path / "local"),
+        "streams.local.counts.output.guarantee": "exactly-once",
+        "task.commit.ms": 300,
+    }
+    with counting_app().run(config, spark=spark) as job:
+        wait_until(words.all_came, "the counts of the first stream")
+        run, containers, threads = job.run_id, len(containers_here()), threading.active_count()
+        words.put("words-1", "a", "c")
+        words.create("words-2", 1, "b")
+        wait_until(words.all_came, "the counts of two streams")
+        words.put("words-1", "a", "c")
+        words.create("words-3", 2, "b", "d")
+        wait_until(words.all_came, "the counts of three streams")
+        assert len(containers_here()) == containers > 0
+        assert threading.active_count() <= threads
+        words.put("words-3", "e", "a")
+        wait_until(words.all_came, "the counts of the new stream")
+        job.drain()
+    assert (job.phase, job.run_id) == ("drained", run)
+    assert words.all_came()
