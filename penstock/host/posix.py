@@ -89,11 +89,19 @@ def is_process(pid: int, start: str) -> bool | None:
     return False if found.isdecimal() and start.isdecimal() else None
 
 
+def await_input(descriptor: int, timeout_s: float | None = None) -> bool:
+    """Wait until something can be read, or the other side has ended. False if that took too long. Unlike `select`, it
+    takes the descriptors of a process that has more than 1,024 files open."""
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLIN)
+    return bool(waiting.poll(None if timeout_s is None else timeout_s * 1000))
+
+
 def await_end(pid: int) -> None:
     """Return when the process has ended; elsewhere than on Linux up to 0.2 s later."""
     try:
         with open(os.pidfd_open(pid), "rb", buffering=0) as handle:
-            select.select([handle], [], [])
+            await_input(handle.fileno())
     except ProcessLookupError:
         pass
     except (AttributeError, OSError):  # another system, an old kernel, or a container that forbids it

@@ -5,6 +5,7 @@ Each compares what a read_committed reader sees with a plain computation over wh
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 import uuid
@@ -144,7 +145,8 @@ def test_a_run_that_is_stopped_while_the_broker_stays_away_and_the_next_one(
     if failure is not None:  # a publication waits as long as a commit may take
         assert guarantee == "exactly-once"
         assert not isinstance(failure, FencedError)
-        assert world.broker.bootstrap_servers in str(failure)
+        # A try that has not failed by then names no broker.
+        assert re.search(rf"{world.broker.bootstrap_servers}|It waits for `kafka.totals", str(failure))
     world.broker.start()
     world.more.clear()
     world.run(world.driver())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import select
 import shlex
 import socket
 import subprocess
@@ -22,6 +21,7 @@ from penstock.documents import decode
 from penstock.errors import CorruptError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.host.logs import exit_status, last_words, log_path, open_log, prune, wrapped
 from penstock.host.machine import ExecutorProcess, ending, own_executor
+from penstock.host.posix import await_input
 from penstock.wire.address import ContainerAddress, ContainerSpec, LaunchFailure
 from penstock.wire.register import Register
 
@@ -142,7 +142,7 @@ def _await_address(started: _StartedProcess, deadline: float) -> ContainerAddres
     if process.stdout is None:
         raise RetryableError("the container's standard output could not be opened")
     with process.stdout:
-        ready, _, _ = select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))
+        ready = await_input(process.stdout.fileno(), max(0.0, deadline - time.monotonic()))
         line = process.stdout.readline() if ready else b""
     if line:
         what = f"the container process {process.pid} wrote {line[:200]!r} where its address was expected"

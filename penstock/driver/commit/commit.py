@@ -60,7 +60,7 @@ class Publication(Protocol):
 
     @property
     def waits_for(self) -> str:
-        """The reason why the publication under way waits, in words; empty if it is not known."""
+        """The reason why the publication under way waits, in words, or else its outputs. Empty if there is none."""
         ...
 
     def begin(self, epoch: int, abandoned: threading.Event) -> Future[None]: ...

@@ -92,9 +92,9 @@ class Publishing:
 
     @property
     def waits_for(self) -> str:
-        """The reason why the publication under way waits, in words; empty if it is not known."""
+        """The reason why the publication under way waits, in words, or else its outputs. Empty if there is none."""
         progress = self._board.publishing
-        return "" if progress is None else progress.waits_for
+        return "" if progress is None else progress.waits_for or listed([f"`{each}`" for each in progress.outputs])
 
     def close(self, *, wait: bool) -> None:
         """End the thread. No call follows."""

@@ -171,3 +171,25 @@ def test_names_that_a_file_system_takes_for_one_are_refused(tmp_path: Path, monk
         objects.put_if_absent("Trips-1/lease", b"2")
     assert not system.admin().create_stream("trips", 1)
     assert objects.get("trips-1/lease") == b"1"
+
+
+def test_waits_take_descriptors_beyond_those_of_select() -> None:
+    """A container process has as many files open as its stores have."""
+    code = """
+import os, resource, subprocess, sys
+from penstock.host.posix import await_end, await_input
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 4096), most))
+held = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+reading, writing = os.pipe()
+assert reading > 1024
+assert not await_input(reading, 0.01)
+os.write(writing, b"x")
+assert await_input(reading, 60)
+child.stdin.close()
+await_end(child.pid)
+assert child.poll() is not None
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=DEADLINE_S)
