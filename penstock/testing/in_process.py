@@ -435,6 +435,7 @@ class InProcessDriver:
         self.loop.close()
         self.fleet.close()
         self.job.admins.close()
+        self.job.streams.close()
 
 
 def _keeper(objects: ObjectStore, paths: JobPaths, run_id: str) -> LeaseKeeper:
