@@ -61,6 +61,8 @@ class Batch:
     """The operators that an earlier batch has closed. They do nothing any more."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """By pushed table, the version that the batch reads."""
+    quiet: bool = False
+    """Nothing is sent to outputs: messages are read again whose output was sent before. Dead letters are sent."""
 
     @property
     def last_ended(self) -> int:

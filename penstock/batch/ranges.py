@@ -98,6 +98,15 @@ def plan_with_unread(
     return {**portions, **inputs(left)}
 
 
+def up_to(portions: Mapping[TaskSsp, Portion], targets: Positions) -> dict[TaskSsp, Portion]:
+    """The portions, each to its target at most. Portions without a target stay as they are."""
+    found = dict(portions)
+    for at in portions.keys() & targets.keys():
+        offsets = found[at].offsets
+        found[at] = replace(found[at], offsets=replace(offsets, end=min(offsets.end, targets[at])))
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class BatchRanges:
     """A planned batch: its portions, and the same by task with the number of each input."""

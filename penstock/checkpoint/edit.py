@@ -208,6 +208,7 @@ def successor(
         publisher=owed.publisher,
         offered=_offered(base, content, view),
         moved=tuple(sorted(content.moved)),
+        quiet_until={},
     )
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))
 

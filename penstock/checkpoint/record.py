@@ -85,6 +85,8 @@ class CheckpointRecord:
     `offered` is the last batch of the query that the job runs inside.
     `moved` are the input partitions whose positions were moved while the state stayed, now or before: the state has
     some of their messages twice, or not at all.
+    `quiet_until` are the positions before which no output is sent, because it was sent before; empty once all are
+    reached.
     """
 
     id: CheckpointId
@@ -118,6 +120,7 @@ class CheckpointRecord:
     identities: Mapping[SystemStream, str] = field(default_factory=dict)
     offered: OfferedBatch | None = None
     moved: tuple[SystemStreamPartition, ...] = ()
+    quiet_until: Mapping[int, Mapping[SystemStreamPartition, int]] = field(default_factory=dict)
 
     @property
     def closing(self) -> Closing | None:
@@ -155,6 +158,7 @@ _FORMS: Mapping[str, Form] = {
         lost=mapping(_SSP, Form(Count)),
         identities=mapping(_STREAM, Form(str)),
         moved=each(_SSP),
+        quiet_until=mapping(_TASK, mapping(_SSP, Form(Count))),
     ),
 }
 

@@ -111,6 +111,14 @@ def set_startpoint(
             "clear: empty the stores first; keep (the default): leave them as they are.",
         ),
     ] = None,
+    with_output: Annotated[
+        Literal["again", "after"] | None,
+        typer.Option(
+            "--with-output",
+            help="again (the default): send the output of messages that are read again; after: send nothing before all "
+            "inputs have come to their old positions.",
+        ),
+    ] = None,
     dry_run: DryRun = False,
     application: AppOption = None,
     *,
@@ -134,6 +142,7 @@ def set_startpoint(
             task=task,
             clamp=clamp,
             with_state=with_state,
+            with_output=with_output,
             dry_run=dry_run,
         )
     _show_asked(facts, call)

@@ -356,6 +356,9 @@ def _watermark(status: WatermarkStatus) -> tuple[object, ...]:
 def _show_startpoints(facts: JobStatus) -> None:
     if facts.taken_startpoints is not None:
         _show_taken(facts.taken_startpoints)
+    if facts.quiet_offsets is not None:
+        left = counted(facts.quiet_offsets, "offset")
+        say(f"note: nothing is sent to outputs yet: {left} are to be read again first (--with-output after)")
     if facts.startpoints:
         rows = [
             (e.stream, e.partition, e.task, e.text, e.state_choice, time_text(e.expires_ms), e.status)

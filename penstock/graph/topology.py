@@ -75,6 +75,12 @@ class Channel:
         """The serde of the values that arrive."""
         return self.columns or self.value_serde
 
+    @property
+    def is_output(self) -> bool:
+        """True if its messages go to an output of the application, and not to an intermediate stream or to the dead
+        letters."""
+        return self.output is not None and self.routing is not Routing.THROUGH and self.name != DEAD_LETTER_CHANNEL
+
 
 @dataclass(frozen=True, slots=True)
 class Stage:

@@ -178,6 +178,8 @@ class OutboxAttempt:
         for ready in self._sources.accept(packet):
             if ready.payload is None or self._spool is None:
                 raise ValueError(f"a data packet of channel {ready.channel} has no messages, or came too late")
+            if self.batch.quiet and self._topology.channels[ready.channel].is_output:
+                continue
             kept = KeptPacket(ready.messages, len(ready.payload), self._outbox.put(self._spool, ready.payload))
             self._packets.append((ready._replace(payload=None), kept))
             self._messages += ready.messages

@@ -57,6 +57,11 @@ class StartPlan:
         return self.decision.clears_state
 
     @property
+    def quiet_until(self) -> Positions:
+        """The positions before which the run sends no output."""
+        return self.decision.quiet_until
+
+    @property
     def origin(self) -> Origin:
         """The state that the run's first epoch begins with."""
         return Origin(self.restore_from, self.clears_state, self.reset.stores | self.deleted | self.filled)

@@ -8,7 +8,7 @@ from penstock.start.facts import StartFacts
 from penstock.start.plan import StartPlan
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.times import StartTimes
-from penstock.wording import listed, utc_text
+from penstock.wording import counted, listed, utc_text
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +44,12 @@ def _report_startpoints(plan: StartPlan, facts: StartFacts) -> None:
         logger.info("the startpoint for %s is applied: offset %s", request, ", ".join(map(str, sorted(offsets))))
     if decision.requests and decision.restore_from is not None:
         logger.info("state: %s, checkpoint %s", decision.with_state, decision.restore_from.id)
+    if plan.quiet_until:
+        left = sum(max(0, until - plan.positions.get(at, until)) for at, until in plan.quiet_until.items())
+        logger.warning(
+            "nothing is sent to outputs before %s have been read again, up to the old positions of all inputs",
+            counted(left, "offset"),
+        )
 
 
 def _report_times(times: StartTimes) -> None:

@@ -19,6 +19,7 @@ from penstock.admin.outbox import outbox_outputs, read_marks
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.time.watermarks import END_OF_TIME
+from penstock.batch.positions import to_positions
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
@@ -129,6 +130,9 @@ class JobStatus:
     """The exactly-once output of the last checkpoint; None if it has none."""
     outage: Outage | None = None
     """The system that the run waits for, as of a few seconds ago; None if it waits for none, or does not run."""
+    quiet_offsets: int | None = None
+    """The offsets to be read again before output is sent, because a startpoint was set with `with_output="after"`.
+    None: all output is sent."""
     failure: Failure | None = None
     """Since when the job has failed, with which error and at which message; None if it has not."""
 
@@ -228,8 +232,17 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         side_stores=side_stores(job),
         outbox=_outbox(view.owed, job.config),
         outage=None if outage is None else outage.outage,
+        quiet_offsets=None if last is None else _quiet_offsets(last),
         failure=failure,
     )
+
+
+def _quiet_offsets(last: CheckpointRecord) -> int | None:
+    if not last.quiet_until:
+        return None
+    positions = to_positions(last.next_offsets)
+    left = {at: until - positions.get(at, until) for at, until in to_positions(last.quiet_until).items()}
+    return sum(max(0, each) for each in left.values())
 
 
 def _dead_letters_in(metrics: Snapshot) -> int:

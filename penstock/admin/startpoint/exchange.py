@@ -25,8 +25,9 @@ def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[s
     lines, notes = [], []
     for key, request in sorted(newest.items()):
         lines.append(coordinator_line(NAMESPACE, key, encode_startpoint(request.startpoint)))
-        if request.with_state is not None or request.clamp:
-            notes.append(f"`{key}`: {argument('with_state')} and {flag('clamp')} are left out")
+        if request.with_state is not None or request.with_output is not None or request.clamp:
+            left_out = f"{argument('with_state')}, {argument('with_output')} and {flag('clamp')}"
+            notes.append(f"`{key}`: {left_out} are left out")
     return lines, notes
 
 

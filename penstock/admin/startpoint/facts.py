@@ -9,7 +9,13 @@ from typing import Literal, TypeAlias
 from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.start.startpoints.decide import TaskInputs, WaitingStartpoints, counting_requests, newest_of_keys
-from penstock.start.startpoints.request import StartpointRequest, UnreadableRequest, WithState, kind_and_value
+from penstock.start.startpoints.request import (
+    StartpointRequest,
+    UnreadableRequest,
+    WithOutput,
+    WithState,
+    kind_and_value,
+)
 from penstock.wording import utc_text
 
 RequestStatus: TypeAlias = Literal["pending", "superseded", "expired", "taken", "unreadable"]
@@ -36,6 +42,7 @@ class RequestFacts:
     status: RequestStatus
     resolves_to: int | None = None
     problem: str | None = None
+    with_output: WithOutput | None = None
 
     @property
     def place(self) -> str:
@@ -46,10 +53,11 @@ class RequestFacts:
     @property
     def text(self) -> str:
         """The startpoint for people."""
+        quiet = ", without output before the old position" if self.with_output == "after" else ""
         if self.kind == "timestamp" and isinstance(self.value, int):
-            return utc_text(self.value)
+            return f"{utc_text(self.value)}{quiet}"
         clamp = ", or the nearest" if self.clamp else ""
-        return self.kind if self.value is None else f"offset {self.value}{clamp}"
+        return f"{self.kind if self.value is None else f'offset {self.value}{clamp}'}{quiet}"
 
     @property
     def state_choice(self) -> str | None:
@@ -143,6 +151,7 @@ def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resol
         status=status,
         resolves_to=resolved if isinstance(resolved, int) else None,
         problem=resolved if isinstance(resolved, str) else None,
+        with_output=request.with_output,
     )
 
 

@@ -21,6 +21,7 @@ from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint,
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
+    WithOutput,
     WithState,
     task_name,
     task_number,
@@ -112,6 +113,11 @@ def _notes(
 ) -> Iterator[str]:
     if not job.found.config.job.startpoint_enabled:
         yield "job.startpoint.enabled is false in this configuration: a start with it ignores startpoints"
+    if decision.quiet_until:
+        yield (
+            f"nothing is sent to outputs before all inputs have come to their old positions "
+            f"({argument('with_output', 'after')}); dead letters are sent again"
+        )
     if job.origin is None or not job.stores:
         return
     stores = ", ".join(f"`{store}`" for store in job.stores)
@@ -149,6 +155,7 @@ def set_startpoint(
     task: str | None = None,
     clamp: bool = False,
     with_state: WithState | None = None,
+    with_output: WithOutput | None = None,
     dry_run: bool = False,
 ) -> AskedFacts:
     """Set the position at which the next start of a job begins to read an input (SEP-18). The job may be running.
@@ -164,6 +171,8 @@ def set_startpoint(
         clamp: accept the nearest offset if the offset of a StartpointSpecific does not exist at the start.
         with_state: `nearest` begins all inputs and stores at the newest retained checkpoint at or before the position,
             `clear` empties the stores first, `keep` leaves them as they are.
+        with_output: `again` (the default) sends the output of messages that are read again, `after` sends nothing
+            before all inputs have come to their old positions.
         dry_run: write nothing; the result is a preview.
 
     Raises:
@@ -179,7 +188,10 @@ def set_startpoint(
     """
     with open_inputs(job) as found:
         keys = list(_request_keys(found, stream, partitions, task))
-        requests = [StartpointRequest(key, new_uuid().hex, startpoint, with_state, clamp=clamp) for key in keys]
+        requests = [
+            StartpointRequest(key, new_uuid().hex, startpoint, with_state, clamp=clamp, with_output=with_output)
+            for key in keys
+        ]
         made = replace(startpoint, creation_timestamp=_creation(found, {key.ssp for key in keys}))
         made_requests = [replace(each, startpoint=made) for each in requests]
         return ask_for(found, made_requests, "startpoint set", dry_run=dry_run)

@@ -19,6 +19,7 @@ OPTIONS = {
     "replace": "--replace",
     "reset_operators": "--reset-operator",
     "task": "--task",
+    "with_output": "--with-output",
     "with_state": "--with-state",
 }
 """Argument -> option."""

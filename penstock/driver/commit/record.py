@@ -109,6 +109,7 @@ class Recorder:
             publisher=self.publisher if keepers else "",
             offered=boundary.offered,
             moved=tuple(sorted(boundary.moved)),
+            quiet_until=by_task(boundary.quiet_until),
         )
         return replace(record, retained=self.log.known().retained_beside(record, self.settings.checkpoint_retained))
 

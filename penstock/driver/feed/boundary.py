@@ -66,6 +66,9 @@ class Boundary:
     """The last batch of the query that the job runs inside."""
     moved: frozenset[SystemStreamPartition] = frozenset()
     """Input partitions whose positions were moved while the state stayed."""
+    quiet_until: Positions = field(default_factory=dict)
+    """The positions before which no output is sent. Empty once all are reached, and nothing of that part is left in
+    durable intermediate streams."""
 
     @classmethod
     def of(cls, record: CheckpointRecord) -> Boundary:
@@ -82,11 +85,24 @@ class Boundary:
             lost=record.lost,
             offered=record.offered,
             moved=frozenset(record.moved),
+            quiet_until=to_positions(record.quiet_until),
         )
 
     def without(self, losses: Collection[Loss]) -> Boundary:
         """The boundary after messages that were deleted before they were read."""
-        return replace(self, positions=after_losses(self.positions, losses), lost=with_losses(self.lost, losses))
+        after = replace(self, positions=after_losses(self.positions, losses), lost=with_losses(self.lost, losses))
+        return after.or_loud()
+
+    def or_loud(self) -> Boundary:
+        """The boundary, from which on output is sent if all that was read before is read again."""
+        if not self.quiet_until or self.unreached or self.left:
+            return self
+        return replace(self, quiet_until={})
+
+    @property
+    def unreached(self) -> dict[TaskSsp, int]:
+        """The positions before those up to which no output is sent."""
+        return {at: offset for at, offset in self.positions.items() if offset < self.quiet_until.get(at, offset)}
 
     def time_at(self, now_ms: int) -> int:
         """The time of a batch that is planned now (epoch milliseconds): never before that of an older batch."""
@@ -122,6 +138,7 @@ class Boundary:
             None if closes is None else tuple(sorted(closes)),
             tuple(sorted(self.closed_operators)),
             tables or {},
+            quiet=bool(self.quiet_until),
         )
 
     def after(
@@ -158,7 +175,8 @@ class Boundary:
             self.lost,
             self.offered if offered is None else offered,
             self.moved,
-        )
+            self.quiet_until,
+        ).or_loud()
 
     @property
     def closed(self) -> bool:

@@ -15,7 +15,7 @@ from penstock.batch.losses import find_losses, refuse_losses
 from penstock.batch.pace import BatchBounds, Pace
 from penstock.batch.portions import Portion, PortionRead
 from penstock.batch.positions import Ends, Positions, TaskSsp
-from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input
+from penstock.batch.ranges import BatchRanges, UnreadMessages, plan_with_unread, read_by_input, up_to
 from penstock.clock import Clock
 from penstock.config.settings import JobSettings
 from penstock.driver.feed.boundary import Boundary
@@ -47,7 +47,8 @@ class Feed(Protocol):
         ...
 
     def drain(self, boundary: Boundary) -> Next:
-        """As `next`, in a run that drains: nothing more is read from the inputs, nor are they looked at."""
+        """As `next`, in a run that drains: nothing more is read from the inputs, nor are they looked at. But a run that
+        sends no output yet first comes to the positions from which on it does."""
         ...
 
     def has_lost(self, ranges: BatchRanges) -> bool:
@@ -161,7 +162,9 @@ class OffsetFeed:
         looked = boundary.positions, ends
         if not boundary.is_behind and (boundary.left or looked != self._nothing_new):
             unread = UnreadMessages.of(boundary.unread, boundary.left)
-            portions = plan_with_unread(partial(self._of_inputs, boundary.positions, ends), self._pace, unread)
+            positions = boundary.unreached if boundary.quiet_until else boundary.positions
+            portions = plan_with_unread(partial(self._of_inputs, positions, ends), self._pace, unread)
+            portions = up_to(portions, boundary.quiet_until)
             self._nothing_new = None if portions else looked
         moment = self._event_time.look(boundary, ends, self._clock.now_ms())
         self._latest = latest = {ssp: end.upcoming for ssp, end in ends.items()}
@@ -187,6 +190,8 @@ class OffsetFeed:
         return self._order.plan(positions, ends, pace, self._until, self._targets)
 
     def drain(self, boundary: Boundary) -> Next:
+        if boundary.quiet_until:
+            return self.next(boundary)  # what fired now would not be sent
         return self._closing.next(boundary, "drain", self._pace, self._latest)
 
     def _pause_s(self, boundary: Boundary, now: float) -> float:

@@ -141,7 +141,8 @@ class Epochs:
             lost={} if start.clears_state else record.lost,
             offered=start.offered,
             moved=start.moved,
-        )
+            quiet_until=start.quiet_until,
+        ).or_loud()
 
     def _open(self, origin: Origin, boundary: Boundary) -> Boundary:
         """Fence the outputs, wait until nothing of the old epoch runs, and restore every task. Returns the boundary

@@ -253,5 +253,7 @@ class RunLoop:
         self._reach(boundary)
 
     def _reach(self, boundary: Boundary) -> None:
+        if self.boundary.quiet_until and not boundary.quiet_until:
+            logger.info("all inputs are where they were before the startpoints: output is sent again from here on")
         self.boundary = boundary
         self.parts.runs.begun = 0

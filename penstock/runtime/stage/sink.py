@@ -117,6 +117,8 @@ class SinkAttempt:
         for ready in self._sources.accept(packet):
             if ready.payload is None:
                 raise ValueError(f"a data packet of channel {ready.channel} has no messages")
+            if self._batch.quiet and self.topology.channels[ready.channel].is_output:
+                continue
             self._packets.append((ready._replace(payload=None), self._spool.put(ready.payload)))
 
     @property

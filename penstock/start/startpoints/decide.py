@@ -94,6 +94,8 @@ class StartDecision:
     offsets: Positions
     requests: Mapping[TaskSsp, StartpointRequest]
     with_state: WithState
+    quiet_until: Positions = field(default_factory=dict)
+    """The positions before which the run sends no output; empty: it sends all of it."""
 
     @property
     def clears_state(self) -> bool:
@@ -160,15 +162,17 @@ def decide_start(
     found = counting_requests(live, inputs.tasks)
     with_state = choose_state(found.values())
     offsets = {at: _resolved(request, resolve, request not in new) for at, request in found.items()}
+    quiet_until = choose_quiet(found.values(), checkpoints.origin, inputs)
     if with_state != "nearest" or checkpoints.origin is None:
-        return StartDecision(checkpoints.origin, offsets, found, with_state)
+        return StartDecision(checkpoints.origin, offsets, found, with_state, quiet_until)
     if checkpoints.named:
         raise IncompatibleError(
             f"a startpoint was set with {argument('with_state', 'nearest')}, which chooses the checkpoint to begin "
             f"with, and {argument('from_checkpoint', str(checkpoints.origin.id))} names one. Leave that out, or delete "
             "the startpoint (`penstock startpoint list`)"
         )
-    return StartDecision(nearest_checkpoint(offsets, checkpoints, inputs.ends), {}, found, with_state)
+    restore_from = nearest_checkpoint(offsets, checkpoints, inputs.ends)
+    return StartDecision(restore_from, {}, found, with_state, quiet_until)
 
 
 def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
@@ -187,6 +191,44 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
             "startpoint delete`), or set them again with the same choice"
         )
     return next((choice for choice in said if choice is not None), "keep")
+
+
+def choose_quiet(
+    requests: Iterable[StartpointRequest], origin: CheckpointRecord | None, inputs: JobInputs
+) -> dict[TaskSsp, int]:
+    """The positions before which the run sends no output.
+
+    Args:
+        requests: those that count.
+        origin: the checkpoint that the start would begin with anyhow.
+
+    Raises:
+        IncompatibleError: the requests contradict each other; or an old position belongs to a stream that is gone.
+    """
+    said = {request.with_output: request for request in requests if request.with_output is not None}
+    if len(said) > 1:
+        both = " and ".join(
+            f"{argument('with_output', choice)} ({request})" for choice, request in sorted(said.items(), key=str)
+        )
+        raise IncompatibleError(
+            f"the startpoints contradict each other: {both}. A job has one output: delete some of them (`penstock "
+            "startpoint delete`), or set them again with the same choice"
+        )
+    if origin is None or "again" in said:
+        return {}
+    before = to_positions(origin.quiet_until)
+    if "after" in said:
+        gone = {stream for stream, own in origin.identities.items() if inputs.identities.get(stream, own) != own}
+        for at, offset in to_positions(origin.next_offsets).items():
+            if at.ssp.system_stream in gone:
+                raise IncompatibleError(
+                    f"{argument('with_output', 'after')} sends nothing before the old positions, and "
+                    f"`{at.ssp.system_stream}` was deleted and created again since: its old position is in no stream "
+                    f"any more. Delete the startpoint, or set it again with {argument('with_output', 'again')}"
+                )
+            before[at] = max(offset, before.get(at, offset))
+    known = set(inputs.readers)
+    return {at: min(offset, inputs.ends[at.ssp].upcoming) for at, offset in before.items() if at in known}
 
 
 def nearest_checkpoint(

@@ -19,6 +19,7 @@ from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
     UnreadableRequest,
+    WithOutput,
     WithState,
     decode_request,
     encode_request,
@@ -81,6 +82,7 @@ class StartpointManager:
         *,
         with_state: WithState | None = None,
         clamp: bool = False,
+        with_output: WithOutput | None = None,
     ) -> StartpointRequest:
         """Ask for a startpoint. It applies at the next start, also at one after a crash. Durable when this returns.
 
@@ -90,12 +92,15 @@ class StartpointManager:
             task: the name of one task, `Partition 3`; every task that reads the partition, if None.
             with_state: what the start does with the state: `nearest`, `clear` or `keep`.
             clamp: accept the nearest offset if that of a StartpointSpecific does not exist.
+            with_output: `again` sends the output of messages that are read again, `after` sends nothing before all
+                inputs have come to their old positions.
 
         Raises:
             ConfigError: the startpoint is of no known kind, or is from the future; a name is malformed. Nothing was
                 written.
         """
-        request = StartpointRequest(RequestKey(ssp, task), new_uuid().hex, startpoint, with_state, clamp=clamp)
+        key, uuid = RequestKey(ssp, task), new_uuid().hex
+        request = StartpointRequest(key, uuid, startpoint, with_state, clamp=clamp, with_output=with_output)
         self.check_time(request)
         self.write(request)
         return request

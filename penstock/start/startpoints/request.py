@@ -18,6 +18,8 @@ from penstock.wording import listed
 WithState: TypeAlias = Literal["nearest", "clear", "keep"]
 """The state: all of it and all inputs go to the nearest retained checkpoint; it is emptied; or it stays
 as it is."""
+WithOutput: TypeAlias = Literal["again", "after"]
+"""The output of messages that are read again: it is sent again; or nothing is sent before the old positions."""
 
 CLOCKS_DIFFER_MS = 5 * 60_000
 """The largest difference of the clocks of two hosts. A startpoint that was made later than this is from the future."""
@@ -67,7 +69,8 @@ class StartpointRequest:
     """A startpoint that somebody asked for. `uuid` tells requests with the same key apart; the checkpoint of the start
     that takes it remembers it.
 
-    `with_state` is what is to become of the state; None: nobody said, any other request may. `clamp` accepts the
+    `with_state` is what is to become of the state; None: nobody said, any other request may. `with_output` is the same
+    for the output. `clamp` accepts the
     nearest offset instead of one that is not there. `from_future` is set where requests are read: by the reader's
     clock, the request has not been made yet.
 
@@ -80,6 +83,7 @@ class StartpointRequest:
     startpoint: Startpoint
     with_state: WithState | None = None
     clamp: bool = False
+    with_output: WithOutput | None = None
     from_future: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -91,6 +95,8 @@ class StartpointRequest:
             )
         if self.with_state not in (None, *get_args(WithState)):
             raise ConfigError(f"with_state is one of {listed(get_args(WithState))}, not {self.with_state!r}")
+        if self.with_output not in (None, *get_args(WithOutput)):
+            raise ConfigError(f"with_output is one of {listed(get_args(WithOutput))}, not {self.with_output!r}")
         if type(self.clamp) is not bool:
             raise ConfigError(f"clamp is True or False, not {self.clamp!r}")
         if not _UUID.fullmatch(self.uuid) or RequestKey.parse(str(self.key)) != self.key:
@@ -136,6 +142,8 @@ def encode_request(request: StartpointRequest) -> bytes:
         document["withState"] = request.with_state
     if request.clamp:
         document["clamp"] = True
+    if request.with_output is not None:
+        document["withOutput"] = request.with_output
     return orjson.dumps(document)
 
 
@@ -177,7 +185,8 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
     """
     try:
         own = decode(_Written, data, "it is damaged")
-        return StartpointRequest(RequestKey.parse(key), uuid, own.startpoint(), own.with_state, clamp=own.clamp)
+        key_of, startpoint = RequestKey.parse(key), own.startpoint()
+        return StartpointRequest(key_of, uuid, startpoint, own.with_state, own.clamp, own.with_output)
     except (CorruptError, ConfigError) as error:
         raise CorruptError(str(error)) from error
 
@@ -187,3 +196,4 @@ class _Written(WrittenStartpoint, rename="camel"):
 
     with_state: WithState | None = None
     clamp: bool = False
+    with_output: WithOutput | None = None

@@ -224,9 +224,9 @@ def warn_of_new_outputs(owed: OwedOutput, recorded: Identities, streams: JobStre
 def warn_of_going_back(exactly_once: Collection[object], start: StartPlan, view: LogView) -> None:
     """Say that output is sent again, if the job has exactly-once outputs and reads something a second time.
 
-    A job inside a query says that by itself.
+    A job inside a query says that by itself. A run that is quiet until it is at the old positions sends nothing again.
     """
-    if not exactly_once:
+    if not exactly_once or start.quiet_until:
         return
     outputs = listed([f"`{stream}`" for stream in sorted(map(str, exactly_once))])
     latest = view.latest

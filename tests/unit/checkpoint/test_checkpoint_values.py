@@ -120,6 +120,7 @@ WHOLE = replace(
     identities={SystemStream("kafka", "in"): "b2f1"},
     offered=OfferedBatch("ab" * 32, has_output=False, schema="n bigint"),
     moved=(SSP("kafka", "in", 3),),
+    quiet_until={0: {SSP("kafka", "orders", 0): 21}},
 )
 """A record without a default in any field."""
 BARE = replace(RECORD, ended=None, consumed_startpoints=())

@@ -262,7 +262,7 @@ def test_export_and_import_are_inverse(job: StoppedJob) -> None:
     value = json.loads(lines[0]["value"])
     assert (list(value), value["specificOffset"]) == (["@type", "creationTimestamp", "specificOffset"], "5")
     assert "withState" not in lines[1]["value"]
-    assert "--with-state and --clamp are left out" in err
+    assert "--with-state, --with-output and --clamp are left out" in err
     before = {(request.key, request.startpoint) for request in requests(job)[1:]}
     call("delete", "flights", "--stream", INPUT, "--all-partitions")
     call("delete", "flights", "--stream", INPUT, "--all-partitions", "--task", "1")
