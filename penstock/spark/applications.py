@@ -23,7 +23,7 @@ from penstock.spark.rows.columns import RowsReader, RowsWriter
 from penstock.spark.rows.row_schemas import check_keyed, check_same, with_schemas
 from penstock.spark.rows.schemas import delay_ms, event_time_column, parsed_schema
 from penstock.spark.rows.serde import Rows
-from penstock.spark.versions import QUERIES, needs
+from penstock.spark.versions import QUERIES, needs, needs_classic
 from penstock.system.spark import QUERY_SYSTEM, QueryWatermark
 
 Inputs: TypeAlias = Callable[[DataFrame], Frames]
@@ -93,6 +93,7 @@ def run_application(
         ... )
     """
     needs(QUERIES, "run_application")
+    needs_classic(df, "run_application")
     if not df.isStreaming:
         raise ConfigError("run_application takes a streaming DataFrame, as `spark.readStream` makes them")
     check_begin_at(begin_at)

@@ -26,7 +26,7 @@ from penstock.spark.query.job import QueryInput, QueryOutput
 from penstock.spark.rows.chunks import ChunkReader, ChunkWriter, with_initial
 from penstock.spark.rows.schemas import event_time_columns, operators, parsed_schema
 from penstock.spark.takeover.takeover import Takeover
-from penstock.spark.versions import QUERIES, arrow_schema, needs
+from penstock.spark.versions import QUERIES, arrow_schema, needs, needs_classic
 from penstock.system.spark import QueryWatermark
 
 Handler: TypeAlias = Callable[[DataFrame, int], object]
@@ -115,6 +115,7 @@ def transform_with_state(
         ... )
     """
     needs(QUERIES, "transform_with_state")
+    needs_classic(df, "transform_with_state")
     given: object = df
     if isinstance(given, GroupedData):
         raise ConfigError("transform_with_state takes the DataFrame before `groupBy`: name the columns as key=[...]")

@@ -48,6 +48,25 @@ def needs(version: tuple[int, int], feature: str) -> None:
         raise ConfigError(f"{feature} needs Spark {needed} or newer; this is Spark {found}")
 
 
+def is_connect(given: object) -> bool:
+    """True if a session or a DataFrame is of Spark Connect."""
+    return type(given).__module__.startswith("pyspark.sql.connect.")
+
+
+def needs_classic(given: object, what: str) -> None:
+    """Raise ConfigError for a session or a DataFrame of Spark Connect, whose client has no driver in it.
+
+    Args:
+        given: the session or the DataFrame.
+        what: the feature that it is given to, as the beginning of the error.
+    """
+    if is_connect(given):
+        raise ConfigError(
+            f"{what} runs in the driver of Spark, and this is a client of Spark Connect. Submit the program to the "
+            "cluster (docs/deployment.md), with a session of the classic kind. `read_state` works with either"
+        )
+
+
 def read_socket(serve: Any, serializer: Serializer) -> list[Any]:
     """Everything that Spark serves on a socket, as the serializer reads it."""
     found: Any = _load_from_socket(serve, serializer)

@@ -36,6 +36,7 @@ from penstock.spark.job.run_view import log_progress
 from penstock.spark.job.stop_signals import former_handlers, pass_on, stop_on_signals
 from penstock.spark.session.gateway import hear_signals_of_submit, quiet_py4j, spark_died, stop_context
 from penstock.spark.session.session import check_session, create_context, idle_limit, warn_of_clear_text
+from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
 from penstock.start.prepare import PreparedJob
@@ -65,6 +66,7 @@ def run_application(
     _check_options(until, from_checkpoint, reset_operators)
     if drain and until is not None:
         raise ConfigError("a run that drains at its start reads nothing: leave out either the drain or `until`")
+    needs_classic(spark, "app.run(..., spark=...)")
     former = former_handlers()
     settings = load(app, config)
     request = StartRequest("", from_checkpoint, until == "latest", close, reset_operators)

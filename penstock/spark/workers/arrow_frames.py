@@ -11,13 +11,18 @@ from pyspark.sql.types import StructType
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from penstock.spark.versions import is_connect
+
 
 def map_in_arrow(
     rows: DataFrame,
     function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]],
     schema: str | StructType,
 ) -> DataFrame:
-    """As `DataFrame.mapInArrow`, which refuses to start without pandas and does not use it."""
+    """As `DataFrame.mapInArrow`, which refuses to start without pandas and does not use it. The client of Spark Connect
+    needs pandas anyway."""
+    if is_connect(rows):
+        return rows.mapInArrow(function, schema)
     udf = UserDefinedFunction(function, returnType=schema, evalType=PythonEvalType.SQL_MAP_ARROW_ITER_UDF)
     frame: Any = rows
     mapped = frame._jdf.mapInArrow(udf(*[rows[_quoted(name)] for name in rows.columns])._jc, False, None)  # noqa: SLF001
