@@ -48,10 +48,10 @@ _BACKENDS = Backends(
     },
 )
 _SAMZAS_KAFKA = "org.apache.samza.system.kafka.KafkaSystemFactory"
-WITH_OPTIONS = ("delta", "files", "iceberg", "kafka", _SAMZAS_KAFKA)
+WITH_OPTIONS = ("database", "delta", "files", "iceberg", "kafka", _SAMZAS_KAFKA)
 """The kinds of Penstock's systems that check their options themselves."""
 _SYSTEM_FACTORY = Factory(
-    ("delta", "files", "iceberg", "kafka", "local", "memory"),
+    ("database", "delta", "files", "iceberg", "kafka", "local", "memory"),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
 )
 _OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
@@ -266,15 +266,15 @@ class SystemKeys(Settings):
     factory = key("systems.<name>.samza.factory", _SYSTEM_FACTORY,
         Absent("`local` for the system `local`; required for others"),
         "The kind of system. The streams of `kafka` are the topics of a Kafka cluster, those of `files` are folders "
-        "of data files, those of `delta` and `iceberg` tables; `local` keeps its streams on disk, `memory` in the "
-        "process. A system `local` always exists.",
+        "of data files, those of `delta`, `iceberg` and `database` tables; `local` keeps its streams on disk, `memory` "
+        "in the process. A system `local` always exists.",
         "Samza")
     path = key("systems.<name>.path", LocalPath(), "<home>/streams",
         "The folder where a `local` system keeps its streams.")
     option = key("systems.<name>.<option>", Verbatim(), Absent("the system's default"),
         "An option of a system of the kind `kafka` (docs/kafka.md), `files` (docs/dataframes.md), `delta` or `iceberg` "
-        "(docs/lakes.md) or `module:Class`, a class of your own, which gets all of them. Tasks do not see these "
-        "options.")
+        "(docs/lakes.md), `database` (docs/databases.md) or `module:Class`, a class of your own, which gets all of "
+        "them. Tasks do not see these options.")
 
 
 class StreamSettings(Settings):

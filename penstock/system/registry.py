@@ -16,6 +16,7 @@ from penstock.system.memory import MemorySystem
 _SYSTEMS: dict[str, type[System]] = {"kafka": KafkaSystem, "local": LocalSystem, "memory": MemorySystem}
 
 _ABOVE = {
+    "database": "penstock.system.database.system:DatabaseSystem",
     "delta": "penstock.system.lake.system:DeltaSystem",
     "files": "penstock.system.files.system:FilesSystem",
     "iceberg": "penstock.system.lake.system:IcebergSystem",

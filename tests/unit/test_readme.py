@@ -56,6 +56,11 @@ def test_the_examples_of_the_page_on_lakes() -> None:
         exec(block, names)
 
 
+def test_the_example_of_the_page_on_databases() -> None:
+    (block,) = examples("docs/databases.md")
+    exec(compile(block, "databases.md", "exec"), {"__name__": "databases_page"})
+
+
 def test_the_example_of_exactly_once_output() -> None:
     (block,) = examples("docs/exactly-once.md")
     exec(compile(block, "exactly-once.md", "exec"), {"__name__": "exactly_once_page"})

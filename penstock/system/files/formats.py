@@ -31,7 +31,10 @@ _ENDINGS: Mapping[str, Format] = {
     ".csv": "csv",
 }
 _PACKED = (".gz", ".bz2", ".zst", ".lz4")
-_ROWS = 4096
+ROWS = 4096
+"""Rows that are read together into JSON."""
+COLUMN_ROWS = 1 << 15
+"""Rows that are read together into columns."""
 _BLOCK = 1 << 20
 _HEADER_CHARACTERS = 1 << 20
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
@@ -64,7 +67,7 @@ def read_rows(system: fs.FileSystem, path: str, kind: Format, first: int, column
 
 def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
     with _opened(system, path) as file:
-        for batch in _batches(file, first, _ROWS):
+        for batch in row_batches(file, first, ROWS):
             yield from as_json(batch, columns)
 
 
@@ -72,7 +75,7 @@ def _opened(system: fs.FileSystem, path: str) -> pa.parquet.ParquetFile:
     return pa.parquet.ParquetFile(system.open_input_file(path), coerce_int96_timestamp_unit="us")
 
 
-def _batches(
+def row_batches(
     file: pa.parquet.ParquetFile, first: int, rows: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows from the number `first` on."""
@@ -104,9 +107,14 @@ def read_columns(
     """
     with _opened(system, path) as file:
         present = [name for name in schema.names if name in file.schema_arrow.names]
-        for batch in _batches(file, first, rows, present):
-            arrays = [_fitted(batch, field, columns, path) for field in schema]
-            yield pa.StructArray.from_arrays(arrays, fields=list(schema))
+        for batch in row_batches(file, first, rows, present):
+            yield fitted_rows(batch, schema, columns, path)
+
+
+def fitted_rows(batch: pa.RecordBatch, schema: pa.Schema, columns: Columns, path: str) -> pa.StructArray:
+    """These rows as rows of a schema. Raises IncompatibleError if a column has a type that does not fit."""
+    arrays = [_fitted(batch, field, columns, path) for field in schema]
+    return pa.StructArray.from_arrays(arrays, fields=list(schema))
 
 
 def column_names(system: fs.FileSystem, path: str) -> list[str]:

@@ -9,11 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
+from itertools import takewhile
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.api.retention import StreamRetention
@@ -37,14 +36,23 @@ from penstock.system.base import (
     check_options,
     check_stream_name,
 )
+from penstock.system.files.cursor import C, RowCursor
 from penstock.system.files.folders import Folder, partition_values
-from penstock.system.files.formats import FORMATS, Format, column_names, format_of, read_columns, read_rows
+from penstock.system.files.formats import (
+    COLUMN_ROWS,
+    FORMATS,
+    Format,
+    column_names,
+    format_of,
+    read_columns,
+    read_rows,
+)
 from penstock.system.files.listing import ROW_BITS, FoundFile, Listing
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
 from penstock.system.files.rows import RowLimits
 from penstock.system.files.schema import parse_schema
 from penstock.system.files.writer import FilesWriter, Logs
-from penstock.system.ranges import check_call, check_inside, missing, take_chunk
+from penstock.system.ranges import check_call, check_inside, missing
 from penstock.wording import counted
 
 logger = logging.getLogger(__name__)
@@ -57,9 +65,6 @@ _SHARE = 10
 """A look at a folder takes at most one of so many parts of the time."""
 _SHOWN = 5
 _ROW = (1 << ROW_BITS) - 1
-_COLUMN_ROWS = 1 << 15
-"""Rows that are read together into columns."""
-C = TypeVar("C", list[RawMessage], ColumnChunk)
 _NUMBER = re.compile("[0-9]{1,19}")
 
 
@@ -354,7 +359,7 @@ class FilesReader(SystemReader):
     def __init__(self, system: FilesSystem) -> None:
         self._system = system
         self._listings = _Listings(system)
-        self._cursor: _Cursor | None = None
+        self._cursor: RowCursor | None = None
 
     def read(
         self, offsets: OffsetRange, chunk_messages: int, chunk_bytes: int = CHUNK_BYTES
@@ -374,17 +379,16 @@ class FilesReader(SystemReader):
         return self._read(offsets, schema, lambda cursor: cursor.take_columns(chunk_messages, offsets.end))
 
     def _read(
-        self, offsets: OffsetRange, schema: pa.Schema | None, take: Callable[[_Cursor], C]
+        self, offsets: OffsetRange, schema: pa.Schema | None, take: Callable[[RowCursor], C]
     ) -> Generator[C, None, None]:
         """Yields what `take` takes from the files, one after the other."""
         files = self._files(offsets)
         position = offsets.start
         while position < offsets.end:
-            file = files[position >> ROW_BITS]
             cursor = self._cursor
             if cursor is None or (cursor.ssp, cursor.position, cursor.schema) != (offsets.ssp, position, schema):
                 self._close_cursor()
-                cursor = self._cursor = _Cursor(self._system, offsets.ssp, file, position, schema)
+                cursor = self._cursor = self._open(files[position >> ROW_BITS], offsets.ssp, position, schema)
             chunk = take(cursor)
             if not len(chunk):
                 self._close_cursor()
@@ -411,65 +415,24 @@ class FilesReader(SystemReader):
         check_inside(offsets, PartitionOffsets(0, listing.upcoming(ssp.partition)))
         return listing.files[ssp.partition]
 
+    def _open(self, file: FoundFile, ssp: SystemStreamPartition, position: int, schema: pa.Schema | None) -> RowCursor:
+        folder, first, added = self._system.folder(ssp.stream), position & _ROW, partition_values(file.path)
+
+        def rows() -> Generator[bytes, None, None]:
+            kind = self._system.settings.format or format_of(file.path)
+            with folder.reading(file) as (place, path):
+                yield from read_rows(place, path, kind, first, added)
+
+        def columns() -> Generator[pa.StructArray, None, None]:
+            with folder.reading(file) as (place, path):
+                yield from read_columns(place, path, first, added, schema or pa.schema([]), COLUMN_ROWS)
+
+        return RowCursor(ssp, position, schema, file.modified_ms, rows(), columns())
+
     def _close_cursor(self) -> None:
         if self._cursor is not None:
             self._cursor.close()
             self._cursor = None
-
-
-class _Cursor:
-    """The rows of one file, from an offset on: with a schema by column, without one as JSON."""
-
-    def __init__(
-        self,
-        system: FilesSystem,
-        ssp: SystemStreamPartition,
-        file: FoundFile,
-        position: int,
-        schema: pa.Schema | None = None,
-    ) -> None:
-        self.ssp = ssp
-        self.position = position
-        self.schema = schema
-        self._time_ms = file.modified_ms
-        self._rows = self._read(system, file, position & _ROW)
-        self._columns = self._read_columns(system, file, position & _ROW, schema or pa.schema([]))
-        self._left: pa.StructArray | None = None
-
-    def take(self, messages: int, size_bytes: int, end: int) -> list[RawMessage]:
-        rows = islice(self._rows, min(messages, end - self.position))
-        chunk = take_chunk(
-            ((offset, self._time_ms, None, row) for offset, row in enumerate(rows, self.position)), size_bytes
-        )
-        if chunk:
-            self.position = chunk[-1][0] + 1
-        return chunk
-
-    def take_columns(self, messages: int, end: int) -> ColumnChunk:
-        rows = next(self._columns, None) if self._left is None else self._left
-        count = 0 if rows is None else min(messages, end - self.position, len(rows))
-        if rows is None:
-            rows = pa.array([], pa.struct([]))
-        self._left = rows.slice(count) if count < len(rows) else None
-        offsets = np.arange(self.position, self.position + count, dtype=np.int64)
-        self.position += count
-        times = np.full(count, self._time_ms, np.int64)
-        return ColumnChunk(offsets, times, pa.nulls(count, pa.binary()), rows.slice(0, count))
-
-    def close(self) -> None:
-        self._rows.close()
-        self._columns.close()
-
-    def _read_columns(
-        self, system: FilesSystem, file: FoundFile, first: int, schema: pa.Schema
-    ) -> Generator[pa.StructArray, None, None]:
-        with system.folder(self.ssp.stream).reading(file) as (place, path):
-            yield from read_columns(place, path, first, partition_values(file.path), schema, _COLUMN_ROWS)
-
-    def _read(self, system: FilesSystem, file: FoundFile, first: int) -> Generator[bytes, None, None]:
-        kind = system.settings.format or format_of(file.path)
-        with system.folder(self.ssp.stream).reading(file) as (place, path):
-            yield from read_rows(place, path, kind, first, partition_values(file.path))
 
 
 class _Listings:

@@ -1,1 +1,1 @@
-"""Tables of a lake as outputs: Delta and Iceberg."""
+"""Tables of a lake as streams: Delta and Iceberg."""

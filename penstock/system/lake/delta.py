@@ -18,6 +18,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 
 from penstock.errors import ConfigError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
+from penstock.system.lake.delta_log import DeltaLog
 from penstock.system.lake.tables import ConflictError, Lake, Mark, Table
 
 _PARTITIONS = "penstock.partitions"
@@ -45,6 +46,9 @@ class DeltaLake(Lake):
                 raise NotFoundError(
                     f"there is no Delta table at `{self._url(stream)}`: create it, or correct `folder`"
                 ) from error
+
+    def log(self, stream: str) -> DeltaLog:
+        return DeltaLog(self.folder, stream, self._url(stream), self._options)
 
     def create(self, stream: str, schema: pa.Schema, partitions: int) -> bool:
         with _errors(self.folder, stream):

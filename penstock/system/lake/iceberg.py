@@ -10,7 +10,7 @@ import contextlib
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog, load_catalog
@@ -30,6 +30,7 @@ from pyiceberg.table import Table as IcebergTable
 
 from penstock.errors import ConfigError, CorruptError, NotFoundError, SystemAwayError
 from penstock.system.base import Progress
+from penstock.system.lake.iceberg_log import IcebergLog
 from penstock.system.lake.tables import ConflictError, Lake, Mark, Table
 
 try:
@@ -58,14 +59,11 @@ class IcebergLake(Lake):
     settings: Mapping[str, str] = field(repr=False)
 
     def open(self, stream: str) -> IcebergLakeTable:
-        with _errors(self.namespace, stream):
-            try:
-                return IcebergLakeTable(self.namespace, stream, self._catalog().load_table(self._path(stream)))
-            except (NoSuchTableError, NoSuchNamespaceError) as error:
-                raise NotFoundError(
-                    f"the catalog `{self.name}` has no Iceberg table `{self.namespace}.{stream}`: create it, or "
-                    "correct `namespace` or `catalog.*`"
-                ) from error
+        return IcebergLakeTable(self.namespace, stream, self._load(stream))
+
+    def log(self, stream: str) -> IcebergLog:
+        title = f"the Iceberg table `{self.namespace}.{stream}`"
+        return IcebergLog(title, partial(self._load, stream), partial(_errors, self.namespace, stream))
 
     def create(self, stream: str, schema: pa.Schema, partitions: int) -> bool:
         with _errors(self.namespace, stream):
@@ -84,6 +82,16 @@ class IcebergLake(Lake):
                 return sorted(path[-1] for path in self._catalog().list_tables(self.namespace))
             except NoSuchNamespaceError:
                 return []
+
+    def _load(self, stream: str) -> IcebergTable:
+        with _errors(self.namespace, stream):
+            try:
+                return self._catalog().load_table(self._path(stream))
+            except (NoSuchTableError, NoSuchNamespaceError) as error:
+                raise NotFoundError(
+                    f"the catalog `{self.name}` has no Iceberg table `{self.namespace}.{stream}`: create it, or "
+                    "correct `namespace` or `catalog.*`"
+                ) from error
 
     def _catalog(self) -> Catalog:
         return _catalog(self.name, tuple(sorted(self.settings.items())))
@@ -120,7 +128,8 @@ class IcebergLakeTable(Table):
 
     @property
     def version(self) -> int:
-        return len(self._table.metadata.snapshots)
+        snapshot = self._table.metadata.current_snapshot()
+        return 0 if snapshot is None else snapshot.sequence_number or 0
 
     @property
     def partitions(self) -> int | None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.errors import RetryableError
 from penstock.system.base import Progress
+from penstock.system.lake.log import TableLog
 
 
 class Mark(NamedTuple):
@@ -75,6 +76,10 @@ class Lake(ABC):
     @abstractmethod
     def open(self, stream: str) -> Table:
         """The table as it is now. Raises NotFoundError."""
+
+    @abstractmethod
+    def log(self, stream: str) -> TableLog:
+        """The commits of a table. Nothing is opened here."""
 
     @abstractmethod
     def create(self, stream: str, schema: pa.Schema, partitions: int) -> bool:

@@ -39,7 +39,9 @@ for start in (
     except ps.ConfigError as error:
         said.append(str(error))
 rows = pss.read_state(spark, sys.argv[1], "totals").collect()
-print(json.dumps([said, sorted([row.key, row.value] for row in rows)]))
+changes = pss.read_changes(spark, sys.argv[1], "totals", 0, "latest").collect()
+added = [[row.key, row.after] for row in changes if row.change == "added"]
+print(json.dumps([said, sorted([row.key, row.value] for row in rows), sorted(added)]))
 """
 
 
@@ -51,7 +53,7 @@ def test_a_client_reads_state_and_starts_nothing(settled: Home, tmp_path: Path) 
         env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
     )  # fmt: skip
     assert not done.returncode, done.stdout + done.stderr
-    said, rows = json.loads(done.stdout.splitlines()[-1])
+    said, rows, added = json.loads(done.stdout.splitlines()[-1])
     assert len(said) == 3
     assert all("this is a client of Spark Connect" in each for each in said)
-    assert rows
+    assert rows == added != [], "the checkpoint before is of an empty state"

@@ -255,7 +255,7 @@ def test_systems_that_are_not_there_are_refused_together() -> None:
     text = refused("systems.x.path=/x", "task.dead.letter.stream=y.dead", "streams.z.a.samza.offset.default=oldest")
     assert "3 mistakes" in text
     assert (
-        "`systems.x.samza.factory` is missing: expected `delta` or `files` or `iceberg` or `kafka` or "
+        "`systems.x.samza.factory` is missing: expected `database` or `delta` or `files` or `iceberg` or `kafka` or "
         "`local` or `memory`, or your own as "
         "`module:Class` (-c)" in text
     )

@@ -112,9 +112,8 @@ def test_systems_of_penstock_take_no_other_options(own: tuple[str, ...]) -> None
 
 @pytest.mark.parametrize("factory", ["a.b", ":B", "a:", "a:b:c"])
 def test_what_is_no_factory(factory: str) -> None:
-    assert "expected `delta` or `files` or `iceberg` or `kafka` or `local` or `memory`, or your own" in refused(
-        f"systems.far.samza.factory={factory}"
-    )
+    kinds = "`database` or `delta` or `files` or `iceberg` or `kafka` or `local` or `memory`"
+    assert f"expected {kinds}, or your own" in refused(f"systems.far.samza.factory={factory}")
 
 
 @pytest.mark.parametrize("factory", ["kafka", "org.apache.samza.system.kafka.KafkaSystemFactory"])

@@ -146,7 +146,7 @@ def close_all(job: Counting) -> None:
 
 @pytest.mark.parametrize("state", ["clear", "nearest"])
 def test_nothing_is_sent_before_the_old_positions(job: Counting, state: WithState) -> None:
-    """What waits there is sent when it is due: the last hour had not closed."""
+    """Messages that wait there are sent when they are due: the last hour had not closed."""
     for stream in ("in", "more"):
         job.put(3, 4, stream=stream)
         job.ask(state, stream=stream, offset=None if state == "clear" else 3)
@@ -161,7 +161,7 @@ def test_nothing_is_sent_before_the_old_positions(job: Counting, state: WithStat
 
 
 def test_an_input_that_did_not_move_waits(job: Counting) -> None:
-    """What it brings meanwhile would not be sent either."""
+    """Its messages meanwhile would not be sent either."""
     before = job.values("out")
     job.put(4, 5, 5, stream="more")
     job.ask("keep", stream="in")

@@ -161,7 +161,7 @@ def test_a_table_of_somebody_else_is_written_by_its_own_schema(kind: Kind, tmp_p
         found._catalog().create_namespace("default")
         found._catalog().create_table("default.sums", required)
     assert lake.admin().partition_count("sums") == 2
-    lake_of(kind, tmp_path, partitions="5").writer(None).append(ssp(1), records(1))
+    lake.writer(None).append(ssp(1), records(1))  # this notes the number
     assert lake_of(kind, tmp_path, partitions="5").admin().partition_count("sums") == 2
     assert "`word` is null" in (lake.admin().record_limits("sums").refused(None, b'{"total": 1}') or "")
     with pytest.raises(ConfigError, match="`word` is null"):
@@ -174,17 +174,14 @@ def test_a_table_of_somebody_else_is_written_by_its_own_schema(kind: Kind, tmp_p
     [
         ({"partitions": "0"}, "is not a number from 1"),
         ({"schema": "word"}, "`systems.lake.schema`"),
+        ({"changes": "ignore"}, "it is refuse, skip, added"),
+        ({"poll.ms": "soon"}, "is not a number from 1"),
         ({"where": "there"}, "where"),
     ],
 )
 def test_wrong_options_are_refused(kind: Kind, tmp_path: Path, options: dict[str, str], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         lake_of(kind, tmp_path, **options)
-
-
-def test_it_is_not_read(lake: LakeSystem) -> None:
-    with pytest.raises(ConfigError, match="writes tables and does not read them"):
-        lake.reader()
 
 
 @pytest.fixture

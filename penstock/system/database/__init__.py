@@ -1,0 +1,1 @@
+"""Tables of a SQL database as outputs: messages are upserts and deletes, exactly once."""

@@ -1,0 +1,98 @@
+"""The system `database`: an output is a table, and a message an upsert or a delete of a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from penstock.errors import ConfigError
+from penstock.system.base import System, SystemReader, WriterIdentity, check_options
+
+if TYPE_CHECKING:
+    from penstock.system.database.admin import DatabaseAdmin
+    from penstock.system.database.writer import DatabaseWriter
+
+_PARTITIONS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseSystem(System):
+    """The tables of a database as outputs.
+
+    Example:
+        >>> options = {"url": "sqlite:////srv/shop.db", "key.totals": "shop, hour_ms"}
+        >>> system = DatabaseSystem.configured("db", options)
+        >>> system.keys["totals"], system.partitions
+        (('shop', 'hour_ms'), 4)
+    """
+
+    name: str
+    url: str
+    """SQLAlchemy's, without a password."""
+    password: str | None = field(default=None, repr=False)
+    partitions: int = _PARTITIONS
+    """The number of partitions of each table."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By table, the columns of its key; a table that is missing here has a primary key."""
+
+    fences: ClassVar[bool] = True
+    keeps_progress: ClassVar[bool] = True
+    commits_atomically: ClassVar[bool] = True
+
+    @classmethod
+    def configured(cls, name: str, options: Mapping[str, str]) -> DatabaseSystem:
+        """The options are in docs/databases.md."""
+        keys = {key.partition(".")[2]: text for key, text in options.items() if key.startswith("key.")}
+        rest = {key: text for key, text in options.items() if not key.startswith("key.")}
+        check_options(name, rest, ("url", "password", "partitions"))
+        if not options.get("url"):
+            raise ConfigError(
+                f"`systems.{name}.url` is missing: the database, as in `postgresql+psycopg://penstock@db.example.com/shop`"
+            )
+        count = options.get("partitions", str(_PARTITIONS))
+        if not count.isascii() or not count.isdigit() or int(count) < 1:
+            raise ConfigError(f"`systems.{name}.partitions` = `{count}` is not a number from 1")
+        system = cls(
+            name,
+            options["url"],
+            options.get("password"),
+            int(count),
+            {table: _names(f"systems.{name}.key.{table}", text) for table, text in keys.items()},
+        )
+        try:
+            from penstock.system.database.connection import check_url
+        except ImportError as error:
+            raise ConfigError(
+                f"the system `{name}` needs SQLAlchemy: pip install penstock-streams[database]"
+            ) from error
+        check_url(system)
+        return system
+
+    def admin(self) -> DatabaseAdmin:
+        from penstock.system.database.admin import DatabaseAdmin  # late: SQLAlchemy is an extra
+
+        return DatabaseAdmin(self)
+
+    def reader(self) -> SystemReader:
+        raise ConfigError(self.not_read)
+
+    def writer(self, identity: WriterIdentity | None) -> DatabaseWriter:
+        from penstock.system.database.writer import DatabaseWriter
+
+        return DatabaseWriter(self, identity)
+
+    @property
+    def not_read(self) -> str:
+        """The reason why its tables are no inputs."""
+        return (
+            f"the system `{self.name}` writes tables of a database and does not read them: send its changes to Kafka, "
+            "or read the table in a query of PySpark, as in docs/databases.md"
+        )
+
+
+def _names(key: str, text: str) -> tuple[str, ...]:
+    names = tuple(each.strip() for each in text.split(","))
+    if not all(names) or len(set(names)) < len(names):
+        raise ConfigError(f"`{key}` = `{text}` names no columns: it reads as `shop, hour_ms`")
+    return names

@@ -1,0 +1,64 @@
+"""The job of sums with an exactly-once output in a table of SQLite, where triggers note each change of a row."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import penstock as ps
+from penstock.system.database.system import DatabaseSystem
+from tests.support.streams.hooked_system import HookedSystem
+from tests.support.world.once_world import OnceWorld
+from tests.support.world.sums_job import Sum
+
+_TABLES = """
+CREATE TABLE sums (word TEXT, total INTEGER, PRIMARY KEY (word, total));
+CREATE TABLE seen (word TEXT, total INTEGER);
+CREATE TRIGGER added AFTER INSERT ON sums BEGIN INSERT INTO seen VALUES (new.word, new.total); END;
+CREATE TRIGGER changed AFTER UPDATE ON sums BEGIN INSERT INTO seen VALUES (new.word, new.total); END;
+"""
+
+
+class UpsertWorld(OnceWorld):
+    """The output is a table with a row for each word and sum, so that no message replaces another one."""
+
+    def __init__(self, folder: Path, largest: int = 1 << 62) -> None:
+        """`largest`: the database refuses larger sums."""
+        super().__init__(folder)
+        self.file = folder / "sums.db"
+        with sqlite3.connect(self.file) as database:
+            database.executescript(_TABLES)
+            database.execute(
+                f"CREATE TRIGGER large BEFORE INSERT ON sums WHEN new.total > {largest} "
+                "BEGIN SELECT raise(ABORT, 'the sum is too large'); END"
+            )
+        options = {"url": f"sqlite:///{self.file}"}
+        self.app = ps.StreamApplication("sums")
+        self.app.store("sums", key=ps.String(), value=ps.Integer())
+        source = self.app.input("m.events", key=ps.String(), value=ps.Integer())
+        sums = source.partition_by(lambda envelope: envelope.key, envelope=True).process(Sum, stores=["sums"], id="sum")
+        rows = sums.map(lambda sent: row(sent.key, sent.value), envelope=True, id="row")
+        rows.send_to(self.app.output("db.sums"))
+        self.hooked = HookedSystem(DatabaseSystem.configured("db", options))
+        self.systems |= {"m": self.system, "db": self.hooked}
+        self.keys = {
+            "systems.m.samza.factory": "memory",
+            "systems.db.samza.factory": "database",
+            **{f"systems.db.{key}": text for key, text in options.items()},
+            "streams.db.sums.output.guarantee": "exactly-once",
+        }
+
+    def execute(self, text: str) -> list[Any]:
+        with sqlite3.connect(self.file) as database:
+            return database.execute(text).fetchall()
+
+    def output(self) -> list[tuple[str, int]]:
+        seen = self.execute("SELECT word, total FROM seen")
+        assert sorted(seen) == sorted(self.execute("SELECT word, total FROM sums"))
+        return seen
+
+
+def row(word: str, total: int) -> dict[str, Any]:
+    """A row; one of a million does not fit the table."""
+    return {"word": word, "total": "a million" if total == 1_000_000 else total}

@@ -1,0 +1,185 @@
+"""Messages as changes of rows, and the values that columns take."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from penstock.system.database.columns import Column
+from penstock.system.database.rows import Change, TableForm, TableLimits, needed
+
+COLUMNS = (
+    Column("shop", "text", "TEXT", nullable=False, required=True),
+    Column("hour", "integer", "INTEGER", nullable=False, required=True),
+    Column("amount", "integer", "BIGINT"),
+    Column("state", "text", "TEXT", nullable=False, required=True),
+    Column("twice", "integer", "BIGINT", computed=True),
+)
+TWO = TableForm("db.totals", COLUMNS, ["shop", "hour"])
+ONE = TableForm("db.shops", [COLUMNS[0], COLUMNS[2]], ["shop"])
+NUMBERED = TableForm("db.hours", COLUMNS[1:3], ["hour"])
+DAYS = TableForm("db.days", [Column("day", "date", "DATE")], ["day"])
+
+
+def test_a_value_is_the_row_of_its_key() -> None:
+    row = {"shop": "s", "hour": 1, "amount": None, "state": "x"}
+    value = b'{"shop": "s", "hour": 1, "amount": null, "state": "x"}'
+    assert TWO.change(b"any", value) == Change(("s", 1), row)
+    key = b'{"shop": "s", "hour": 1}'
+    assert TWO.change(key, b'{"amount": null, "state": "x"}') == Change(("s", 1), row)
+    assert TWO.change(key, b'{"hour": 2, "state": "x"}').key == ("s", 2)
+    assert ONE.change(b"s1", b'{"amount": 2}') == Change(("s1",), {"shop": "s1", "amount": 2})
+
+
+@pytest.mark.parametrize(
+    ("form", "key", "expected"),
+    [
+        (TWO, b'{"hour": 1, "shop": "s"}', ("s", 1)),
+        (ONE, b'{"shop": "s"}', ("s",)),
+        (ONE, b"s", ("s",)),
+        (ONE, b"5", ("5",)),
+        (ONE, b"null", ("null",)),
+        (ONE, b"", ("",)),
+        (ONE, b"a b", ("a b",)),
+        (NUMBERED, b"5", (5,)),
+        (DAYS, b"2026-01-31", (date(2026, 1, 31),)),
+        (DAYS, b'"2026-01-31"', (date(2026, 1, 31),)),
+    ],
+)
+def test_a_delete_has_the_row_in_its_key(form: TableForm, key: bytes, expected: tuple[Any, ...]) -> None:
+    assert form.change(key, None) == Change(expected, None)
+
+
+@pytest.mark.parametrize(
+    ("form", "key", "value", "said"),
+    [
+        (TWO, None, None, "it has no value, so it deletes the row of its key: the message's key must be a JSON object"),
+        (TWO, b"s", None, "must be a JSON object with `shop`, `hour`: it is"),
+        (TWO, b'{"shop": "s"}', None, "and no others"),
+        (TWO, b'{"shop": "s", "hour": 1, "amount": 2}', None, "and no others"),
+        (TWO, b'{"shop": "s", "hour": null}', None, "`hour` of the key of `db.totals` is null"),
+        (ONE, b'"s"', None, "may be text that has quotes, or JSON"),
+        (ONE, b"\xff", None, "is not text"),
+        (NUMBERED, b"\x00\x00\x00\x05", None, "is not an integer"),
+        (TWO, None, b'{"shop": "s", "state": "x"}', "its value lacks columns of the key (`shop`, `hour`)"),
+        (TWO, None, b'{"shop": "s", "hour": 1}', "no `state`, a column of `db.totals` that is NOT NULL"),
+        (TWO, None, b'{"shop": "s", "hour": 1, "state": null}', "is null, and must not be"),
+        (TWO, None, b'{"shop": "s", "hour": 1, "state": "x", "summe": 5}', "no column `summe`; it has shop, hour, "),
+        (TWO, None, b'{"shop": "s", "hour": 1, "state": "x", "twice": 5}', "computes the column `twice`"),
+        (TWO, None, b'{"shop": "s", "hour": null, "state": "x"}', "`hour` of the key of `db.totals` is null"),
+        (TWO, None, b"[1]", "its value is [1], and no object"),
+        (TWO, None, b"{", "its value is not JSON"),
+        (TWO, None, b'{"shop": 5, "hour": 1, "state": "x"}', "column `shop` of `db.totals`, TEXT: 5 is not text"),
+    ],
+)
+def test_a_message_that_fits_no_row_says_why(
+    form: TableForm, key: bytes | None, value: bytes | None, said: str
+) -> None:
+    limits = pickle.loads(pickle.dumps(TableLimits(form=form)))
+    assert said in (limits.refused(key, value) or "")
+    assert limits.least_bytes == -1
+
+
+NUMBER = Column("x", "decimal", "NUMERIC(5,2)", precision=5, scale=2)
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "expected"),
+    [
+        (Column("x", "boolean", ""), "true", True),
+        (Column("x", "flag", "", bounds=(-128, 127)), "true", 1),
+        (Column("x", "integer", ""), "-9223372036854775808", -(1 << 63)),
+        (Column("x", "float", ""), "1", 1.0),
+        (NUMBER, "123.45", Decimal("123.45")),
+        (NUMBER, '"0.10"', Decimal("0.10")),
+        (NUMBER, "1.5e2", Decimal(150)),
+        (NUMBER, "0", Decimal(0)),
+        (Column("x", "decimal", ""), "0.1234567890123456789012", Decimal("0.1234567890123456789012")),
+        (Column("x", "text", "", length=2), '"é€"', "é€"),
+        (Column("x", "choice", "", choices=("a", "b")), '"b"', "b"),
+        (Column("x", "bytes", ""), '"AP8="', b"\x00\xff"),
+        (Column("x", "date", ""), '"2026-01-31"', date(2026, 1, 31)),
+        (Column("x", "time", ""), '"12:30:00"', time(12, 30)),
+        (Column("x", "timestamp", ""), '"2026-01-31T12:00:00+02:00"', datetime(2026, 1, 31, 10, tzinfo=UTC)),
+        (Column("x", "timestamp", ""), "1500", datetime(1970, 1, 1, 0, 0, 1, 500_000, tzinfo=UTC)),
+        (Column("x", "local", ""), '"2026-01-31 12:00:00"', datetime(2026, 1, 31, 12)),  # noqa: DTZ001
+        (Column("x", "uuid", ""), '"00000000-0000-0000-0000-00000000000a"', UUID(int=10)),
+        (Column("x", "json", ""), '{"a": [1.50, null]}', {"a": [Decimal("1.50"), None]}),
+        (Column("x", "array", "", item=Column("x", "integer", "")), "[1, null]", [1, None]),
+        (Column("x", "other", "INET"), '"10.0.0.1"', "10.0.0.1"),
+        (Column("x", "integer", ""), "null", None),
+    ],
+)
+def test_a_value_that_fits(column: Column, given: str, expected: Any) -> None:
+    row = TableForm("t", [COLUMNS[0], column], ["shop"]).change(b"s", b'{"x": %b}' % given.encode()).row
+    found = (row or {})["x"]
+    assert found == expected
+    assert type(found) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("column", "given", "said"),
+    [
+        (Column("x", "boolean", ""), "1", "true or false"),
+        (Column("x", "integer", "", bounds=(0, 255)), "256", "256 is not between 0 and 255"),
+        (Column("x", "integer", ""), "9223372036854775808", "is not between"),
+        (Column("x", "integer", ""), "1.0", "not an integer"),
+        (Column("x", "integer", ""), "true", "not an integer"),
+        (Column("x", "flag", "", bounds=(-128, 127)), "128", "is not between"),
+        (Column("x", "float", ""), '"1"', "not a number"),
+        (Column("x", "float", ""), "1e999", "too large"),
+        (NUMBER, "0.001", "more than 2 digits behind the point"),
+        (NUMBER, "1000", "more than 3 digits before it"),
+        (NUMBER, '"NaN"', "not a decimal"),
+        (NUMBER, '"x"', "not a decimal"),
+        (Column("x", "text", "", length=2), '"abc"', "3 characters, and the column takes 2"),
+        (Column("x", "text", ""), '"\\u0000"', "zero byte"),
+        (Column("x", "choice", "", choices=("a", "b")), '"c"', '"c" is not one of a, b'),
+        (Column("x", "bytes", ""), '"?"', "not Base64"),
+        (Column("x", "bytes", ""), "5", "not Base64"),
+        (Column("x", "date", ""), '"31.1.2026"', "not a date"),
+        (Column("x", "time", ""), "1", "not a time of day"),
+        (Column("x", "timestamp", ""), '"2026-01-31T12:00:00"', "text with a zone"),
+        (Column("x", "timestamp", ""), "99999999999999999", "not a time"),
+        (Column("x", "local", ""), '"2026-01-31T12:00:00Z"', "without a zone"),
+        (Column("x", "uuid", ""), '"x"', "not a UUID"),
+        (Column("x", "array", "", item=Column("x", "integer", "")), '["a"]', '"a" is not an integer'),
+        (Column("x", "array", "", item=Column("x", "integer", "")), "5", "not an array"),
+        (Column("x", "other", "INET"), "[]", "not a text or a number"),
+    ],
+)
+def test_a_value_that_does_not_fit(column: Column, given: str, said: str) -> None:
+    form = TableForm("t", [COLUMNS[0], column], ["shop"])
+    assert said in (form.problem(b"s", b'{"x": %b}' % given.encode()) or "")
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_left_of_changes_comes_to_the_same(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(300):
+        changes = []
+        for _ in range(rng.randrange(8)):
+            key = (rng.randrange(2),)
+            row = {name: rng.randrange(9) for name in "ab" if rng.random() < 0.6}
+            changes.append(Change(key, None if rng.random() < 0.3 else {"k": key[0], **row}))
+        start = {(0,): {"k": 0, "a": 1, "b": 1}} if rng.random() < 0.5 else {}
+        left = needed(changes)
+        assert after(start, left) == after(start, changes)
+        assert len(left) <= len(changes)
+    assert needed([Change((1,), {"k": 1, "a": n}) for n in range(5)]) == [Change((1,), {"k": 1, "a": 4})]
+
+
+def after(start: dict[Any, dict[str, Any]], changes: list[Change]) -> dict[Any, dict[str, Any]]:
+    rows = {key: dict(row) for key, row in start.items()}
+    for key, row in changes:
+        if row is None:
+            rows.pop(key, None)
+        else:
+            rows.setdefault(key, {}).update(row)
+    return rows
