@@ -56,7 +56,7 @@ def _check_guarantees(graph: ApplicationGraph, config: JobConfig, outputs: Conta
         if stream not in outputs:
             raise ConfigError(
                 f"`{name}` ({config.origin(name)}): `{stream}` is not an output of the application. Correct its name, "
-                "or remove the key"
+                f"or remove the key. In a file for several jobs, `jobs.<job name>.{name}` is for one of them"
             )
 
 

@@ -35,16 +35,22 @@ def _layout_of(spec: StoreSpec, users: list[str]) -> StoreLayout:
 
 
 def check_layout(
-    record: CheckpointRecord, layout: Mapping[str, str], tasks: int, emptied: Container[str] = (), job: str = "JOB"
+    record: CheckpointRecord,
+    layout: Mapping[str, str],
+    tasks: int,
+    emptied: Container[str] = (),
+    job: str = "JOB",
+    inputs: str = "",
 ) -> None:
     """Raise IncompatibleError if the application cannot go on from the checkpoint. Of stores in `emptied` it takes
-    nothing, whatever the checkpoint has. `job` is the job's name in commands."""
+    nothing, whatever the checkpoint has. `job` is the job's name in commands, `inputs` names the inputs with the most
+    partitions."""
     if record.task_count != tasks:
         raise IncompatibleError(
             f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
-            "largest "
-            "partition count of the inputs, job.intermediate.stream.partitions or task.broadcast.inputs has changed. "
-            "Keys would move away from their state. Set it back, or give the job a new `job.id`"
+            f"largest partition count of the inputs{f' ({inputs})' if inputs else ''}, "
+            "job.intermediate.stream.partitions or task.broadcast.inputs has changed. Keys would move away from their "
+            "state. Set it back, or give the job a new `job.id`"
         )
     for store, before in record.stores.items():
         now = layout.get(store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -23,6 +24,7 @@ from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.identities import refuse_recreated
 from penstock.start.streams.intermediate import declared_streams, kept_streams
 from penstock.start.times import StartTimes, start_times
+from penstock.wording import listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,11 @@ def refuse_other_layout(facts: StartFacts, decision: StartDecision, emptied: fro
     record = decision.restore_from
     if record is not None:
         emptied = frozenset(record.stores) if decision.clears_state else emptied
-        check_layout(record, store_layout(facts.graph), len(facts.inputs.tasks), emptied, facts.job)
+        partitions = Counter(str(ssp.system_stream) for ssp in facts.inputs.ends)
+        most = max(partitions.values())
+        largest = listed([f"`{stream}`" for stream, count in sorted(partitions.items()) if count == most])
+        inputs = f"{largest}: {most}"
+        check_layout(record, store_layout(facts.graph), len(facts.inputs.tasks), emptied, facts.job, inputs)
 
 
 def decide_streams(

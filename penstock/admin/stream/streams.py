@@ -316,9 +316,10 @@ def _used(stream: SystemStream, use: StreamUse) -> str:
     if owner is not None:
         uses.append(f"is {_of(owner)}")
     first = "the job" if len(readers) < 2 else "the jobs"
+    but = "" if owner is not None else ", unless its input is a pattern: it then continues without the stream"
     return (
         f"stream `{stream}` {listed(uses)}. Delete {first} first (`penstock job delete`), or give {flag('force')}: "
-        f"{first} cannot continue then"
+        f"{first} cannot continue then{but}"
     )
 
 

@@ -195,7 +195,9 @@ class DeltaLog(TableLog):
         try:
             table = DeltaTable(self._url, storage_options=self._options)
         except TableNotFoundError as error:
-            raise NotFoundError(f"there is no Delta table at `{self._url}`: create it, or correct `folder`") from error
+            raise NotFoundError(
+                f"there is no Delta table at `{self._url}`: create it, or correct `systems.<name>.folder`"
+            ) from error
         self._actions, self._barrier, self._looked = {}, 0, -1
         self._version = table.version()
         metadata, protocol = table.metadata(), table.protocol()
