@@ -114,6 +114,12 @@ class JobConfig(Settings):
         given = {StoreSettings.factory.full(name): "columns" for name in stores}
         return replace(self, resolved=replace(self.resolved, values={**given, **self.resolved.values}))
 
+    def without_resets(self) -> JobConfig:
+        """The same, in which no input is reset (`samza.reset.offset`)."""
+        name = StreamSettings.reset_offset.name.partition(">")[2]
+        values = {key: value for key, value in self.resolved.values.items() if not key.endswith(name)}
+        return replace(self, resolved=replace(self.resolved, values=values))
+
     def store(self, name: str) -> StoreSettings:
         return StoreSettings(self.resolved, name)
 

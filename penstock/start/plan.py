@@ -24,7 +24,7 @@ from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.identities import refuse_recreated
 from penstock.start.streams.intermediate import declared_streams, kept_streams
 from penstock.start.times import StartTimes, start_times
-from penstock.wording import listed
+from penstock.wording import argument, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,7 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
         NotFoundError: the named checkpoint or an operator to be reset does not exist.
     """
     decision = decide_beginning(facts, resolve)
+    refuse_quiet(facts, decision)
     positions = start_positions(decision, facts.inputs, facts.config)
     refuse_recreated(facts, decision)
     reset = plan_reset(facts, decision.restore_from)
@@ -112,6 +113,19 @@ def decide_beginning(facts: StartFacts, resolve: Resolve) -> StartDecision:
     """Choose the checkpoint, and what startpoints make of its positions and its state."""
     candidates = Candidates.of(facts.view, facts.config.task, facts.from_checkpoint)
     return decide_start(facts.requests.live, facts.inputs, candidates, resolve)
+
+
+def refuse_quiet(facts: StartFacts, decision: StartDecision) -> None:
+    """Raise IncompatibleError if a run that sends no output before its old positions has output by time: positions do
+    not say which windows and timers had fired there."""
+    timed = [op.id for op in facts.graph.operators if op.uses_time and not op.is_input]
+    if decision.quiet_until and (timed or facts.config.task.window_ms > 0):
+        what = f"`{timed[0]}` fires by time" if timed else "`task.window.ms` lets tasks send by time"
+        raise IncompatibleError(
+            f"{argument('with_output', 'after')} is for applications that send output for messages alone, and {what}: "
+            "it is not known which of that was sent. Delete the startpoint, or set it again with "
+            f"{argument('with_output', 'again')}"
+        )
 
 
 def decide_times(facts: StartFacts, decision: StartDecision, positions: Positions, reset: Reset) -> StartTimes:

@@ -429,9 +429,14 @@ class InProcessDriver:
         """Publishes versions of its pushed tables."""
         run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board)
         self.loop = RunLoop(RunParts(run, published or self.tables, feed))
+        self._is_closed = False
 
     def close(self) -> None:
-        """End at once, as a process that is killed between two calls. Nothing more is committed or written."""
+        """End at once, as a process that is killed between two calls. Nothing more is committed or written. Later calls
+        do nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.loop.close()
         self.fleet.close()
         self.job.admins.close()

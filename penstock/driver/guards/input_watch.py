@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
-from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.batch.positions import Ends, Positions, TaskSsp, partitions_changed
 from penstock.clock import Clock
 from penstock.errors import IncompatibleError, NotFoundError, RetryableError
@@ -129,26 +129,35 @@ class InputWatch:
         return gone
 
     def _look_for_matches(self, begin_again: Callable[[], None]) -> None:
-        for stream, pattern in sorted(self._streams.new_matches().items()):
+        """Begin again with new streams, unless the next start would refuse one of them."""
+        found, refused = self._streams.new_matches(), False
+        for stream, patterns in sorted(found.items()):
             try:
                 count = self._streams.admins[stream.system].partition_count(stream.stream)
             except NotFoundError:
                 continue  # it was deleted meanwhile
-            if count <= self._tasks:
-                logger.warning("`%s` matches `%s`: the job commits, and begins again with it", stream, pattern)
-                begin_again()
-            elif stream not in self._refused:
+            if count <= self._tasks and len(patterns) == 1:
+                continue
+            refused = True
+            if stream not in self._refused:
                 self._refused.add(stream)
-                logger.error(
-                    "`%s` matches `%s` and is not read: it has %s, and the job has %s, whose state belongs to the keys "
-                    "in these. The next start is refused while the stream is there. Delete it and create it with at "
-                    "most %d partitions, or narrow the pattern",
-                    stream,
-                    pattern,
-                    counted(count, "partition"),
-                    counted(self._tasks, "task"),
-                    self._tasks,
-                )
+                logger.error("%s", self._refusal(stream, patterns, count))
+        if found and not refused:
+            names = listed([f"`{stream}`" for stream in sorted(found)])
+            logger.warning("streams that match a pattern have come: %s. The job commits, and begins again", names)
+            begin_again()
+
+    def _refusal(self, stream: SystemStream, patterns: Sequence[StreamPattern], count: int) -> str:
+        if len(patterns) > 1:
+            why = f"matches {listed([f'`{each}`' for each in patterns])}, and a job reads a stream once"
+            instead = "Delete it, or narrow a pattern"
+        else:
+            why = (
+                f"matches `{patterns[0]}` and has {counted(count, 'partition')}, and the job has "
+                f"{counted(self._tasks, 'task')}, whose state belongs to the keys in these"
+            )
+            instead = f"Delete it and create it with at most {self._tasks} partitions, or narrow the pattern"
+        return f"`{stream}` {why}. No new stream is read while it is there, and the next start is refused. {instead}"
 
     def _check_identity(self, stream: SystemStream) -> None:
         found = self._streams.admins[stream.system].stream_identity(stream.stream)

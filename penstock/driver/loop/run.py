@@ -56,6 +56,8 @@ class Run:
         undo.callback(_leave, tenure)
         self.run_id = tenure.run_id
         self._keeper = tenure.keeper
+        self.token = tenure.keeper.lease.state.token
+        """The lease's, by which somebody asks this run to stop."""
 
     def prepare(
         self,
@@ -97,7 +99,7 @@ class Run:
     def obey(self, stop: Callable[[], None]) -> None:
         """From now on, call `stop` once somebody asks for the end of the run."""
         requests = StopRequests(self.objects, self.paths)
-        self._undo.callback(StopRequestWatch(requests, self._keeper.lease.state.token, stop).close)
+        self._undo.callback(StopRequestWatch(requests, self.token, stop).close)
 
 
 def _leave(tenure: Tenure) -> None:

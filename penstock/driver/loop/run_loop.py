@@ -84,9 +84,12 @@ class RunLoop:
         parts, run = self.parts, self._run
         run.board.update(phase="stopping")
         drains = parts.drain.closes(self.boundary)
-        goes_on = run.stop.goes_on and not self.boundary.closed
+        if self.boundary.closed:
+            run.stop.is_last()
+        goes_on = run.stop.goes_on
         parts.commits.make(CommitRequest(self.boundary, ended=None if goes_on else "stopped", drains=drains))
-        parts.drain.finish(drains)
+        if not goes_on:  # a request to drain that came meanwhile is for what follows
+            parts.drain.finish(drains)
         run.board.update(drained=self.boundary.closing == "drained")
         parts.epochs.wind_down()
 

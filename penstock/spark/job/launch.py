@@ -6,7 +6,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from penstock.driver.loop.run import Run
 from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.host.logs import log_directory
+from penstock.job.stop_request import StopRequests
+from penstock.objects.open import open_job_root
 from penstock.retry import Retry, retry
 from penstock.side.plan import with_side_inputs
 from penstock.spark.batches.table_build import SparkTableBuilder
@@ -147,9 +149,12 @@ class _SparkJob:
                 raise NotFoundError("the job has ended: there is nothing to drain")
             self._current.ask_to_drain()
 
-    def start(self, request: StartRequest) -> _StartedRun:
-        """Take the lease, decide where the run begins, and open its containers."""
-        settings = self._settings
+    def _start_next(self) -> _StartedRun:
+        return self.start(StartRequest(""), again=True)
+
+    def start(self, request: StartRequest, *, again: bool = False) -> _StartedRun:
+        """Take the lease, decide where the run begins, and open its containers. Only the first time resets inputs."""
+        settings = self._settings.without_resets() if again else self._settings
         graph = with_matches(with_side_inputs(self._app.graph(), settings), settings)
         with ExitStack() as undo:
             streams = JobStreams.open(graph, settings)
@@ -177,13 +182,26 @@ class _SparkJob:
                 _run(current)
                 changing.enter_context(self._changing)
             self._current = None
+            if self.stop.goes_on:
+                self._look_for_late_stop(current.run)
             if self.stop.begins_again():
                 self._start_again()
+
+    def _look_for_late_stop(self, run: Run) -> None:
+        """A request to stop may have come after the run's last look, and before it gave the lease back."""
+        try:
+            with closing(open_job_root(self._settings.job)) as objects:
+                requests = StopRequests(objects, run.paths)
+                if requests.asked_by(run.token) is not None:
+                    self.stop.ask()
+                    requests.clear()
+        except RetryableError as error:
+            logger.warning("it is not known whether somebody asked the job to stop: %s", error)
 
     def _start_again(self) -> None:
         stop, why = self.stop.graceful, "the job does not begin again yet: %s"
         try:
-            retry(lambda: self.start(StartRequest("")), _AGAIN, interrupt=stop, on_failure=partial(logger.warning, why))
+            retry(self._start_next, _AGAIN, interrupt=stop, on_failure=partial(logger.warning, why))
         except RetryableError as error:
             if not stop.is_set():
                 raise

@@ -77,12 +77,15 @@ class Candidates:
     retained: Sequence[CheckpointRecord]
     read_versions: Sequence[int]
     named: bool = False
+    latest: CheckpointRecord | None = None
+    """The last one that was written; None: it is the origin."""
 
     @classmethod
     def of(cls, view: LogView, settings: TaskSettings, wanted: str | None = None) -> Candidates:
         """The candidates in a log. `wanted` is the id that somebody chose. Raises as `choose_origin`."""
         origin = choose_origin(view, wanted, settings)
-        return cls(origin, view.restorable, settings.checkpoint_read_versions, named=wanted is not None)
+        versions = settings.checkpoint_read_versions
+        return cls(origin, view.restorable, versions, named=wanted is not None, latest=view.latest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,7 @@ def decide_start(
     found = counting_requests(live, inputs.tasks)
     with_state = choose_state(found.values())
     offsets = {at: _resolved(request, resolve, request not in new) for at, request in found.items()}
-    quiet_until = choose_quiet(found.values(), checkpoints.origin, inputs)
+    quiet_until = choose_quiet(found.values(), checkpoints.latest or checkpoints.origin, inputs)
     if with_state != "nearest" or checkpoints.origin is None:
         return StartDecision(checkpoints.origin, offsets, found, with_state, quiet_until)
     if checkpoints.named:
@@ -194,16 +197,17 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
 
 
 def choose_quiet(
-    requests: Iterable[StartpointRequest], origin: CheckpointRecord | None, inputs: JobInputs
+    requests: Iterable[StartpointRequest], latest: CheckpointRecord | None, inputs: JobInputs
 ) -> dict[TaskSsp, int]:
     """The positions before which the run sends no output.
 
     Args:
         requests: those that count.
-        origin: the checkpoint that the start would begin with anyhow.
+        latest: the last checkpoint.
 
     Raises:
-        IncompatibleError: the requests contradict each other; or an old position belongs to a stream that is gone.
+        IncompatibleError: the requests contradict each other; an old position belongs to a stream that is gone; or
+            messages that were read before wait in a durable intermediate stream, and their results were not sent.
     """
     said = {request.with_output: request for request in requests if request.with_output is not None}
     if len(said) > 1:
@@ -214,21 +218,32 @@ def choose_quiet(
             f"the startpoints contradict each other: {both}. A job has one output: delete some of them (`penstock "
             "startpoint delete`), or set them again with the same choice"
         )
-    if origin is None or "again" in said:
+    if latest is None or "again" in said:
         return {}
-    before = to_positions(origin.quiet_until)
+    gone = {stream for stream, own in latest.identities.items() if inputs.identities.get(stream, own) != own}
+    known = {at for at in inputs.readers if at.ssp.system_stream not in gone}
+    until = dict(to_positions(latest.quiet_until))
     if "after" in said:
-        gone = {stream for stream, own in origin.identities.items() if inputs.identities.get(stream, own) != own}
-        for at, offset in to_positions(origin.next_offsets).items():
-            if at.ssp.system_stream in gone:
-                raise IncompatibleError(
-                    f"{argument('with_output', 'after')} sends nothing before the old positions, and "
-                    f"`{at.ssp.system_stream}` was deleted and created again since: its old position is in no stream "
-                    f"any more. Delete the startpoint, or set it again with {argument('with_output', 'again')}"
-                )
-            before[at] = max(offset, before.get(at, offset))
-    known = set(inputs.readers)
-    return {at: min(offset, inputs.ends[at.ssp].upcoming) for at, offset in before.items() if at in known}
+        _refuse_after(latest, inputs, gone)
+        for at, offset in to_positions(latest.next_offsets).items():
+            until[at] = max(offset, until.get(at, offset))
+    return {at: min(offset, inputs.ends[at.ssp].upcoming) for at, offset in until.items() if at in known}
+
+
+def _refuse_after(latest: CheckpointRecord, inputs: JobInputs, gone: Collection[SystemStream]) -> None:
+    after, again = argument("with_output", "after"), argument("with_output", "again")
+    if lost := sorted({ssp.system_stream for ssp in inputs.ends}.intersection(gone)):
+        raise IncompatibleError(
+            f"{after} sends nothing before the old positions, and `{lost[0]}` was deleted and created again since: its "
+            f"old position is in no stream any more. Delete the startpoint, or set it again with {again}"
+        )
+    waiting = sorted(stream for stream, each in latest.intermediate.items() if each.left())
+    if waiting and not latest.quiet_until:
+        raise IncompatibleError(
+            f"{after} sends nothing before the old positions, and messages wait in `{waiting[0]}` whose results were "
+            "not sent yet. Delete the startpoint, start the job and stop it when it has nothing left to read (or drain "
+            f"it), and set the startpoint again; or set it with {again}"
+        )
 
 
 def nearest_checkpoint(

@@ -131,10 +131,13 @@ class JobStreams:
             _refuse_forgetful(stream, self.systems[stream.system])
         return replace(self, owed=others)
 
-    def new_matches(self) -> dict[SystemStream, StreamPattern]:
-        """The streams that match a pattern now and are no inputs."""
-        found = matching(self.patterns, self.admins, self.own | {*self.inputs})
-        return {stream: pattern for pattern, streams in found.items() for stream in streams}
+    def new_matches(self) -> dict[SystemStream, list[StreamPattern]]:
+        """The streams that match patterns now and are no inputs, and their patterns."""
+        found: dict[SystemStream, list[StreamPattern]] = {}
+        for pattern, streams in matching(self.patterns, self.admins, self.own | {*self.inputs}).items():
+            for stream in streams:
+                found.setdefault(stream, []).append(pattern)
+        return found
 
     def check_left(self, read: Iterable[SystemStream]) -> None:
         """Check that streams which a pattern found before, and does not find now, are gone. Their positions are
@@ -146,7 +149,7 @@ class JobStreams:
         Raises:
             SystemAwayError: a system did not list a stream that it has.
         """
-        for stream in sorted(set(read).difference(self.inputs)):
+        for stream in sorted(set(read).difference(self.inputs, self.own)):
             if any(each.matches(stream) for each in self.patterns):
                 try:
                     self.admins[stream.system].partition_count(stream.stream)

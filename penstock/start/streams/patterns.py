@@ -53,13 +53,13 @@ def matching(
 def own_streams(graph: ApplicationGraph, config: JobConfig) -> frozenset[SystemStream]:
     """The streams that the job writes or uses in another way. No pattern matches them, or the job would read what it
     writes."""
-    dead_letter = config.task.dead_letter_stream
+    others = (config.task.dead_letter_stream, config.metrics.reporter_stream)
     return frozenset(
         {spec.stream for spec in graph.outputs}
         | {op.stream for op in graph.intermediates}
         | {config.store(spec.name).changelog for spec in graph.written_stores}
         | {*side_streams(graph)}
-        | ({dead_letter} if dead_letter else set())
+        | {stream for stream in others if stream is not None}
     )
 
 

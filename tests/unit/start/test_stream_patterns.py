@@ -105,13 +105,17 @@ def run_to_the_end(orders: Orders) -> None:
     driver.close()
 
 
-def begins_again(driver: InProcessDriver) -> bool:
-    """Run on until it ends, and say whether another run is to follow."""
+def until_it_ends(driver: InProcessDriver) -> None:
     for _ in range(100):
         if driver.stop.graceful.is_set():
-            break
+            return
         driver.loop.step()
-    assert driver.stop.graceful.is_set(), "the run goes on"
+    raise AssertionError("the run goes on")
+
+
+def begins_again(driver: InProcessDriver) -> bool:
+    """Run on until it ends, and say whether another run is to follow."""
+    until_it_ends(driver)
     driver.loop.finish()
     driver.close()
     return driver.stop.begins_again()
@@ -134,9 +138,13 @@ class TestMatching:
         assert merged.upstream == ("orders.orders-eu", "orders.orders-us")
 
     def test_streams_of_the_job_itself_do_not_match(self, orders: Orders) -> None:
-        for stream in ("orders-dead", "orders-log"):
+        for stream in ("orders-dead", "orders-log", "orders-metrics"):
             orders.create(stream)
-        orders.config |= {"task.dead.letter.stream": "m.orders-dead", "stores.counts.changelog": "m.orders-log"}
+        orders.config |= {
+            "task.dead.letter.stream": "m.orders-dead",
+            "stores.counts.changelog": "m.orders-log",
+            "metrics.reporter.snapshot.stream": "m.orders-metrics",
+        }
         app = orders.app()
         app.input("m.old-orders-eu").send_to(app.output("m.orders-out"))
         inputs = [str(stream) for stream in orders.driver(app).job.inputs]
@@ -224,6 +232,59 @@ class TestNewStreams:
         finish(driver)
         orders.check()
 
+    def test_a_drain_comes_before_the_next_start(self, orders: Orders) -> None:
+        driver = orders.started()
+        orders.create("orders-asia")
+        orders.clock.advance(LIST_SECONDS)
+        until_it_ends(driver)
+        assert driver.stop.goes_on
+        driver.job.drains.ask(driver.job.claim.run_id)
+        while not driver.loop._run_to_the_end():
+            pass
+        assert orders.checkpoints[-1].ended == "drained"
+        assert not driver.stop.begins_again()
+
+    def test_a_drain_that_comes_during_the_last_commit_is_obeyed_afterwards(self, orders: Orders) -> None:
+        driver = orders.started()
+        orders.put("orders-eu", "a")
+        orders.create("orders-asia")
+        orders.clock.advance(LIST_SECONDS)
+        until_it_ends(driver)
+        run = driver.job.claim.run_id
+        orders.at(driver, "before the record", lambda: driver.job.drains.ask(run) and None)
+        assert begins_again(driver)
+        driver = orders.started()
+        steps(driver)
+        assert driver.loop.parts.drain.active
+
+    def test_no_new_stream_is_read_while_one_is_refused(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
+        """The next start would be refused: a job that works must not end for that."""
+        driver = orders.started()
+        orders.create("orders-big", partitions=3)
+        orders.create("orders-asia")
+        orders.put("orders-asia", "a")
+        for _ in range(2):
+            orders.clock.advance(LIST_SECONDS)
+            steps(driver)
+        assert not driver.stop.graceful.is_set()
+        orders.system.admin().delete_stream("orders-big")
+        orders.clock.advance(LIST_SECONDS)
+        assert begins_again(driver)
+        finish(orders.started())
+        orders.check()
+        assert caplog.text.count("No new stream is read while it is there") == 1
+
+    def test_a_stream_of_two_patterns_ends_no_job(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
+        app = orders.app()
+        app.input("m.old-.*|.*-both", pattern=True).send_to(app.output("m.copy"))
+        driver = orders.driver(app)
+        driver.loop.start()
+        orders.create("orders-both")
+        orders.clock.advance(LIST_SECONDS)
+        steps(driver)
+        assert not driver.stop.graceful.is_set()
+        assert "`m.orders-both` matches `m.old-.*|.*-both` and `m.orders-.*`, and a job reads" in caplog.text
+
     def test_a_run_with_an_end_does_not_look(self, orders: Orders) -> None:
         driver = orders.driver(until_latest=True)
         driver.loop.start()
@@ -295,6 +356,22 @@ class TestStreamsThatGo:
         orders.put("orders-us", "a")
         run_to_the_end(orders)
         orders.check()
+
+
+def test_a_stream_that_becomes_the_jobs_own_is_left(orders: Orders) -> None:
+    orders.create("orders-dead")
+    finish(orders.started())
+    orders.config["task.dead.letter.stream"] = "m.orders-dead"
+    assert "m.orders-dead" not in map(str, orders.driver().job.inputs)
+
+
+def test_inputs_are_reset_once(orders: Orders) -> None:
+    config = orders.driver().job.config
+    stream, name = SystemStream("m", "orders-us"), "streams.m.orders-us.samza.reset.offset"
+    given = orders.load({**orders.config, "systems.m.samza.factory": "memory", name: "true"}, ["counts"])
+    assert given.stream(stream).reset_offset
+    assert not given.without_resets().stream(stream).reset_offset
+    assert config.without_resets().flat() == config.flat()
 
 
 def test_a_look_costs_nothing_without_patterns(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
