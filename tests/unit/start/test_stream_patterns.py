@@ -251,7 +251,11 @@ class TestNewStreams:
         orders.clock.advance(LIST_SECONDS)
         until_it_ends(driver)
         run = driver.job.claim.run_id
-        orders.at(driver, "before the record", lambda: driver.job.drains.ask(run) and None)
+
+        def ask() -> None:
+            driver.job.drains.ask(run)
+
+        orders.at(driver, "before the record", ask)
         assert begins_again(driver)
         driver = orders.started()
         steps(driver)
