@@ -95,7 +95,7 @@ class InputSpec(OperatorSpec):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternSpec(OperatorSpec):
-    """Stands for the inputs whose names a pattern matches, until a start knows them."""
+    """The inputs whose names a pattern matches, before a start knows them."""
 
     pattern: StreamPattern
     input: InputSpec

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
 from penstock.batch.positions import Positions, TaskSsp, to_positions
@@ -25,6 +25,7 @@ from penstock.start.startpoints.request import (
 from penstock.system.base import PartitionOffsets
 from penstock.wording import argument, counted, listed
 
+Choice = TypeVar("Choice", bound=str)
 Resolve: TypeAlias = Callable[[StartpointRequest], int]
 """The offset a request means now. Raises what `SystemAdmin.resolve_startpoint_to_offset` raises."""
 TaskInputs: TypeAlias = Mapping[int, Collection[SystemStreamPartition]]
@@ -184,16 +185,22 @@ def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
     Raises:
         IncompatibleError: they do; names them.
     """
-    said = {request.with_state: request for request in requests if request.with_state is not None}
-    if len(said) > 1:
+    return _one_choice(((each.with_state, each) for each in requests), "with_state", "one state") or "keep"
+
+
+def _one_choice(said: Iterable[tuple[Choice | None, StartpointRequest]], name: str, has: str) -> Choice | None:
+    """The only choice that was made, if there is one. Raises IncompatibleError if there are several. `has`: a job has
+    that once."""
+    made = {choice: request for choice, request in said if choice is not None}
+    if len(made) > 1:
         which = " and ".join(
-            f"{argument('with_state', choice)} ({request})" for choice, request in sorted(said.items(), key=str)
+            f"{argument(name, choice)} ({request})" for choice, request in sorted(made.items(), key=str)
         )
         raise IncompatibleError(
-            f"the startpoints contradict each other: {which}. A job has one state: delete some of them (`penstock "
+            f"the startpoints contradict each other: {which}. A job has {has}: delete some of them (`penstock "
             "startpoint delete`), or set them again with the same choice"
         )
-    return next((choice for choice in said if choice is not None), "keep")
+    return next(iter(made), None)
 
 
 def choose_quiet(
@@ -209,21 +216,13 @@ def choose_quiet(
         IncompatibleError: the requests contradict each other; an old position belongs to a stream that is gone; or
             messages that were read before wait in a durable intermediate stream, and their results were not sent.
     """
-    said = {request.with_output: request for request in requests if request.with_output is not None}
-    if len(said) > 1:
-        both = " and ".join(
-            f"{argument('with_output', choice)} ({request})" for choice, request in sorted(said.items(), key=str)
-        )
-        raise IncompatibleError(
-            f"the startpoints contradict each other: {both}. A job has one output: delete some of them (`penstock "
-            "startpoint delete`), or set them again with the same choice"
-        )
-    if latest is None or "again" in said:
+    choice = _one_choice(((each.with_output, each) for each in requests), "with_output", "one output")
+    if latest is None or choice == "again":
         return {}
     gone = {stream for stream, own in latest.identities.items() if inputs.identities.get(stream, own) != own}
     known = {at for at in inputs.readers if at.ssp.system_stream not in gone}
     until = dict(to_positions(latest.quiet_until))
-    if "after" in said:
+    if choice == "after":
         _refuse_after(latest, inputs, gone)
         for at, offset in to_positions(latest.next_offsets).items():
             until[at] = max(offset, until.get(at, offset))

@@ -190,7 +190,7 @@ class DeltaLog(TableLog):
                 skip -= min(skip, left.num_rows)
 
     def _load(self) -> None:
-        """Begin anew, with the newest state of the table."""
+        """Begin with the newest state of the table."""
         self._newest = None
         try:
             table = DeltaTable(self._url, storage_options=self._options)

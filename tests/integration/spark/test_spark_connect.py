@@ -1,4 +1,4 @@
-"""A client of Spark Connect: it reads the state of jobs, and is told at the start what it cannot do."""
+"""A client of Spark Connect reads the state of jobs, and starts none."""
 
 from __future__ import annotations
 

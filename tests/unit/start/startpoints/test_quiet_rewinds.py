@@ -86,7 +86,7 @@ class Counting(World):
         return driver
 
     def run(self) -> None:
-        """To what is there now, and on."""
+        """Read all messages, and end with a commit."""
         driver = self.started()
         steps(driver)
         driver.loop.finish()
