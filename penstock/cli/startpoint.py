@@ -116,7 +116,7 @@ def set_startpoint(
         typer.Option(
             "--with-output",
             help="again (the default): send the output of messages that are read again; after: send nothing before all "
-            "inputs have come to their old positions.",
+            "inputs have come to their old positions, which applications with windows or timers cannot do.",
         ),
     ] = None,
     dry_run: DryRun = False,

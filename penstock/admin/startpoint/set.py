@@ -172,7 +172,8 @@ def set_startpoint(
         with_state: `nearest` begins all inputs and stores at the newest retained checkpoint at or before the position,
             `clear` empties the stores first, `keep` leaves them as they are.
         with_output: `again` (the default) sends the output of messages that are read again, `after` sends nothing
-            before all inputs have come to their old positions.
+            before all inputs have come to their old positions. A start of an application with windows or timers
+            refuses `after`.
         dry_run: write nothing; the result is a preview.
 
     Raises:

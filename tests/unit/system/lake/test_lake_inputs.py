@@ -187,7 +187,7 @@ def test_commits_that_remove_rows(table: WrittenTable, changes: str) -> None:
             assert said in str(error.value)
         assert f"snapshot:{removing}" in str(error.value)
     else:
-        again = [] if changes == "skip" else numbered(3, 2)  # the file was written anew, without the deleted row
+        again = [] if changes == "skip" else numbered(3, 2)  # the file was rewritten, without the deleted row
         found = [row["n"] for row in job.finish()]
         assert found == sorted(row["n"] for row in numbered(0, 7) + again)
     job.close()
