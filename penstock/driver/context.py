@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.clock import Clock
@@ -22,6 +23,8 @@ class RunContext:
     runner: BatchRunner
     stop: StopRequest
     board: ProgressBoard
+    check_next: Callable[[], None] | None = None
+    """Raises the error by which a start would be refused now. None: the job never begins again by itself."""
 
     @property
     def clock(self) -> Clock:

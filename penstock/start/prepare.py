@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -33,7 +34,7 @@ from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
 from penstock.schemas.connect import with_registered, with_registry
 from penstock.side.fill.homes import side_fingerprints
-from penstock.side.plan import backed_up_side_stores
+from penstock.side.plan import backed_up_side_stores, with_side_inputs
 from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_board
 from penstock.start.facts import StartFacts, StartRequest, read_requests, resolver
 from penstock.start.fit import check_config
@@ -55,9 +56,10 @@ from penstock.start.streams.owed import (
     warn_of_going_back,
     warn_of_new_outputs,
 )
+from penstock.start.streams.patterns import with_matches
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.changelog_stream.owner import owner_of_intermediates
-from penstock.system.base import PartitionOffsets, WriterIdentity
+from penstock.system.base import PartitionOffsets, System, WriterIdentity
 from penstock.wire.package import JobPackage
 from penstock.wire.protocol import Markers
 from penstock.wording import listed
@@ -207,17 +209,13 @@ def prepare(
         ConfigError, IncompatibleError: the application or the streams do not fit each other or the checkpoint.
         NotFoundError: an input, a side input, the named checkpoint, or an operator of `reset_operators` does not exist.
     """
-    config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
-    graph = with_registered(with_registry(graph, config))
-    check_config(graph, config)
     paths = JobPaths(config.job.name, config.job.id)
     # A caller who names a checkpoint may go on from a log whose last record is damaged.
     on_damage: OnDamage = "raise" if request.from_checkpoint is None else "report"
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
-    facts = _read_facts(graph, config, streams, startpoints, lambda: log.read(on_damage), request, clock)
-    plan = plan_start(facts, resolver(streams.admins))
+    facts, plan = _decide(graph, config, streams, startpoints, lambda: log.read(on_damage), request)
     report(plan, facts)
-    graph = plan.graph or graph
+    graph, config = plan.graph or facts.graph, facts.config
     topology = plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
     tasks, view = len(facts.inputs.tasks), facts.view
     uid = settle(objects, paths, config.job.root)
@@ -261,6 +259,41 @@ def prepare(
     )
 
 
+def check_start(
+    graph: ApplicationGraph,
+    config: JobConfig,
+    objects: ObjectStore,
+    given: Mapping[str, System] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> None:
+    """Raise the error by which `prepare` would refuse a start now. Writes nothing.
+
+    Args:
+        graph: the application, with its patterns.
+        given: systems that are open already, by name.
+    """
+    paths = JobPaths(config.job.name, config.job.id)
+    graph = with_matches(with_side_inputs(graph, config), config, given)
+    startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
+    with closing(JobStreams.open(graph, config, given)) as streams:
+        _decide(graph, config, streams, startpoints, CheckpointLog(objects, paths).read, StartRequest(""))
+
+
+def _decide(
+    graph: ApplicationGraph,
+    config: JobConfig,
+    streams: JobStreams,
+    startpoints: StartpointManager,
+    read_log: Callable[[], LogView],
+    request: StartRequest,
+) -> tuple[StartFacts, StartPlan]:
+    config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
+    graph = with_registered(with_registry(graph, config))
+    check_config(graph, config)
+    facts = _read_facts(graph, config, streams, startpoints, read_log, request)
+    return facts, plan_start(facts, resolver(streams.admins))
+
+
 def _read_facts(
     graph: ApplicationGraph,
     config: JobConfig,
@@ -268,7 +301,6 @@ def _read_facts(
     startpoints: StartpointManager,
     read_log: Callable[[], LogView],
     request: StartRequest,
-    clock: Clock,
 ) -> StartFacts:
     """The facts, once the application fits its streams."""
     identities = streams.identities()  # before all that is decided about the streams

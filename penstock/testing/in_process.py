@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from penstock.batch.batch import Batch, Due
@@ -45,7 +46,7 @@ from penstock.runtime.stage.source import InputReaders, run_source
 from penstock.side.plan import with_side_inputs
 from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob, prepare
+from penstock.start.prepare import PreparedJob, check_start, prepare
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.state.engines.engine import EngineFailedError
@@ -409,6 +410,7 @@ class InProcessDriver:
         self.log = CheckpointLog(objects, JobPaths(config.job.name, config.job.id))
         self.board, self.stop = ProgressBoard(), StopRequest()
         run_id = run_of_start(self.log.read("report"), config.run_id) or uuid.uuid4().hex[:12]
+        check_next = partial(check_start, graph, config.without_resets(), objects, systems, clock)
         graph = with_matches(with_side_inputs(graph, config), config, systems)
         streams = JobStreams.open(graph, config, systems)
         job = prepare(
@@ -427,7 +429,7 @@ class InProcessDriver:
         keeper = _keeper(objects, self.job.paths, run_id)
         self.tables = TablesInProcess(objects, self.job.paths, job.topology.graph, job.settings.tasks)
         """Publishes versions of its pushed tables."""
-        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board)
+        run = RunContext(self.job, keeper, self.fleet, self.runner, self.stop, self.board, check_next)
         self.loop = RunLoop(RunParts(run, published or self.tables, feed))
         self._is_closed = False
 

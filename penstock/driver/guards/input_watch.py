@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
-from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
+from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.batch.positions import Ends, Positions, TaskSsp, partitions_changed
 from penstock.clock import Clock
-from penstock.errors import IncompatibleError, NotFoundError, RetryableError
+from penstock.errors import ConfigError, IncompatibleError, NotFoundError, RetryableError
 from penstock.start.streams.identities import Identities, continue_in
 from penstock.start.streams.job_streams import JobStreams
 from penstock.system.base import OpenTransaction
@@ -21,6 +22,18 @@ LIST_SECONDS = 30.0
 """The interval of the looks for streams that a pattern matches: each lists all streams of a system."""
 STANDSTILL_SECONDS = 30.0
 """A transaction that is open for longer is logged."""
+REFUSED_SECONDS = 300.0
+"""The interval of the tries to begin again with streams that were refused: each is a start that writes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextStart:
+    """The start that follows if a run ends only to begin again."""
+
+    check: Callable[[], None]
+    """Raises the error by which it would be refused now."""
+    begin: Callable[[], None]
+    """Ends the run gracefully, and lets the job start again."""
 
 
 class InputWatch:
@@ -33,16 +46,15 @@ class InputWatch:
         identities: Identities,
         partitions: Collection[SystemStreamPartition],
         output_partitions: Mapping[str, int],
-        tasks: int,
         clock: Clock,
-        begin_again: Callable[[], None] | None = None,
+        next_start: NextStart | None = None,
     ) -> None:
         """
         Args:
             identities: those of the inputs.
             output_partitions: output → the number of partitions that the run writes to.
-            begin_again: called once there are streams that match a pattern of the application. None: the run does not
-                look for them.
+            next_start: begins once there are new streams that match a pattern of the application. None: the run does
+                not look for them.
         """
         self._streams = streams
         self._identities = identities
@@ -51,13 +63,14 @@ class InputWatch:
         self._outputs = {stream: output_partitions[str(stream)] for stream in streams.outputs}
         self._clock = clock
         self._next_look = clock.monotonic() + LOOK_SECONDS
-        self._begin_again = begin_again if streams.patterns else None
-        self._tasks = tasks
+        self._next_start = next_start if streams.patterns else None
         self._next_list = clock.monotonic() + LIST_SECONDS
         self._standing: dict[SystemStreamPartition, tuple[OpenTransaction, float]] = {}
         """The transaction that is open in a partition, and the time when it was first seen."""
         self._told: dict[SystemStreamPartition, int] = {}
         self._refused: set[SystemStream] = set()
+        """The new streams with which the next start would be refused."""
+        self._next_try = 0.0
         self._confirmed: dict[SystemStream, Mapping[TaskSsp, int]] = {}
         """Input → the positions up to which everything is known to come from the stream that the run began with."""
 
@@ -72,10 +85,10 @@ class InputWatch:
         try:
             return self._ends()
         except NotFoundError as error:
-            if self._begin_again is None or not (gone := self._deleted_matches()):
+            if self._next_start is None or not (gone := self._deleted_matches()):
                 raise
             logger.warning("%s was deleted: the job commits, and begins again without it", listed(gone))
-            self._begin_again()
+            self._next_start.begin()
             raise RetryableError(f"{listed(gone)} was deleted while the job read it") from error
 
     def _ends(self) -> Ends:
@@ -114,8 +127,8 @@ class InputWatch:
             self._look_at_transactions(stream, admin.open_transactions(stream.stream))
         for stream, count in self._outputs.items():
             self._look_at_output(stream, count)
-        if self._begin_again is not None and self._clock.monotonic() >= self._next_list:
-            self._look_for_matches(self._begin_again)
+        if self._next_start is not None and self._clock.monotonic() >= self._next_list:
+            self._look_for_matches(self._next_start)
             self._next_list = self._clock.monotonic() + LIST_SECONDS
 
     def _deleted_matches(self) -> list[str]:
@@ -128,36 +141,26 @@ class InputWatch:
                     gone.append(f"`{stream}`")
         return gone
 
-    def _look_for_matches(self, begin_again: Callable[[], None]) -> None:
-        """Begin again with new streams, unless the next start would refuse one of them."""
-        found, refused = self._streams.new_matches(), False
-        for stream, patterns in sorted(found.items()):
-            try:
-                count = self._streams.admins[stream.system].partition_count(stream.stream)
-            except NotFoundError:
-                continue  # it was deleted meanwhile
-            if count <= self._tasks and len(patterns) == 1:
-                continue
-            refused = True
-            if stream not in self._refused:
-                self._refused.add(stream)
-                logger.error("%s", self._refusal(stream, patterns, count))
-        if found and not refused:
-            names = listed([f"`{stream}`" for stream in sorted(found)])
-            logger.warning("streams that match a pattern have come: %s. The job commits, and begins again", names)
-            begin_again()
-
-    def _refusal(self, stream: SystemStream, patterns: Sequence[StreamPattern], count: int) -> str:
-        if len(patterns) > 1:
-            why = f"matches {listed([f'`{each}`' for each in patterns])}, and a job reads a stream once"
-            instead = "Delete it, or narrow a pattern"
+    def _look_for_matches(self, start: NextStart) -> None:
+        """Begin again with new streams. A start that would be refused must not end a run that works."""
+        found, now = self._streams.new_matches(), self._clock.monotonic()
+        if not found or (found == self._refused and now < self._next_try):
+            return
+        names = listed([f"`{stream}`" for stream in sorted(found)])
+        try:
+            start.check()
+        except (ConfigError, IncompatibleError, NotFoundError) as error:
+            if found != self._refused:
+                logger.warning(
+                    "streams that match a pattern have come: %s. The job cannot begin again with them, and continues "
+                    "without: %s",
+                    names,
+                    error,
+                )
+            self._refused, self._next_try = found, now + REFUSED_SECONDS
         else:
-            why = (
-                f"matches `{patterns[0]}` and has {counted(count, 'partition')}, and the job has "
-                f"{counted(self._tasks, 'task')}, whose state belongs to the keys in these"
-            )
-            instead = f"Delete it and create it with at most {self._tasks} partitions, or narrow the pattern"
-        return f"`{stream}` {why}. No new stream is read while it is there, and the next start is refused. {instead}"
+            logger.warning("streams that match a pattern have come: %s. The job commits, and begins again", names)
+            start.begin()
 
     def _check_identity(self, stream: SystemStream) -> None:
         found = self._streams.admins[stream.system].stream_identity(stream.stream)

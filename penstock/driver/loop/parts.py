@@ -7,7 +7,6 @@ part in an epoch's start or in a commit, as callbacks or behind a protocol.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from penstock.batch.input_order import InputOrder
@@ -24,7 +23,7 @@ from penstock.driver.context import RunContext
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.feed import BatchRhythm, Feed, OffsetFeed
 from penstock.driver.guards.failures import Failures
-from penstock.driver.guards.input_watch import InputWatch
+from penstock.driver.guards.input_watch import InputWatch, NextStart
 from penstock.driver.guards.lease_gate import LeaseGate
 from penstock.driver.loop.batch_runs import BatchRuns
 from penstock.driver.loop.commits import Commits
@@ -56,7 +55,7 @@ class RunParts:
         """
         self.run = run
         job, fleet, board, clock = run.job, run.fleet, run.board, run.clock
-        watch = input_watch(job, None if job.until is not None else run.stop.begin_again)
+        watch = input_watch(job, _next_start(run))
         self.feed = feed or offset_feed(job, watch)
         self.failures = Failures(run)
         self.gate = LeaseGate(run.keeper, job.config.job.lease_ms, clock)
@@ -104,11 +103,16 @@ class RunParts:
         board.waits_for = lambda: run.runner.waits_for() or fleet.waits_for()
 
 
-def input_watch(job: PreparedJob, begin_again: Callable[[], None] | None = None) -> InputWatch:
+def input_watch(job: PreparedJob, next_start: NextStart | None = None) -> InputWatch:
     """Checks that the streams of the job are those that it was prepared with."""
     partitions = {at.ssp for at in job.start.positions}
-    outputs = job.settings.output_partitions
-    return InputWatch(job.streams, job.identities, partitions, outputs, job.settings.tasks, job.clock, begin_again)
+    return InputWatch(job.streams, job.identities, partitions, job.settings.output_partitions, job.clock, next_start)
+
+
+def _next_start(run: RunContext) -> NextStart | None:
+    if run.check_next is None or run.job.until is not None:
+        return None
+    return NextStart(run.check_next, run.stop.begin_again)
 
 
 def offset_feed(job: PreparedJob, watch: InputWatch) -> OffsetFeed:

@@ -41,7 +41,7 @@ from penstock.spark.session.session import check_session, create_context, idle_l
 from penstock.spark.versions import needs_classic
 from penstock.spark.workers.packages import Shipment
 from penstock.start.facts import StartRequest
-from penstock.start.prepare import PreparedJob
+from penstock.start.prepare import PreparedJob, check_start
 from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import Debts
 from penstock.start.streams.patterns import with_matches
@@ -163,7 +163,9 @@ class _SparkJob:
             run = Run(settings, self.stop, undo)
             job = run.prepare(graph, streams, replace(request, run_id=run.run_id))
             quiet_py4j()
-            loop, runner = open_on_spark(run, self._spark.context(job.paths.root), runner_for)
+            check_next = partial(check_start, self._app.graph(), self._settings.without_resets(), run.objects)
+            context = self._spark.context(job.paths.root)
+            loop, runner = open_on_spark(run, context, runner_for, check_next=check_next)
             run.obey(self.stop.ask)
             self._current = started = _StartedRun(run, loop, runner, undo.pop_all())
         return started
@@ -250,6 +252,7 @@ def open_on_spark(
     runner_of: Callable[..., R],
     feed: Feed | None = None,
     debts: Debts | None = None,
+    check_next: Callable[[], None] | None = None,
 ) -> tuple[RunLoop, R]:
     """Open a prepared run whose containers are on executors and whose batches are Spark jobs. `runner_of` gets the
     arguments of `SparkRunner`."""
@@ -259,7 +262,7 @@ def open_on_spark(
     directory = ContainerDirectory(context, job.config, spec, job.settings.tasks, stop)
     runner = runner_of(context, job, shipment, directory, stop)
     builder = SparkTableBuilder(context, job.config.job.root, job.config.job.root_keys, job.paths)
-    loop = run.open(directory, runner, builder, feed, debts)
+    loop = run.open(directory, runner, builder, feed, debts, check_next)
     directory.start(runner.cancel)
     return loop, runner
 

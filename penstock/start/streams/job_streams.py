@@ -131,13 +131,10 @@ class JobStreams:
             _refuse_forgetful(stream, self.systems[stream.system])
         return replace(self, owed=others)
 
-    def new_matches(self) -> dict[SystemStream, list[StreamPattern]]:
-        """The streams that match patterns now and are no inputs, and their patterns."""
-        found: dict[SystemStream, list[StreamPattern]] = {}
-        for pattern, streams in matching(self.patterns, self.admins, self.own | {*self.inputs}).items():
-            for stream in streams:
-                found.setdefault(stream, []).append(pattern)
-        return found
+    def new_matches(self) -> set[SystemStream]:
+        """The streams that match patterns now and are no inputs."""
+        found = matching(self.patterns, self.admins, self.own | {*self.inputs})
+        return {stream for streams in found.values() for stream in streams}
 
     def check_left(self, read: Iterable[SystemStream]) -> None:
         """Check that streams which a pattern found before, and does not find now, are gone. Their positions are

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.api.ssp import StreamPattern, SystemStream
-from penstock.driver.guards.input_watch import LIST_SECONDS
+from penstock.api.ssp import StreamPattern, SystemStream, SystemStreamPartition
+from penstock.driver.guards.input_watch import LIST_SECONDS, REFUSED_SECONDS
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, PenstockError, SystemAwayError
 from penstock.graph.specs import MergeSpec
 from penstock.system.memory import MemoryAdmin
@@ -276,7 +276,7 @@ class TestNewStreams:
         assert begins_again(driver)
         finish(orders.started())
         orders.check()
-        assert caplog.text.count("No new stream is read while it is there") == 1
+        assert caplog.text.count("The job cannot begin again with them") == 1
 
     def test_a_stream_of_two_patterns_ends_no_job(self, orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
         app = orders.app()
@@ -287,7 +287,30 @@ class TestNewStreams:
         orders.clock.advance(LIST_SECONDS)
         steps(driver)
         assert not driver.stop.graceful.is_set()
-        assert "`m.orders-both` matches `m.old-.*|.*-both` and `m.orders-.*`, and a job reads" in caplog.text
+        assert "`m.orders-both` matches `m.old-.*|.*-both` of input `input-1` and is read by" in caplog.text
+
+    def test_a_start_that_would_be_refused_is_tried_again_later(
+        self, orders: Orders, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A startpoint of a partition that the new stream does not have, for example."""
+        driver = orders.started()
+        key, job = SystemStreamPartition("m", "orders-asia", 1), driver.job
+        job.startpoints.write_startpoint(key, ps.StartpointOldest(creation_timestamp=orders.clock.now_ms()))
+        orders.create("orders-asia", partitions=1)
+        orders.put("orders-asia", "a")
+        for _ in range(int(REFUSED_SECONDS / LIST_SECONDS) - 1):
+            orders.clock.advance(LIST_SECONDS)
+            steps(driver)
+        assert not driver.stop.graceful.is_set()
+        assert caplog.text.count("The job cannot begin again with them") == 1
+        job.startpoints.delete_startpoint(key)
+        orders.clock.advance(LIST_SECONDS)
+        steps(driver)
+        assert not driver.stop.graceful.is_set(), "a try reads the log: not every half a minute"
+        orders.clock.advance(LIST_SECONDS)
+        assert begins_again(driver)
+        finish(orders.started())
+        orders.check()
 
     def test_a_run_with_an_end_does_not_look(self, orders: Orders) -> None:
         driver = orders.driver(until_latest=True)
@@ -320,7 +343,7 @@ class TestNewStreams:
             steps(driver)
         said = [each.message for each in caplog.records if "orders-asia" in each.message]
         assert len(said) == 1
-        assert "has 3 partitions, and the job has 2 tasks" in said[0]
+        assert "with 2 tasks, now there are 3" in said[0]
         finish(driver)
         orders.check()
         with pytest.raises(IncompatibleError, match="with 2 tasks, now there are 3"):
