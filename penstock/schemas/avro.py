@@ -148,7 +148,7 @@ def _check(schema: Any) -> None:
 def _parsed(schema: Any) -> Any:
     from fastavro import parse_schema
 
-    return parse_schema(schema, _write_hint=False)
+    return parse_schema(schema)
 
 
 def _of_registry(schema: Schema) -> Any:
@@ -156,17 +156,43 @@ def _of_registry(schema: Schema) -> Any:
     from fastavro import parse_schema
 
     named: dict[str, Any] = {}
-    _add_references(schema, named)
-    try:
-        given = json.loads(schema.text)
-    except ValueError:
-        given = schema.text
-    return parse_schema(given, named_schemas=named, _write_hint=False)
+    for each in schema.references:
+        _add_definitions(each.schema, named)
+    given = parse_schema(_as_json(schema), named_schemas={**named}, _write_hint=False)
+    return _parsed(_with_definitions(given, named))
 
 
-def _add_references(schema: Schema, named: dict[str, Any]) -> None:
+def _add_definitions(schema: Schema, named: dict[str, Any]) -> None:
     from fastavro import parse_schema
 
     for each in schema.references:
-        _add_references(each.schema, named)
-        parse_schema(json.loads(each.schema.text), named_schemas=named, _write_hint=False)
+        _add_definitions(each.schema, named)
+    parse_schema(_as_json(schema), named_schemas=named, _write_hint=False)
+
+
+def _as_json(schema: Schema) -> Any:
+    try:
+        return json.loads(schema.text)
+    except ValueError:
+        return schema.text  # a primitive type, as "string"
+
+
+def _with_definitions(schema: Any, named: dict[str, Any]) -> Any:
+    """The schema with the definitions of other schemas in it: that of a name where it comes first.
+
+    Args:
+        schema: one with full names.
+        named: the definitions that are not in it yet, by full name. Those that are used are removed.
+    """
+    if isinstance(schema, str):
+        definition = named.pop(schema, None)
+        return schema if definition is None else _with_definitions(definition, named)
+    if isinstance(schema, list):
+        return [_with_definitions(each, named) for each in schema]
+    found = dict(schema)
+    for part in ("type", "items", "values"):
+        if part in found:
+            found[part] = _with_definitions(found[part], named)
+    if "fields" in found:
+        found["fields"] = [_with_definitions(each, named) for each in found["fields"]]
+    return found

@@ -88,9 +88,7 @@ class AvroState(Serde[Any]):
     def _writer(self) -> Write:
         from fastavro import parse_schema
 
-        return writer_of(
-            parse_schema(json.loads(self.schemas[self.number]), _write_hint=False), head=bytes([self.number])
-        )
+        return writer_of(parse_schema(json.loads(self.schemas[self.number])), head=bytes([self.number]))
 
     def from_bytes(self, data: bytes) -> Any:
         """See `Serde.from_bytes`."""
@@ -102,8 +100,8 @@ class AvroState(Serde[Any]):
 
         if number >= len(self.schemas):
             raise ValueError(f"it has schema {number}, and the store has had {len(self.schemas)}")
-        written = parse_schema(json.loads(self.schemas[number]), _write_hint=False)
-        own = parse_schema(json.loads(self.schemas[self.number]), _write_hint=False)
+        written = parse_schema(json.loads(self.schemas[number]))
+        own = parse_schema(json.loads(self.schemas[self.number]))
 
         def read(data: bytes) -> Any:
             stream = io.BytesIO(data)

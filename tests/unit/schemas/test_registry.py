@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import socket
 import socketserver
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import fastavro
 import pytest
 
 import penstock as ps
@@ -21,7 +23,7 @@ from penstock.job.paths import JobPaths
 from penstock.objects.open import open_store
 from penstock.schemas.client import open_registry
 from penstock.schemas.known import Connection, KnownSchemas
-from penstock.schemas.schema import Schema
+from penstock.schemas.schema import Reference, Schema
 from penstock.testing import TestRunner
 from tests.support.jobs.home import wait_until
 from tests.support.processes.apicurio import apicurio
@@ -97,6 +99,39 @@ def test_subjects_are_named_by_topic_or_record(url: str, subjects: Any, subject:
     serde = ps.Avro(TRIP, registry=ps.SchemaRegistry(subjects=subjects))
     TestRunner(passing("by", serde), config={"schema.registry.url": url}).run()
     assert open_registry({"url": url}).latest(subject) == Schema("AVRO", json.dumps(TRIP, separators=(",", ":")))
+
+
+def test_a_schema_may_refer_to_others(url: str) -> None:
+    """Several kinds of events in one topic: a union of schemas that have subjects of their own."""
+    registry = open_registry({"url": url})
+    place = {"type": "record", "name": "air.Place", "fields": [{"name": "city", "type": "string"}]}
+    trip = record("air.Trip", origin="air.Place", stops={"type": "array", "items": "air.Place"})
+    delay = record("air.Delay", minutes="int", at=["null", "air.Place"])
+    registry.register("place", schema(place))
+    refers = (Reference("air.Place", "place", 1, schema(place)),)
+    events = Schema(
+        "AVRO",
+        json.dumps(["air.Trip", "air.Delay"]),
+        tuple(
+            Reference(name, subject, 1, Schema("AVRO", json.dumps(given), refers))
+            for name, subject, given in (("air.Trip", "trip", trip), ("air.Delay", "delay", delay))
+        ),
+    )
+    for each in events.references:
+        registry.register(each.subject, each.schema)
+    head = b"\0" + registry.register("union-value", events).to_bytes(4, "big")
+    app = ps.StreamApplication("a")
+    app.input("kafka.union", value=ps.Avro(registry=REGISTRY)).send_to(app.output("kafka.union-out"))
+    messages = [{"origin": {"city": "Rome"}, "stops": [{"city": "Oslo"}]}, {"minutes": 5, "at": {"city": "Rome"}}]
+    in_one = fastavro.parse_schema([place, trip, delay])
+    data = []
+    for message in messages:
+        stream = io.BytesIO()
+        fastavro.schemaless_writer(stream, in_one, message)
+        number, body = stream.getvalue()[:1], stream.getvalue()[1:]
+        data.append(head + bytes([number[0] - 2]) + body)  # a union of two, without the place
+    runner = TestRunner(app, config={"schema.registry.url": url}).input("kafka.union", data, raw=True).run()
+    assert [found.value for found in runner.output("kafka.union-out")] == messages
 
 
 def test_what_was_met_once_needs_no_registry(url: str, tmp_path: Path) -> None:
