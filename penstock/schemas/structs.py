@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import sys
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -15,6 +16,8 @@ from penstock.errors import ConfigError
 
 T = TypeVar("T")
 
+_Codec: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], bytes], Callable[[Any], Any]]
+"""From JSON, to JSON, and to Python's own types."""
 _MODULES = re.compile(r"\b(?:[^\W\d]\w*\.(?:<locals>\.)?)+(?=[^\W\d])")
 """The modules and functions before the name of a type."""
 
@@ -55,7 +58,7 @@ class Struct(Serde[T], Generic[T]):
         self._make()
 
     def _make(self) -> None:
-        self._decode, self._encode = _of_pydantic(self.type) or _of_msgspec(self.type)
+        self._decode, self._encode, self._plain = _of_pydantic(self.type) or _of_msgspec(self.type)
         self.from_bytes = self._decode  # type: ignore[method-assign, assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -77,7 +80,7 @@ class Struct(Serde[T], Generic[T]):
         """
         data = self._encode(obj)
         if b"null" in data:
-            refuse_nan(msgspec.to_builtins(obj) if not hasattr(obj, "model_dump") else obj.model_dump())
+            refuse_nan(self._plain(obj))
         self._decode(data)  # Python does not check the types of fields, and nobody could read a wrong one
         return data
 
@@ -91,11 +94,12 @@ class Struct(Serde[T], Generic[T]):
         return found
 
 
-def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
+def _of_msgspec(kind: Any) -> _Codec:
     try:
         decode = msgspec.json.Decoder(kind).decode
     except Exception as error:
         raise ConfigError(f"ps.Struct({_shown(kind)}): {error}") from error
+    _refuse_unknown(kind)
     encode = msgspec.json.Encoder(order="deterministic").encode
     has_class = isinstance(kind, type) and not _is_typed_dict(kind)
 
@@ -104,7 +108,7 @@ def _of_msgspec(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], byte
             raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
         return encode(obj)
 
-    return decode, write
+    return decode, write, msgspec.to_builtins
 
 
 def _shown(kind: Any) -> str:
@@ -112,20 +116,49 @@ def _shown(kind: Any) -> str:
     return kind.__name__ if isinstance(kind, type) else _MODULES.sub("", repr(kind))
 
 
-def _is_typed_dict(kind: type) -> bool:
+def _is_typed_dict(kind: Any) -> bool:
     return hasattr(kind, "__total__")
 
 
-def _of_pydantic(kind: Any) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]] | None:
-    """None: it is no model of pydantic."""
+def _refuse_unknown(kind: Any) -> None:
+    """Raise ConfigError for a type with a part that msgspec would pass to a hook, which it does not have."""
+
+    def refuse(part: type) -> NoReturn:
+        raise ConfigError(
+            f"ps.Struct({_shown(kind)}): `{_shown(part)}` is neither a type of JSON values nor a dataclass, a "
+            "msgspec.Struct, a TypedDict, a NamedTuple, a class of attrs or a model of pydantic. Use one of these"
+        )
+
+    msgspec.json.schema(kind, schema_hook=refuse)
+
+
+def _of_pydantic(kind: Any) -> _Codec | None:
+    """None: there is no model of pydantic in it."""
     pydantic = sys.modules.get("pydantic")  # its models are not defined without it
-    if pydantic is None or not (isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)):
+    if pydantic is None or not _has(kind, pydantic.BaseModel, set()):
         return None
-    adapter = pydantic.TypeAdapter(kind)
+    try:
+        adapter = pydantic.TypeAdapter(kind)
+    except pydantic.errors.PydanticUserError as error:
+        raise ConfigError(f"ps.Struct({_shown(kind)}): pydantic cannot read all of it: {error}") from error
+    has_class = isinstance(kind, type)
 
     def write(obj: Any) -> bytes:
-        if not isinstance(obj, kind):
-            raise TypeError(f"ps.Struct({kind.__name__}) takes a {kind.__name__}, not a {type(obj).__name__}")
-        return bytes(adapter.dump_json(obj))
+        if has_class and not isinstance(obj, kind):
+            raise TypeError(f"ps.Struct({_shown(kind)}) takes a {_shown(kind)}, not a {type(obj).__name__}")
+        return bytes(adapter.dump_json(obj, warnings="error"))
 
-    return adapter.validate_json, write
+    return adapter.validate_json, write, adapter.dump_python
+
+
+def _has(kind: Any, base: type, seen: set[int]) -> bool:
+    """True if a part of the type is a class of the base."""
+    if id(kind) in seen:
+        return False
+    seen.add(id(kind))
+    if isinstance(kind, type) and issubclass(kind, base):
+        return True
+    parts = list(get_args(kind))
+    if dataclasses.is_dataclass(kind) or _is_typed_dict(kind) or hasattr(kind, "_fields"):
+        parts += get_type_hints(kind).values()
+    return any(_has(part, base, seen) for part in parts)

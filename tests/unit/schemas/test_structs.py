@@ -59,6 +59,24 @@ class DictTrip(TypedDict):
     miles: int
 
 
+@dataclass
+class Journey:
+    """Trips, and those back."""
+
+    trips: list[ModelTrip]
+    back: Journey | None = None
+
+
+class StructJourney(msgspec.Struct):
+    """A trip."""
+
+    trip: ModelTrip
+
+
+class Unknown:
+    """Nothing that JSON could hold."""
+
+
 @pytest.mark.parametrize(
     ("kind", "made"),
     [
@@ -68,7 +86,10 @@ class DictTrip(TypedDict):
         (TupleTrip, TupleTrip("N1", 5)),
         (DictTrip, DictTrip(tail="N1", miles=5)),
         (list[Trip], [Trip("N1", 5)]),
-        (Trip | StructTrip if False else dict[str, int], {"N1": 5}),
+        (dict[str, int], {"N1": 5}),
+        (list[ModelTrip], [ModelTrip(tail="N1", miles=5)]),
+        (Journey, Journey([ModelTrip(tail="N1")], Journey([]))),
+        (ModelTrip | Journey, Journey([])),
     ],
 )
 def test_objects_pass_through_an_application_and_its_state(kind: Any, made: Any) -> None:
@@ -133,6 +154,8 @@ def test_equal_objects_have_equal_bytes() -> None:
         (ModelTrip, Trip("N1"), "takes a ModelTrip, not a Trip"),
         (ModelTrip, ModelTrip(tail="N1", speed=math.nan), "JSON has no nan"),
         (dict[str, float], {"a": math.inf}, "JSON has no inf"),
+        (list[ModelTrip], [5], "ModelTrip"),
+        (list[ModelTrip], [ModelTrip(tail="N1", speed=math.nan)], "JSON has no nan"),
     ],
 )
 def test_what_has_no_json_is_not_written(kind: Any, wrong: Any, why: str) -> None:
@@ -158,3 +181,9 @@ def test_a_type_without_json_is_refused() -> None:
 )
 def test_the_repr_is_the_type_as_one_writes_it(kind: Any, shown: str) -> None:
     assert repr(ps.Struct(kind)) == f"ps.Struct({shown})"
+
+
+@pytest.mark.parametrize("kind", [Unknown, list[Unknown], dict[str, Unknown | None], StructJourney])
+def test_a_part_of_an_unknown_type_is_refused(kind: Any) -> None:
+    with pytest.raises(ps.ConfigError, match=r"`(Unknown|ModelTrip)` is neither"):
+        ps.Struct(kind)
