@@ -162,6 +162,8 @@ class Group:
                 if ssp.system_stream == stream:
                     found.offsets[ssp] = ends[ssp.partition]
                     found.complete_from[ssp] = complete_from.get(ssp.partition, 0)
+            if whole and (kept_ms := sources.deletions_kept_ms(stream)) is not None:
+                found.deletions_kept_ms[stream] = kept_ms
         return found
 
     def _open(self, part: Part) -> Replica:

@@ -54,6 +54,7 @@ class SideHomes:
             {ssp: ends.offsets[ssp] for ssp in part.ssps},
             {ssp: ends.complete_from[ssp] for ssp in part.ssps},
             {each.stream: ends.identities[each.stream] for each in part.side.streams},
+            ends.deletions_kept_ms,
         )
         return open_side_engine(
             self._config.store(part.spec.name),

@@ -25,6 +25,8 @@ class Ends:
     offsets: dict[SystemStreamPartition, PartitionOffsets] = field(default_factory=dict)
     complete_from: dict[SystemStreamPartition, int] = field(default_factory=dict)
     identities: dict[SystemStream, str | None] = field(default_factory=dict)
+    deletions_kept_ms: dict[SystemStream, int] = field(default_factory=dict)
+    """Only of streams that lose deletions with time."""
 
     def upcoming(self, ssp: SystemStreamPartition) -> int:
         return self.offsets[ssp].upcoming
@@ -49,6 +51,10 @@ class SideSources:
     def complete_from(self, stream: SystemStream) -> dict[int, int]:
         """The offset from which each partition has every message. Raises NotFoundError if there is no such stream."""
         return self._admin(stream).complete_from(stream.stream)
+
+    def deletions_kept_ms(self, stream: SystemStream) -> int | None:
+        """See `SystemAdmin.deletions_kept_ms`. Raises NotFoundError if there is no such stream."""
+        return self._admin(stream).deletions_kept_ms(stream.stream)
 
     def compacts(self, stream: SystemStream) -> bool:
         """True if its partitions may have gaps: then the messages that compaction has left are read."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -22,6 +22,8 @@ class ReuseTarget:
     """The offset from which each partition has everything (`SystemAdmin.complete_from`)."""
     identities: Mapping[SystemStream, str | None]
     """Distinguishes each stream from others of its name (`SystemAdmin.stream_identity`)."""
+    deletions_kept_ms: Mapping[SystemStream, int] = field(default_factory=dict)
+    """For how long a stream keeps deletions, if it loses them with time (`SystemAdmin.deletions_kept_ms`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def decide_reuse(found: Positions | None, wanted: ReuseTarget, now_ms: int, max_
     reason = (
         _other_making(found, wanted)
         or _other_streams(found, wanted)
-        or _too_old(found, now_ms, max_age_ms)
+        or _too_old(found, wanted, now_ms, max_age_ms)
         or next(filter(None, (_cannot_continue(ssp, found, wanted) for ssp in sorted(found.next_offsets))), None)
     )
     return Reuse() if reason is None else Rebuild(reason)
@@ -77,10 +79,18 @@ def _other_streams(found: Positions, wanted: ReuseTarget) -> str | None:
     return None
 
 
-def _too_old(found: Positions, now_ms: int, max_age_ms: int) -> str | None:
-    if (age_ms := now_ms - found.updated_ms) <= max_age_ms:
-        return None
-    return f"it was brought up to date {age_ms // 1000} s ago, which is more than side.inputs.max.age.ms={max_age_ms}"
+def _too_old(found: Positions, wanted: ReuseTarget, now_ms: int, max_age_ms: int) -> str | None:
+    age_ms = now_ms - found.updated_ms
+    said = f"it was brought up to date {age_ms // 1000} s ago, which is more than"
+    if age_ms > max_age_ms:
+        return f"{said} side.inputs.max.age.ms={max_age_ms}"
+    for ssp in sorted(found.next_offsets):
+        kept_ms = wanted.deletions_kept_ms.get(ssp.system_stream)
+        if kept_ms is not None and age_ms > kept_ms // 2:  # the other half is for reading
+            return (
+                f"{said} half of `delete.retention.ms` = {kept_ms} of `{ssp.system_stream}`: deletions may be missing"
+            )
+    return None
 
 
 def _cannot_continue(ssp: SystemStreamPartition, found: Positions, wanted: ReuseTarget) -> str | None:

@@ -76,9 +76,18 @@ class SystemAdmin(ABC):
 
         Who has read everything below an offset and continues there misses nothing if this is not larger. Below it,
         messages and deletions may have gone, through retention or compaction. A system that compacts in its own time
-        cannot say that of deletions; it gives the oldest offset, as here.
+        cannot say that of deletions; it gives the oldest offset, as here, and `deletions_kept_ms`.
         """
         return {partition: ends.oldest for partition, ends in self.offsets(stream).items()}
+
+    def deletions_kept_ms(self, stream: str) -> int | None:
+        """The time for which a deletion can be read at least, in milliseconds. Who comes later may miss one. None: all
+        that `complete_from` names are there, as in a system that does not compact in its own time.
+
+        Raises NotFoundError if there is no such stream.
+        """
+        self.partition_count(stream)
+        return None
 
     @abstractmethod
     def create_stream(self, stream: str, partitions: int, retention: StreamRetention | None = None) -> bool:

@@ -160,6 +160,19 @@ class KafkaAdmin(SystemAdmin):
         untouched = {n: stable[n] if young[n] < 0 else min(young[n], stable[n]) for n in range(count)}
         return Compaction(untouched, lag_ms, int(found.get(compaction.DELETES, "0")))
 
+    def deletions_kept_ms(self, stream: str) -> int | None:
+        """The `delete.retention.ms` of a compacted topic. A user without the right to read the topic's settings gets
+        Kafka's default."""
+        self._cluster.partition_count(stream)
+        try:
+            found = self._cluster.settings(stream)
+        except ConfigError as error:
+            logger.warning("`%s` is taken for a compacted topic: %s", self._name(stream), error)
+            return compaction.KEPT_MS
+        if "compact" not in found.get(compaction.POLICY, ""):
+            return None
+        return int(found.get(compaction.DELETES, compaction.KEPT_MS))
+
     def streams(self) -> list[str]:
         """Without the topics of Kafka and Penstock themselves, whose names begin with two underscores."""
         return [name for name in self._cluster.topics() if not name.startswith("__")]

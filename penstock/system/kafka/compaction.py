@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 POLICY = "cleanup.policy"
 LAG = "min.compaction.lag.ms"
 DELETES = "delete.retention.ms"
+KEPT_MS = 86_400_000
+"""Kafka's default of `delete.retention.ms`."""
 _LONGEST_MARGIN_MS = 300_000
 
 

@@ -31,6 +31,7 @@ def test_content_is_continued_where_nothing_was_missed() -> None:
     assert decide(replace(FOUND, next_offsets={A: 12, B: 0}, complete=False)) == Reuse()
     assert decide(replace(FOUND, updated_ms=NOW_MS - DAY_MS)) == Reuse()
     assert decide(replace(FOUND, updated_ms=NOW_MS + 5000)) == Reuse()
+    assert decide(FOUND, replace(WANTED, deletions_kept_ms={A.system_stream: 2000})) == Reuse()
 
 
 @pytest.mark.parametrize("found", [None, Positions()])
@@ -57,6 +58,11 @@ def test_no_content_is_expected(found: Positions | None) -> None:
         ),
         (replace(FOUND, identities={A.system_stream: "uid a", B.system_stream: "x"}), WANTED, "`local.b` was deleted"),
         (replace(FOUND, updated_ms=NOW_MS - DAY_MS - 1), WANTED, "side.inputs.max.age.ms=86400000"),
+        (
+            FOUND,
+            replace(WANTED, deletions_kept_ms={A.system_stream: 1998}),
+            "half of delete.retention.ms=1998 of `local.a`",
+        ),
         (replace(FOUND, next_offsets={A: 13, B: 0}), WANTED, "offset 13 of `local.a.1`, which now ends at 12"),
         (replace(FOUND, next_offsets={A: 9, B: 0}), WANTED, "offset 9 of `local.a.1`, and what followed up to 10"),
     ],
