@@ -87,9 +87,7 @@ def _too_old(found: Positions, wanted: ReuseTarget, now_ms: int, max_age_ms: int
     for ssp in sorted(found.next_offsets):
         kept_ms = wanted.deletions_kept_ms.get(ssp.system_stream)
         if kept_ms is not None and age_ms > kept_ms // 2:  # the other half is for reading
-            return (
-                f"{said} half of `delete.retention.ms` = {kept_ms} of `{ssp.system_stream}`: deletions may be missing"
-            )
+            return f"{said} half of delete.retention.ms={kept_ms} of `{ssp.system_stream}`: deletions may be missing"
     return None
 
 
