@@ -109,7 +109,7 @@ check: $(STAMP)
 release-check: $(STAMP)
 	$(BIN)/python -m tools.release_check
 
-BENCHMARKS := keyed_fold columns windows snapshot async_commit commit restore start floor tls scans timers metrics side_inputs \
+BENCHMARKS := keyed_fold columns formats windows snapshot async_commit commit restore start floor tls scans timers metrics side_inputs \
 	standby kafka pyspark soak
 
 bench: $(STAMP)

@@ -30,6 +30,7 @@ ON_SPARK = {
     ),
     "commit": "--megabytes 2 --small-megabytes 1 --changed 50 500 --commits 4 --spark-commits 4",
     "floor.__main__": "--batches 2 --exchanges 2",
+    "formats": f"{FOLD} --repeat 1",
     "keyed_fold.__main__": f"{FOLD} --repeat 1",
     "pyspark.__main__": "--kinds fold sessions-pandas --batches 3 --rows 400 --keys 20 --small 2",
     "restore": "--megabytes 1 --deltas 0 2 --changed 100 --repeat 2 --page-cache cold",
