@@ -13,7 +13,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, IncompatibleError, RetryableError
 from penstock.system.base import OffsetRange, PartitionOffsets, Progress, SystemAdmin, WriterIdentity
 from penstock.system.local.compaction import drop_superseded, find_superseded, read_compacted_state
-from penstock.system.local.files import LocalFiles
+from penstock.system.local.files import FileVersion, LocalFiles, StreamInfo
 from penstock.system.local.partition import (
     check_has_no_owner,
     has_ended,
@@ -25,7 +25,7 @@ from penstock.system.local.partition import (
 )
 from penstock.system.local.progress import read_progress
 from penstock.system.local.retention import Piece, mark_time, read_retention, trim, write_retention
-from penstock.system.local.sqlite import ConnectionPool, in_parallel, stored_integer, transaction
+from penstock.system.local.sqlite import ConnectionPool, data_version, in_parallel, stored_integer, transaction
 from penstock.wording import owned_stream
 
 _CREATE_OWNER = "CREATE TABLE IF NOT EXISTS owner (id INTEGER PRIMARY KEY CHECK (id = 0), name TEXT NOT NULL)"
@@ -50,10 +50,17 @@ class LocalAdmin(SystemAdmin):
         self._files = files
         self._clock = clock
         self._pool = ConnectionPool(files.busy_timeout_ms, files.open)
+        # An idle job looks at its inputs many times a second: what has not changed is not read again.
+        self._described: dict[str, tuple[FileVersion | None, StreamInfo]] = {}
+        self._known: dict[str, tuple[sqlite3.Connection, int, PartitionOffsets]] = {}
+        """By path: the ends of a partition at a version that the connection saw."""
 
     def partition_count(self, stream: str) -> int:
-        """Read again each time. Raises NotFoundError with the command that creates the stream."""
-        return self._files.describe(stream).partitions
+        """Raises NotFoundError with the command that creates the stream."""
+        version, known = self._files.version(stream), self._described.get(stream)
+        if version is None or known is None or known[0] != version:
+            known = self._described[stream] = version, self._files.describe(stream)
+        return known[1].partitions
 
     def offsets(self, stream: str) -> dict[int, PartitionOffsets]:
         ssps = self._partitions(stream)
@@ -206,6 +213,7 @@ class LocalAdmin(SystemAdmin):
             pool.close()
 
     def close(self) -> None:
+        self._known.clear()
         self._pool.close()
 
     def _partitions(self, stream: str) -> list[SystemStreamPartition]:
@@ -238,5 +246,12 @@ class LocalAdmin(SystemAdmin):
     def _ends(self, ssp: SystemStreamPartition) -> PartitionOffsets:
         path = self._files.partition_path(ssp)
         with self._pool.use(path) as connection:
+            version = data_version(connection)
+            known = self._known.get(path)
+            if known is not None and known[0] is connection and known[1] == version:
+                return known[2]
             ends = partition_ends(connection, path)
-            return replace(ends, ended=True) if has_ended(connection, path, ends.upcoming) else ends
+            if has_ended(connection, path, ends.upcoming):
+                ends = replace(ends, ended=True)
+            self._known[path] = connection, version, ends
+            return ends

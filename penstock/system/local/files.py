@@ -27,6 +27,7 @@ import sqlite3
 import uuid
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeAlias
 
 from penstock.api.retention import StreamRetention
 from penstock.api.ssp import SystemStreamPartition
@@ -64,6 +65,10 @@ class StreamInfo:
     uid: str
 
 
+FileVersion: TypeAlias = tuple[int, int, int, int]
+"""Device, inode, time of the last change, and size."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalFiles:
     """The folder of one local system: builds every path, and publishes and lists streams."""
@@ -82,6 +87,14 @@ class LocalFiles:
             raise ConfigError(f"`{ssp}` is not a partition of the system `{self.system}`")
         check_stream_name(ssp.stream)
         return os.path.join(self.root, ssp.stream, f"{ssp.partition}.db")
+
+    def version(self, stream: str) -> FileVersion | None:
+        """Distinguishes the `stream.json` of a stream from those of other streams of its name. None: there is none."""
+        try:
+            found = os.stat(os.path.join(self.root, stream, "stream.json"))
+        except (OSError, ValueError):  # what no path may have
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
     def describe(self, stream: str) -> StreamInfo:
         """The content of `stream.json`.

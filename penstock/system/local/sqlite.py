@@ -127,6 +127,12 @@ def _is_full(path: str) -> bool:
     return disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES or (disk.f_files > 0 and disk.f_favail == 0)
 
 
+def data_version(connection: sqlite3.Connection) -> int:
+    """Another number than before if another connection has committed anything since."""
+    found: int = connection.execute("PRAGMA data_version").fetchone()[0]
+    return found
+
+
 def stored_integer(value: object, path: str, what: str) -> int:
     """A whole number read from a file: SQLite does not enforce the type of a column. Raises CorruptError."""
     if type(value) is int and value >= 0:
