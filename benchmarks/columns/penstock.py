@@ -44,7 +44,7 @@ def application(operator: str) -> ps.StreamApplication:
         events.aggregate({"count": ps.Count(), "sum": ps.Sum(ps.col("amount"))}, id="totals")
     else:
         app.store("totals", value=TOTALS)
-        events.process_batch(Fold, stores=["totals"])
+        events.select("amount").process_batch(Fold, stores=["totals"])
     return app
 
 
