@@ -99,7 +99,7 @@ ProtobufFlight = _protobuf_class()
 
 
 class Format(NamedTuple):
-    """How a side writes and reads flights."""
+    """The form in which a side writes and reads flights."""
 
     serde: Callable[[], ps.Serde[Any]]
     made: Callable[..., Any]

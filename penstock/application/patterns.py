@@ -13,6 +13,7 @@ from penstock.api.callbacks import Callback, check_all
 from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, Serde
+from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.failures import process_place
 from penstock.api.task import MessageCollector, StreamTask, TaskContext, TaskCoordinator
 from penstock.api.time.durations import Duration, milliseconds, whole_number
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_LENGTH = 4
+"""Bytes of the length of a key in what `deduplicate` has seen."""
 _NO_KEY = "the message has no key: give each message one with .partition_by, or leave out those without one"
 
 
@@ -167,7 +170,9 @@ class Patterns(Generic[T]):
 
         def make(i: str) -> ProcessSpec:
             same = self._same()
-            self._declared.store(i, Bytes(), Bytes(), ttl)
+            self._declared.store(
+                i, BytesWithKey(same["key_serde"], _key_alone if by is None else _first_part), Bytes(), ttl
+            )
             return ProcessSpec(id=i, task=partial(_Deduplicate, i, same["key_serde"], by), stores=(i,), **same)
 
         return self._next("deduplicate", id, make)
@@ -291,6 +296,14 @@ class _Reduce(StreamTask):
         collector.emit(key=envelope.key, value=value)
 
 
+def _key_alone(seen: bytes) -> bytes:
+    return seen
+
+
+def _first_part(seen: bytes) -> bytes:
+    return seen[_LENGTH : _LENGTH + int.from_bytes(seen[:_LENGTH], "big")]
+
+
 class _Deduplicate(StreamTask):
     def __init__(self, store: str, key: Serde[Any], by: Callable[[Any], Any] | None) -> None:
         self._store = store
@@ -308,7 +321,7 @@ class _Deduplicate(StreamTask):
         key = self._key.to_bytes(envelope.key)
         if self._by is not None:
             compared = orjson.dumps(self._by(envelope.value), option=orjson.OPT_SORT_KEYS)
-            key = len(key).to_bytes(4, "big") + key + compared
+            key = len(key).to_bytes(_LENGTH, "big") + key + compared
         if self._seen.get(key) is None:
             self._seen.put(key, b"")
             collector.emit(key=envelope.key, value=envelope.value)

@@ -75,7 +75,8 @@ def partitions_changed(stream: SystemStream, before: int, now: int, when: str) -
     return IncompatibleError(
         f"input `{stream}` had {counted(before, 'partition')} {when} and has {now} now. Task i has the state of the "
         "keys in partition i, and keys are in other partitions now. Nothing is lost: state and positions are as of the "
-        "last checkpoint. To continue with the stream as it is, start the job under a new `job.id`: it builds its "
-        "state from the oldest messages. To keep the state, copy the messages that the checkpoint has not seen to a "
-        f"stream with {counted(before, 'partition')}, by their keys, and read that"
+        "last checkpoint. `penstock state repartition APP --tasks N` says what becomes of the state with N tasks, at "
+        "least one for each partition, and moves it. Or start the job under a new `job.id`: it builds its state from "
+        f"the oldest messages. Or copy the messages that the checkpoint has not seen to a stream with "
+        f"{counted(before, 'partition')}, by their keys, and read that"
     )

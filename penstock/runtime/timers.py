@@ -52,6 +52,11 @@ def key_and_name(place: bytes) -> tuple[bytes | None, str]:
     return place[1:end].replace(b"\x00\xff", b"\x00"), place[end + 2 :].decode()
 
 
+def key_in(entry: bytes) -> bytes | None:
+    """The key of the timer that an entry's key belongs to."""
+    return key_and_name(entry[NAMED:] if entry[:1] == BY_TIME else entry[2:])[0]
+
+
 class Timers:
     """The timers of one operator and task."""
 

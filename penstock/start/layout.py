@@ -50,7 +50,8 @@ def check_layout(
             f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
             f"largest partition count of the inputs{f' ({inputs})' if inputs else ''}, "
             "job.intermediate.stream.partitions or task.broadcast.inputs has changed. Keys would move away from their "
-            "state. Set it back, or give the job a new `job.id`"
+            f"state. Set it back, move the state (`penstock state repartition APP --tasks {tasks}`), or give the job a "
+            "new `job.id`"
         )
     for store, before in record.stores.items():
         now = layout.get(store)

@@ -90,7 +90,8 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
     reset = plan_reset(facts, decision.restore_from)
     times = decide_times(facts, decision, positions, reset)
     deleted, filled = stores_without_writer(facts, decision)
-    graph = continue_stores(facts.graph, decision, reset.stores | deleted | filled)
+    continued = None if decision.clears_state else decision.restore_from
+    graph = continue_stores(facts.graph, continued, reset.stores | deleted | filled)
     facts = replace(facts, graph=graph)
     refuse_other_layout(facts, decision, reset.stores | deleted | filled)
     requests = facts.requests
@@ -152,10 +153,11 @@ def stores_without_writer(facts: StartFacts, decision: StartDecision) -> tuple[f
     return frozenset(deleted.intersection(record.stores).difference(layout)), filled.intersection(record.stores)
 
 
-def continue_stores(graph: ApplicationGraph, decision: StartDecision, emptied: frozenset[str]) -> ApplicationGraph:
+def continue_stores(
+    graph: ApplicationGraph, record: CheckpointRecord | None, emptied: frozenset[str] = frozenset()
+) -> ApplicationGraph:
     """Give stores of the checkpoint serdes that read what is there. Raises IncompatibleError if one cannot."""
-    record = decision.restore_from
-    if record is None or decision.clears_state:
+    if record is None:
         return graph
     kept = {store: StoreLayout.parse(text) for store, text in record.stores.items() if store not in emptied}
 

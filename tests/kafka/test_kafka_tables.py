@@ -68,7 +68,7 @@ class Planes(World):
         return driver
 
     def look(self, driver: InProcessDriver) -> dict[str, str | None]:
-        """What flights of all planes find."""
+        """The values that flights of all planes find."""
         for plane in self.newest:
             self.append("flights", 0, (0, None, json.dumps({"plane": plane}).encode()))
         drain(driver)

@@ -26,6 +26,7 @@ from penstock.objects.open import open_job_root
 from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.start.layout import store_layout
 from penstock.start.streams.job_streams import JobStreams
+from penstock.state.outside_backup import OutsideBackup
 from penstock.system.spark import QUERY_SYSTEM, QuerySystem
 
 BackUp: TypeAlias = Callable[[FirstBackup], Mapping[int, Markers]]
@@ -98,9 +99,8 @@ def _commit(state: FirstState, found: FoundJob, log: CheckpointLog, streams: Job
         base = _base(state, streams)
         draft = successor(base, _content(state, streams, {}), view, claim, found.config.task, now_ms, nanos)
         StoreUploads(found, state.tasks, streams.systems, view, claim.epoch).prepare(state.stores)
-        markers = state.back_up(
-            FirstBackup(found.config, found.paths, claim.epoch, base.id, draft.id, state.tasks, state.stores)
-        )
+        backup = OutsideBackup(found.config, found.paths, claim.epoch, base.id, draft.id)
+        markers = state.back_up(FirstBackup(backup, state.tasks, state.stores))
         content = _content(state, streams, markers)
         record = successor(base, content, view, claim, found.config.task, now_ms, nanos)
         append_record(log, record, found.paths.root)

@@ -14,10 +14,10 @@ from penstock.checkpoint.log_view import LogView
 from penstock.checkpoint.versions.value import Markers
 from penstock.errors import PenstockError
 from penstock.job.identity import settle
-from penstock.spark.state_import.load import BaseUpload
 from penstock.state.admins import BackendAdmins
 from penstock.state.backends.base import BackendContext, StoreCopy
 from penstock.state.backends.roots import BackendRoots
+from penstock.state.outside_backup import BaseUpload
 from penstock.system.base import System
 
 logger = logging.getLogger(__name__)

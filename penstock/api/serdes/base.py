@@ -191,6 +191,23 @@ class Bytes(Serde[bytes]):
 # Python frame around one would cost more than the function itself. mypy compares their optional parameters.
 
 
+class BytesWithKey(Bytes):
+    """Keys of a store that an operator makes of the bytes of a message's key and of something else."""
+
+    def __init__(self, key: Serde[Any], find: Callable[[bytes], bytes]) -> None:
+        """
+        Args:
+            key: the serde of the message's key.
+            find: gives the bytes of the message's key.
+        """
+        self.key = key
+        self.find = find
+
+    @property
+    def name(self) -> str:
+        return Bytes().name
+
+
 class String(Serde[str]):
     r"""Text, as UTF-8. Keys sort by code point, as Python's strings do.
 

@@ -18,6 +18,7 @@ OPTIONS = {
     "raw": "--raw",
     "replace": "--replace",
     "reset_operators": "--reset-operator",
+    "rules": "--rule",
     "task": "--task",
     "with_output": "--with-output",
     "with_state": "--with-state",

@@ -13,6 +13,7 @@ from penstock.cli.shared.options import JobName, JsonCall, command
 from penstock.cli.shared.output import print_facts, print_json, print_table, to_json
 from penstock.cli.state.import_spark import import_spark
 from penstock.cli.state.read import Version, diff_versions, get_value, scan_entries
+from penstock.cli.state.repartition import repartition
 from penstock.wording import size_text
 
 if TYPE_CHECKING:
@@ -188,6 +189,7 @@ _COMMANDS: dict[str, Callable[..., None]] = {
     "verify": verify_state,
     "gc": collect_garbage,
     "import-spark": import_spark,
+    "repartition": repartition,
 }
 for _name, _function in _COMMANDS.items():
     command(app, _name)(_function)

@@ -36,6 +36,11 @@ _LETTERS = (b"l", b"r")
 _by_time = itemgetter(0)
 
 
+def key_in(entry: bytes) -> bytes:
+    """The key of the message that an entry's key belongs to."""
+    return entry[9:] if entry[:1] == b"c" else entry[14:]
+
+
 class _Half:
     """One side of a cell, as the running attempt sees it."""
 

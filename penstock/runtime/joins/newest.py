@@ -22,6 +22,11 @@ from penstock.runtime.time_bytes import time_bytes, time_of
 _ABSENT: Any = object()
 
 
+def key_in(entry: bytes) -> bytes:
+    """The key of the message that an entry's key belongs to."""
+    return entry[2:] if entry[:1] == b"n" else entry[10:]
+
+
 class NewestRow(KeptMessages):
     """Keeps the newest message of each key and side."""
 

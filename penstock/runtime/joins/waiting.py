@@ -29,6 +29,16 @@ _AT_ONCE = 1000
 """Entries taken out together: to delete them while the store is scanned would cost more."""
 
 
+def is_waiting(entry: bytes) -> bool:
+    """True if the entry is of this module."""
+    return entry[:1] in (_FIRST, _ALONE)
+
+
+def key_in(entry: bytes) -> bytes:
+    """The key of the message that an entry's key belongs to."""
+    return entry[10:] if entry[:1] == _FIRST else entry[18:]
+
+
 class WaitingMessages:
     """Holds messages of sides that emit those without a partner, and no others."""
 

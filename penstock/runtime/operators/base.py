@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+from penstock.api.serdes import Serde
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
@@ -143,6 +144,19 @@ class Watch(Protocol):
         """Surrounds a call of the application's code with a message of this value."""
 
 
+@dataclass(frozen=True, slots=True)
+class KeyInEntry:
+    """The part of an entry's key that is the key of a message: its task owns the entry."""
+
+    serde: Serde[Any]
+    find: Callable[[bytes], bytes | None]
+    """Entry's key → message's key, in the form of the serde; None: there is none."""
+    keyless_of_task: bool = False
+    """An entry without a key belongs to the task, and not to messages without a key."""
+    merges: Mapping[bytes, Callable[[bytes, bytes], bytes]] = field(default_factory=dict)
+    """The entries that every task has, by their keys: a value that serves for both of two tasks."""
+
+
 class Operator(ABC, Generic[S]):
     """A kind of operator: its properties for the plan of a job, and its `build`.
 
@@ -164,6 +178,11 @@ class Operator(ABC, Generic[S]):
         """The times of the oldest timers and windows that wait in a task's `time_store`. The next batch begins at once
         if one of them is due. Reads only the first entry of each order of time."""
         return NOTHING_DUE
+
+    def key_in(self, store: str) -> KeyInEntry | None:
+        """The message's key in the entries of one of its stores; None: the store is no store of the operator alone, or
+        its keys are the application's."""
+        return None
 
     def place(self, name: str) -> SerdePlace:
         """The declaration of the serdes of its output; `name` says of which messages."""

@@ -14,13 +14,14 @@ from penstock.api.serdes.failures import Part, SerdePlace, join_place
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import JoinSpec, OperatorSpec
 from penstock.runtime.context import Position, failure_in
+from penstock.runtime.joins import every, newest, waiting
 from penstock.runtime.joins.every import EveryRow
 from penstock.runtime.joins.kept import KeptMessages
 from penstock.runtime.joins.newest import NewestRow
 from penstock.runtime.joins.side import Row, Side, sides_of
 from penstock.runtime.joins.waiting import LoneMessage, WaitingMessages, first_end
 from penstock.runtime.messages.columns import Columns, Fork, Raw, Target, as_columns, encode_column
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import Firing, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
 
 _HELD_ENTRIES = 100_000
 
@@ -40,6 +41,14 @@ class StreamJoin(Operator[JoinSpec]):
 
     def next_due(self, store: KeyValue) -> Due:
         return first_end(store), None
+
+    def key_in(self, store: str) -> KeyInEntry:
+        of_kept = every.key_in if self.spec.join.keep == "all" else newest.key_in
+
+        def find(entry: bytes) -> bytes:
+            return waiting.key_in(entry) if waiting.is_waiting(entry) else of_kept(entry)
+
+        return KeyInEntry(self.spec.left.key_serde, find)
 
     def place(self, name: str) -> SerdePlace:
         return join_place(name)

@@ -11,7 +11,7 @@ from penstock.errors import SerdeError
 from penstock.graph.specs import SendToTableSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Target
-from penstock.runtime.operators.base import Firing, Node, Operator, StageContext
+from penstock.runtime.operators.base import Firing, KeyInEntry, Node, Operator, StageContext
 from penstock.runtime.time_bytes import time_bytes
 
 _AT_MOST = 100_000
@@ -20,6 +20,10 @@ _AT_MOST = 100_000
 
 class SendToTable(Operator[SendToTableSpec]):
     """Puts the value of each message under its key; None deletes the key. A table with history keeps versions."""
+
+    def key_in(self, store: str) -> KeyInEntry | None:
+        spec = self.spec
+        return KeyInEntry(spec.table_key, lambda entry: entry[8:]) if store in spec.stores[1:] else None
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         if self.spec.history_ms is not None:

@@ -22,7 +22,7 @@ from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch, Due
 from penstock.graph.specs import OperatorSpec, TemporalJoinSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, encode_column
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import Firing, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.time_bytes import time_bytes, time_of
 
 _AT_MOST = 50_000
@@ -40,6 +40,11 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
     @property
     def time_store(self) -> str | None:
         return self.spec.stores[1]
+
+    def key_in(self, store: str) -> KeyInEntry | None:
+        if store != self.spec.stores[1]:
+            return None
+        return KeyInEntry(self.spec.key_serde, _key_of, merges={_NEXT: max})
 
     def next_due(self, store: KeyValue) -> Due:
         first = next(iter(store.range(_WAITS, _WAITS + time_bytes(END_OF_TIME))), None)

@@ -9,8 +9,9 @@ from penstock.batch.batch import Due
 from penstock.graph.aggregation import window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import Target
-from penstock.runtime.operators.base import KeyValue, Node, Operator, StageContext
+from penstock.runtime.operators.base import KeyInEntry, KeyValue, Node, Operator, StageContext
 from penstock.runtime.operators.columns.groups import column_task_store
+from penstock.runtime.windows import cells, columns, sliding
 from penstock.runtime.windows.cells import next_end
 from penstock.runtime.windows.columns import ColumnWindowNode, stored_ends
 from penstock.runtime.windows.counting import CountingNode
@@ -40,6 +41,14 @@ class WindowOperator(Operator[WindowSpec]):
         if self._by_column:
             return min(stored_ends(column_task_store(store)), default=None), None
         return next_due(self.spec.window, next_end(store), store)
+
+    def key_in(self, store: str) -> KeyInEntry:
+        match self.spec.window.shape:
+            case Sliding() | Running():
+                find = sliding.key_in
+            case _:
+                find = columns.key_in if self._by_column else cells.key_in
+        return KeyInEntry(self.spec.key_serde, find)
 
     def place(self, name: str) -> SerdePlace:
         return SerdePlace(name, "")

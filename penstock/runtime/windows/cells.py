@@ -41,6 +41,19 @@ def slot_key(slot: bytes) -> bytes | None:
     return None if slot == NO_KEY else slot[1:]
 
 
+def key_in(entry: bytes) -> bytes | None:
+    """The key of the message that an entry's key belongs to."""
+    match entry[:1]:
+        case b"s":
+            return slot_key(entry[1:])
+        case b"t":
+            return slot_key(entry[25:])
+        case b"p":
+            return slot_key(entry[21:-4])
+        case _:
+            return slot_key(entry[17:])
+
+
 class _Entry(msgspec.Struct, array_like=True):
     """A cell as it is stored."""
 

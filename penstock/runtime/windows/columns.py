@@ -207,6 +207,11 @@ class ColumnWindowNode(Node):
         return min(self._open_ends(), default=None), None
 
 
+def key_in(entry: bytes) -> bytes | None:
+    """The key of the message that an entry's key belongs to."""
+    return entry[_HEAD_BYTES:] if entry[_END_BYTES] else None
+
+
 def stored_ends(store: ColumnTaskStore) -> set[int]:
     """The ends of the windows in a store."""
     found: set[int] = set()

@@ -29,6 +29,17 @@ from penstock.runtime.windows.contents import MessageContent
 from penstock.runtime.windows.node import WindowNode
 
 
+def key_in(entry: bytes) -> bytes | None:
+    """The key of the message that an entry's key belongs to."""
+    match entry[:1]:
+        case b"m":
+            return slot_key(entry[5:-8])
+        case b"x":
+            return slot_key(entry[9:])
+        case _:
+            return slot_key(entry[17:])
+
+
 class SlidingNode(WindowNode):
     """Windows that end with a message."""
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.checkpoint.id import CheckpointId
 from penstock.config.settings import StoreSettings
-from penstock.errors import IncompatibleError, PenstockError
-from penstock.retry import Retry, retry
-from penstock.state.backends.base import BackendContext, StoreCopy, TaskBackupManager
-from penstock.state.backends.registry import backend_factory
+from penstock.errors import IncompatibleError
+from penstock.state.backends.base import StoreCopy
 from penstock.state.engines.engine import Engine
 from penstock.state.engines.open import open_engine
 
@@ -21,8 +17,6 @@ _BUFFERS_BYTES = 256 << 20
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 1 << 20, 16 << 20
 _CACHE_BYTES = 1 << 20
 _PENDING = 1000
-_UPLOAD = Retry(pause_s=0.4, tries=5)
-_BASE_POLL_S = 0.2
 
 
 class StoreLoad:
@@ -82,40 +76,3 @@ class StoreLoad:
 
     def _copy(self, task: int) -> Path:
         return self._scratch / f"copy-{task}"
-
-
-class BaseUpload:
-    """One task's store, as a base in one backend. Between `run` and `done` its marker may be put into the log."""
-
-    def __init__(self, backend: str, context: BackendContext) -> None:
-        self.backend = backend
-        self.task = context.task
-        (self._store,) = context.stores
-        self._manager: TaskBackupManager = backend_factory(backend).backup_manager(context)
-
-    def run(self, before: CheckpointId, checkpoint_id: CheckpointId, copy: StoreCopy) -> str:
-        """Back up the copy for a checkpoint that will come after `before`. Returns the marker.
-
-        Raises:
-            PenstockError: it failed. No checkpoint names the objects that it wrote.
-        """
-        manager, store = self._manager, self._store
-        manager.init(before, {})
-        wanted = manager.wants_copy(store, changed=False, last=False)
-        manager.snapshot(checkpoint_id, {store: {}})
-        while (marker := self._upload(checkpoint_id, {store: copy} if wanted else {})) is None:
-            if not wanted:
-                raise PenstockError(
-                    f"backend {self.backend} neither asked for the content of store `{store}` nor has a marker for it"
-                )
-            time.sleep(_BASE_POLL_S)
-        return marker
-
-    def _upload(self, checkpoint_id: CheckpointId, copies: dict[str, StoreCopy]) -> str | None:
-        return retry(lambda: self._manager.upload(checkpoint_id, copies), _UPLOAD).get(self._store)
-
-    def done(self, checkpoint_id: CheckpointId, marker: str) -> None:
-        self._manager.clean_up(checkpoint_id, {self._store: marker})
-
-    def close(self) -> None:
-        self._manager.close()

@@ -9,9 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
-from itertools import chain, groupby
-from operator import itemgetter
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -19,21 +17,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.checkpoint.versions.value import Markers
-from penstock.errors import PenstockError
+from penstock.spark.state_frames.by_part import ENTRY, SETTINGS, Made, entries_batch, make_parts
 from penstock.spark.state_frames.stored_state import worker_scratch
 from penstock.spark.state_import.first_backup import FirstBackup
 from penstock.spark.takeover.from_spark import Convert
 from penstock.spark.workers.arrow_frames import map_in_arrow
 from penstock.system.partitioner import partitions_of
 
-_ENTRY = "part INT, key BINARY, value BINARY"
-_DONE = "part INT, entries BIGINT, markers STRING"
-_SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
-    "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",  # a worker sends nothing while it backs a store up
-}
+_SETTINGS = {**SETTINGS, "spark.sql.session.timeZone": "UTC"}
 _IDS = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _MOST, _MOST_BYTES = 4096, 16 << 20
 
@@ -84,19 +75,13 @@ def back_up(
         heads: what stores have in each task besides.
     """
     parts = first.tasks * len(first.stores)
-    # Every part has a row, so that the backup of an empty one is made as well.
-    rows = spark.range(0, parts, 1, 1).selectExpr("CAST(id AS INT) part", "CAST(NULL AS BINARY) key", "X'' value")
-    rows = reduce(DataFrame.unionAll, entries_of(sources, first.stores, first.tasks), rows)
-    sorted_rows = rows.repartitionById(parts, "part").sortWithinPartitions("part", "key")
-    done = {row.part: row for row in map_in_arrow(sorted_rows, _BackUp(first, heads), _DONE).collect()}
-    if done.keys() != set(range(parts)):
-        raise PenstockError(f"{len(done)} of {parts} backups were made")
+    done = make_parts(spark, entries_of(sources, first.stores, first.tasks), parts, _BackUp(first, heads))
     markers: dict[int, dict[str, dict[str, str]]] = {task: {} for task in range(first.tasks)}
     counts = dict.fromkeys(first.stores, 0)
     for part, row in done.items():
         task, store = part // len(first.stores), first.stores[part % len(first.stores)]
         counts[store] += row.entries
-        for backend, marker in orjson.loads(row.markers).items():
+        for backend, marker in orjson.loads(row.result).items():
             markers[task].setdefault(backend, {})[store] = marker
     return dict(markers), counts
 
@@ -105,7 +90,7 @@ def entries_of(sources: Mapping[str, StoreSource], stores: tuple[str, ...], task
     """The entries of each source, with the columns part, key and value. The part of a store and task is `task *
     len(stores) +` the number of the store."""
     return [
-        map_in_arrow(source.rows, _Spread(source.convert, tasks, stores.index(store), len(stores)), _ENTRY)
+        map_in_arrow(source.rows, _Spread(source.convert, tasks, stores.index(store), len(stores)), ENTRY)
         for store, source in sources.items()
     ]
 
@@ -134,29 +119,26 @@ class _Spread:
 
     def _batch(self, owners: list[bytes], keys: list[bytes], values: list[bytes]) -> pa.RecordBatch:
         parts = partitions_of(pa.array(owners, pa.binary()), self.tasks) * self.stores + self.store
-        columns = [pa.array(parts, pa.int32()), pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-        return pa.RecordBatch.from_arrays(columns, ["part", "key", "value"])
+        return entries_batch(parts, keys, values)
 
 
 @dataclass(frozen=True, slots=True)
 class _BackUp:
-    """A function for `map_in_arrow`: backs up the parts of a partition."""
+    """Backs up parts, in Spark's workers."""
 
     first: FirstBackup
     heads: Mapping[str, Mapping[bytes, bytes]]
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def __call__(self, parts: Iterator[tuple[int, Iterator[tuple[bytes, bytes]]]]) -> Iterator[Made]:
         stores = self.first.stores
         with worker_scratch() as scratch:
-            for part, rows in groupby(_rows(batches), key=itemgetter(0)):
+            for part, rows in parts:
                 task, store = part // len(stores), stores[part % len(stores)]
-                counted = _CountedEntries((key, value) for _, key, value in rows if key is not None)
+                counted = _CountedEntries(rows)
                 entries = chain(self.heads.get(store, {}).items(), counted)
                 with tempfile.TemporaryDirectory(prefix="part-", dir=scratch, ignore_cleanup_errors=True) as folder:
                     markers = self.first.run(task, store, entries, Path(folder))
-                found = [[part], [counted.count], [orjson.dumps(markers).decode()]]
-                columns = [pa.array(*each) for each in zip(found, (pa.int32(), pa.int64(), pa.string()), strict=True)]
-                yield pa.RecordBatch.from_arrays(columns, ["part", "entries", "markers"])
+                yield part, counted.count, orjson.dumps(markers).decode()
 
 
 class _CountedEntries:
@@ -170,8 +152,3 @@ class _CountedEntries:
         for entry in self._entries:
             self.count += bool(entry[1])
             yield entry
-
-
-def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, bytes | None, bytes]]:
-    for batch in batches:
-        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)

@@ -19,7 +19,7 @@ from penstock.graph.aggregation import ColumnAggregates, column_aggregates
 from penstock.graph.specs import AggregateSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
-from penstock.runtime.operators.base import Firings, Node, Operator, StageContext
+from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
 from penstock.runtime.operators.columns.groups import Gathered, Groups, column_task_store
 
 _NO_KEY = (
@@ -32,6 +32,9 @@ class AggregateOperator(Operator[AggregateSpec]):
     """By column, if the messages are rows of a schema and all aggregates can be; else message by message."""
 
     undoes_many = True
+
+    def key_in(self, store: str) -> KeyInEntry:
+        return KeyInEntry(self.spec.key_serde, lambda entry: entry)
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         if column_aggregates(self.spec.aggregates, self.spec.message_serde) is None:

@@ -24,11 +24,11 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Accept, Push, Target
-from penstock.runtime.operators.base import Firing, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import Firing, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
 from penstock.runtime.operators.tasks.application_code import Collector, Context, envelope_calls
 from penstock.runtime.operators.tasks.key_state import Call, with_current_key
 from penstock.runtime.operators.tasks.task_timers import TaskTimer, TaskTimers
-from penstock.runtime.timers import oldest_timers
+from penstock.runtime.timers import key_in, oldest_timers
 
 
 class Process(Operator[ProcessSpec]):
@@ -40,6 +40,12 @@ class Process(Operator[ProcessSpec]):
 
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)
+
+    def key_in(self, store: str) -> KeyInEntry | None:
+        timers = self.spec.timers
+        if timers is None or store != timers_store(self.spec.id):
+            return None
+        return KeyInEntry(timers, key_in, keyless_of_task=True)
 
     def place(self, name: str) -> SerdePlace:
         return process_place(name)

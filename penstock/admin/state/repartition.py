@@ -1,0 +1,249 @@
+"""Gives a job another number of tasks, with its state."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from penstock.admin.checkpoint.change import append_record
+from penstock.admin.job.audit import audited
+from penstock.admin.job.lease import refuse_running
+from penstock.admin.job.ownership import claimed_job
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.held import state_versions
+from penstock.admin.state.store_uploads import StoreUploads
+from penstock.application.application import Application
+from penstock.batch.positions import Ends
+from penstock.checkpoint.edit import choose_origin, content_of, successor
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord, Claim
+from penstock.checkpoint.versions.value import Markers
+from penstock.clock import SYSTEM_CLOCK
+from penstock.config.load import load_config
+from penstock.errors import IncompatibleError, NotFoundError
+from penstock.graph.copartitioning import check_copartitioning
+from penstock.graph.specs import ApplicationGraph
+from penstock.job.paths import JobPaths
+from penstock.objects.open import open_job_root
+from penstock.repartition.move import MadePart, Move
+from penstock.repartition.placement import Change, Rule
+from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
+from penstock.schemas.connect import with_registered, with_registry
+from penstock.side.plan import with_side_inputs
+from penstock.start.fit import check_config
+from penstock.start.layout import check_layout, store_layout
+from penstock.start.plan import continue_stores
+from penstock.start.streams.grouping import group_inputs
+from penstock.start.streams.job_streams import JobStreams
+from penstock.start.streams.patterns import with_matches
+from penstock.state.outside_backup import OutsideBackup
+from penstock.wording import listed
+
+Mover = Callable[[Move], Iterable[MadePart]]
+"""Makes every part of the new checkpoint, wherever it likes to."""
+
+
+@dataclass(frozen=True, slots=True)
+class MovedStore:
+    """A store that is moved, or was. `how` says where its entries go. `size_bytes` is the size of its objects under the
+    job root, of all retained checkpoints. `entries` counts the entries of each task that was filled."""
+
+    store: str
+    how: str
+    size_bytes: int
+    entries: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RepartitionFacts:
+    """A repartition, planned or done. `checkpoint` is the one that is moved, `written` the new one; None: not yet.
+    `problems` are what the user has to say first, `notes` what else there is to do, in sentences."""
+
+    job: str
+    checkpoint: str
+    before: int
+    after: int
+    stores: tuple[MovedStore, ...]
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    written: str | None = None
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Repartition:
+    """A planned repartition, from `plan_repartition`. `repartition` carries it out."""
+
+    found: FoundJob = field(repr=False)
+    log: CheckpointLog = field(repr=False)
+    view: LogView = field(repr=False)
+    streams: JobStreams = field(repr=False)
+    plan: RepartitionPlan = field(repr=False)
+
+    def facts(self) -> RepartitionFacts:
+        """The plan for people."""
+        plan, sizes = self.plan, Counter[str]()
+        for each in state_versions(self.found).objects:
+            sizes[each.store] += each.size_bytes
+        stores = [MovedStore(store, placement_text(how), sizes[store]) for store, how in plan.placements.items()]
+        return RepartitionFacts(
+            self.found.paths.root,
+            str(plan.record.id),
+            plan.record.task_count,
+            plan.tasks,
+            tuple(stores),
+            tuple(plan.problems),
+            plan.notes,
+        )
+
+
+@contextmanager
+def plan_repartition(
+    app: Application,
+    tasks: int,
+    file: str | Path | None = None,
+    assignments: Sequence[str] | None = None,
+    *,
+    overrides: Mapping[str, object] | None = None,
+    rules: Mapping[str, Rule] | None = None,
+    called: str | None = None,
+) -> Iterator[Repartition]:
+    """Plan to give a job another number of tasks. Writes nothing.
+
+    Args:
+        app: the application of the job.
+        tasks: the new number of tasks, at least that of the partitions of the largest input.
+        file, assignments, overrides, called: as in `open_job`.
+        rules: by store, how it is known which task owns an entry, if it does not follow from the application: `key`,
+            `first`, `stay`, `copy`, `empty`, or a function of an entry's key and value that returns the key of its
+            messages.
+
+    Raises:
+        ConfigError: the job cannot have this number of tasks, or a rule does not fit.
+        NotFoundError: the job has no checkpoint yet, or an input does not exist.
+        IncompatibleError: the application does not fit the checkpoint, or something has to be done first.
+        CorruptError: the job's log is damaged where it is needed.
+    """
+    config = load_config(file, overrides, assignments or (), default_job_name=app.name)
+    with ExitStack() as stack:
+        objects = open_job_root(config.job)
+        stack.callback(objects.close)
+        found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
+        log = CheckpointLog(objects, found.paths)
+        view = log.read()
+        record = choose_origin(view, None, config.task)
+        if record is None:
+            raise NotFoundError(
+                f"job `{found.paths.root}` has no checkpoint yet, so there is nothing to move: start it with "
+                f"`job.intermediate.stream.partitions: {tasks}`"
+            )
+        graph = with_matches(with_side_inputs(app.graph(), config), config)
+        config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
+        graph = with_registered(with_registry(graph, config))
+        check_config(graph, config)
+        streams = JobStreams.open(graph, config)
+        stack.callback(streams.close)
+        plan = _plan(graph, record, streams, tasks, rules or {}, found.paths.root)
+        yield Repartition(replace(found, config=config), log, view, streams, plan)
+
+
+def _plan(
+    graph: ApplicationGraph,
+    record: CheckpointRecord,
+    streams: JobStreams,
+    tasks: int,
+    rules: Mapping[str, Rule],
+    job: str,
+) -> RepartitionPlan:
+    check_layout(record, store_layout(continue_stores(graph, record)), record.task_count, job=job)
+    ends = streams.ends()
+    grouping = group_inputs(ends, streams.broadcast, tasks)
+    counts = Counter(str(ssp.system_stream) for ssp in ends)
+    largest = listed([f"`{stream}`" for stream, count in sorted(counts.items()) if count == max(counts.values())])
+    check_count(tasks, record.task_count, grouping, largest)
+    check_copartitioning(graph, ends, tasks, streams.broadcast)
+    change = Change(record.task_count, tasks, _partitions(record, ends), streams.broadcast)
+    return plan_move(continue_stores(graph, record), record, grouping, ends, change, rules, SYSTEM_CLOCK.now_ms())
+
+
+def _partitions(record: CheckpointRecord, ends: Ends) -> dict[str, tuple[int, int]]:
+    """By input, the number of its partitions at the checkpoint and now. One that the checkpoint does not know has not
+    changed."""
+    now = Counter(str(ssp.system_stream) for ssp in ends)
+    read = {ssp for own in record.next_offsets.values() for ssp in own}
+    before = Counter(str(ssp.system_stream) for ssp in read)
+    return {stream: (before.get(stream, count), count) for stream, count in now.items()}
+
+
+def repartition(planned: Repartition, mover: Mover, *, confirm: Callable[[], None] = lambda: None) -> RepartitionFacts:
+    """Move the state of a stopped job, and write one checkpoint with it.
+
+    Until the checkpoint is written, the job has not changed: a process that dies before leaves nothing but objects that
+    no checkpoint names. The former checkpoint remains restorable, with the former number of tasks, as long as the job
+    retains it.
+
+    Args:
+        planned: the plan, from `plan_repartition`.
+        mover: carries the move out.
+        confirm: called after all checks, before anything is read or written. It raises to give up.
+
+    Raises:
+        IncompatibleError: it is not known where the entries of a store belong, or an entry is not where it should be.
+        LeaseHeldError: the job runs.
+        CorruptError: the state cannot be read.
+    """
+    plan, facts = planned.plan, planned.facts()
+    if plan.problems:
+        raise IncompatibleError(". ".join(plan.problems) + ". Nothing was changed")
+    refuse_running(planned.found)
+    confirm()
+    changes = {"tasks": f"{facts.before} -> {facts.after}"}
+    began = time.monotonic()
+    with audited(planned.found, "state repartition", changes) as change:
+        record, made = _carry_out(planned, mover)
+        change.changes |= {"checkpoint": f"{plan.record.id} -> {record.id}"}
+    stores = tuple(replace(each, entries=_entries(each.store, made)) for each in facts.stores)
+    return replace(facts, stores=stores, written=str(record.id), seconds=time.monotonic() - began)
+
+
+def _entries(store: str, made: Iterable[MadePart]) -> tuple[int, ...]:
+    own = {each.part.task: each.entries for each in made if each.part.store == store}
+    return tuple(own[task] for task in sorted(own))
+
+
+def _carry_out(planned: Repartition, mover: Mover) -> tuple[CheckpointRecord, list[MadePart]]:
+    found, plan, log = planned.found, planned.plan, planned.log
+    with claimed_job(found, log, "repartition") as claim:
+        view = log.known()
+        if view.latest != planned.view.latest or view.retained != planned.view.retained:
+            raise IncompatibleError(
+                f"nothing was changed: another process wrote a checkpoint of job `{found.paths.root}` meanwhile"
+            )
+        now_ms, nanos = time.time_ns() // 1_000_000, time.monotonic_ns()
+        kept = content_of(plan.record, lambda task: found.config.changelog_partitions(plan.record.stores, task)).markers
+        StoreUploads(found, plan.tasks, planned.streams.systems, view, claim.epoch).prepare(list(plan.placements))
+        backup = OutsideBackup(found.config, found.paths, claim.epoch, plan.record.id, view.next_id(now_ms, nanos))
+        move = Move(backup, plan.record, plan.tasks, plan.placements, plan.expires_ms)
+        made = list(mover(move))
+        record = _successor(planned, claim, view, move.markers(made, kept), now_ms, nanos)
+        append_record(log, record, found.paths.root)
+    return record, made
+
+
+def _successor(
+    planned: Repartition,
+    claim: Claim,
+    view: LogView,
+    markers: Mapping[int, Markers],
+    now_ms: int,
+    nanos: int,
+) -> CheckpointRecord:
+    plan, settings = planned.plan, planned.found.config.task
+    record = successor(plan.base, plan.content(markers), view, claim, settings, now_ms, nanos)
+    record = replace(record, parent=plan.record.id)
+    return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))

@@ -1,0 +1,117 @@
+"""`penstock state repartition`. What it needs of Arrow, RocksDB and Spark is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.shared.application import load_application, load_function
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.input import Confirmation, YesOnly
+from penstock.cli.shared.options import JsonCall
+from penstock.cli.shared.output import print_facts, print_json, print_table
+from penstock.errors import ConfigError
+from penstock.wording import counted, size_text
+
+if TYPE_CHECKING:
+    from penstock.admin.state.repartition import Repartition, RepartitionFacts
+    from penstock.repartition.placement import Rule
+
+
+def repartition(
+    application: Annotated[str, typer.Argument(metavar="APP", help="The application, as `penstock run` takes it.")],
+    tasks: Annotated[int, typer.Option("--tasks", metavar="N", min=1, help="The new number of tasks.")],
+    rules: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--rule",
+            metavar="STORE=RULE",
+            help="How it is known which task owns an entry of a store, where the plan asks for it: `key`, `first` (of "
+            "a tuple), `stay`, `copy` (task 0's to all), `empty`, or module:function or file.py:function, called with "
+            "key and value, which returns the key of the entry's messages. May be repeated.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan.")] = False,
+    yes: YesOnly = False,
+    *,
+    call: JsonCall,
+) -> None:
+    """Give a stopped job another number of tasks, and move its state to them.
+
+    The command shows the plan first. Spark then moves the state into new backups, and at the end the command writes one
+    new checkpoint. Until then, nothing has changed. The former checkpoint remains as long as the job retains it.
+    Afterwards, set `job.intermediate.stream.partitions` to the new number.
+    """
+    from penstock.admin.state.repartition import plan_repartition
+
+    if dry_run and yes:
+        raise ConfigError("--dry-run asks for no confirmation: leave out --yes")
+    confirmation = Confirmation.of(yes=yes or dry_run, as_json=call.as_json, file="")
+    loaded = load_application(application)
+    loaded.ship_by_value()
+    with plan_repartition(
+        loaded.app,
+        tasks,
+        call.config,
+        call.assignments,
+        rules=_rules(rules or ()),
+        called=application,
+    ) as planned:
+        facts = planned.facts()
+        if not call.as_json:
+            _show(facts)
+        if not dry_run:
+            facts = _carry_out(planned, confirmation)
+    if call.as_json:
+        print_json(facts)
+    elif facts.written is not None:
+        _tell(facts)
+
+
+def _rules(given: list[str] | tuple[()]) -> dict[str, Rule]:
+    from penstock.repartition.placement import RULES
+
+    found: dict[str, Rule] = {}
+    for text in given:
+        store, equals, rule = text.partition("=")
+        if not (store and equals and rule):
+            raise ConfigError(f"--rule {text}: expected STORE=RULE")
+        if store in found:
+            raise ConfigError(f"--rule {text}: store `{store}` has a rule already")
+        found[store] = rule if rule in RULES else load_function(rule)  # type: ignore[assignment]
+    return found
+
+
+def _carry_out(planned: Repartition, confirmation: Confirmation) -> RepartitionFacts:
+    from penstock.admin.state.repartition import repartition
+
+    plan, job = planned.plan, planned.found.paths.root
+    moved = importlib.import_module("penstock.spark.state_frames.moved_state")
+
+    def confirm() -> None:
+        change = f"from {plan.record.task_count} to {plan.tasks} tasks"
+        confirmation.ask(f"Move the state of job `{job}` {change}?", "nothing was changed")
+        say("starting Spark; this takes some seconds")
+
+    return repartition(planned, moved.mover(planned.found.config, f"{job} repartition"), confirm=confirm)
+
+
+def _show(facts: RepartitionFacts) -> None:
+    print_facts([("job", facts.job), ("checkpoint", facts.checkpoint), ("tasks", f"{facts.before} -> {facts.after}")])
+    rows = [(each.store, size_text(each.size_bytes), each.how) for each in facts.stores]
+    print_table("", ("store", "size", "entries"), rows, right="size")
+    for each in facts.problems:
+        say(f"needed: {each}")
+    for each in facts.notes:
+        say(f"note: {each}")
+
+
+def _tell(facts: RepartitionFacts) -> None:
+    entries = sum(sum(each.entries) for each in facts.stores)
+    say(
+        f"{counted(entries, 'entry')} moved in {facts.seconds:.1f} s: checkpoint {facts.written} with "
+        f"{counted(facts.after, 'task')} is now the last one of job `{facts.job}`. Its next start begins there, with "
+        f"`job.intermediate.stream.partitions: {facts.after}`"
+    )

@@ -1,0 +1,312 @@
+"""Decides which task the entries of a store move to when a job gets another number of tasks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from penstock.api.serdes import Serde
+from penstock.api.serdes.base import BytesWithKey
+from penstock.api.serdes.tuples import Tuple
+from penstock.api.serdes.versions import VersionKey
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.state.store import StoreSpec
+from penstock.api.state.tables import TableSpec
+from penstock.config.values.broadcast import PartitionRange
+from penstock.errors import ConfigError
+from penstock.graph.specs import (
+    ApplicationGraph,
+    InputSpec,
+    IntermediateSpec,
+    OperatorSpec,
+    PartitionBySpec,
+    TableColumnsSpec,
+    TableJoinSpec,
+    TemporalJoinSpec,
+)
+from penstock.runtime.operators.base import KeyInEntry
+from penstock.runtime.operators.table import OPERATORS
+from penstock.wording import argument, listed
+
+MessageKey: TypeAlias = Callable[[Any, Any], Any]
+"""Key and value of an entry, as the application has them → the key of its messages."""
+Rule: TypeAlias = "Literal['key', 'first', 'stay', 'copy', 'empty'] | MessageKey"
+"""The user's word on a store:
+
+* `key`: its keys are the keys of messages.
+* `first`: its keys are tuples whose first field is the key of a message.
+* `stay`: every task keeps what it has.
+* `copy`: every task gets what task 0 has.
+* `empty`: the store begins empty.
+
+Without a rule, the serdes tell which of the first two it is.
+"""
+RULES = ("key", "first", "stay", "copy", "empty")
+Convert: TypeAlias = Callable[[bytes], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ByKey:
+    """An entry moves to the task that owns the key of its messages."""
+
+    find: Callable[[bytes], bytes | None]
+    """Entry's key → message's key, as it was hashed; None: a message without a key."""
+    before: int
+    """The number of partitions by which keys were spread, and by which they will be."""
+    after: int
+    keyless_of_task: bool = False
+    """See `KeyInEntry`."""
+    merges: Mapping[bytes, Callable[[bytes, bytes], bytes]] = field(default_factory=dict)
+    by_value: Callable[[bytes, bytes], bytes | None] | None = None
+    """Entry's key and value → message's key, in place of `find`. Entries of two tasks may then have one key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stays:
+    """Every task keeps what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Every task gets what task 0 has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """The store begins empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unplaced:
+    """The user has to say how: why, as a clause about the store."""
+
+    why: str
+
+
+Placement: TypeAlias = ByKey | Stays | Copied | Emptied | Unplaced
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change of a job's number of tasks, and the inputs before and after it."""
+
+    before: int
+    after: int
+    partitions: Mapping[str, tuple[int, int]]
+    """Input stream → the number of its partitions at the checkpoint and now."""
+    broadcast: Sequence[PartitionRange] = ()
+
+    def is_broadcast(self, op: InputSpec) -> bool | None:
+        """True if every task reads all of the input; None: a part of it."""
+        count = self.partitions[str(op.stream)][1]
+        own = (SystemStreamPartition(op.stream.system, op.stream.stream, number) for number in range(count))
+        shared = sum(any(ssp in each for each in self.broadcast) for ssp in own)
+        return None if 0 < shared < count else shared > 0
+
+
+def placements(
+    graph: ApplicationGraph, change: Change, rules: Mapping[str, Rule] | None = None
+) -> dict[str, Placement]:
+    """By store that the job writes, where its entries move to.
+
+    Raises:
+        ConfigError: a rule is of no store, of a store that belongs to an operator, or does not fit the store.
+    """
+    rules, users = rules or {}, graph.store_users()
+    stores = {spec.name: spec for spec in graph.written_stores}
+    _check_rules(stores, rules)
+    return {
+        name: _placement(graph, spec, users.get(name, []), change, rules.get(name)) for name, spec in stores.items()
+    }
+
+
+def _check_rules(stores: Mapping[str, StoreSpec], rules: Mapping[str, Rule]) -> None:
+    for name, rule in rules.items():
+        if name not in stores:
+            known = listed([f"`{each}`" for each in stores]) or "none"
+            raise ConfigError(f"there is a rule for `{name}`, and the job writes the stores: {known}")
+        if not (callable(rule) or rule in RULES):
+            raise ConfigError(f"the rule `{rule}` of store `{name}` is none of {listed(RULES)}, and no function")
+
+
+def _placement(
+    graph: ApplicationGraph, spec: StoreSpec, users: Sequence[str], change: Change, rule: Rule | None
+) -> Placement:
+    writers = [op for op in map(graph.operator, users) if not _only_reads(op, spec.name)]
+    own = next(filter(None, (_key_of_operator(op, spec.name) for op in writers)), None)
+    if own is not None and rule not in (None, "empty"):
+        raise ConfigError(f"store `{spec.name}` belongs to operator `{writers[0].id}`, which places its entries itself")
+    match rule:
+        case "empty":
+            return Emptied()
+        case "copy":
+            return Copied()
+        case "stay":
+            return Stays()
+    if not writers:
+        return Stays()
+    feeds = _Feeds.of(graph, writers)
+    found = feeds.spread(change)
+    if isinstance(found, Unplaced) or (isinstance(found, Stays) and rule is None):
+        return found
+    exchange, before, after = (feeds.key_of_input, *feeds.owners(change)) if isinstance(found, Stays) else found
+    if own is not None:
+        return _by_key([own], exchange, before, after)
+    if callable(rule):
+        return ByKey(_nothing, before, after, by_value=_by_function(rule, spec, exchange))
+    return _by_key(_keys_of_store(spec, rule), exchange, before, after)
+
+
+def _only_reads(op: OperatorSpec, store: str) -> bool:
+    return isinstance(op, TableJoinSpec | TableColumnsSpec | TemporalJoinSpec) and op.table == store
+
+
+def _nothing(entry: bytes) -> bytes | None:
+    return None
+
+
+def _key_of_operator(op: OperatorSpec, store: str) -> KeyInEntry | None:
+    found: KeyInEntry | None = OPERATORS[type(op)](op).key_in(store)
+    return found
+
+
+def _keys_of_store(spec: StoreSpec, rule: Rule | None) -> list[KeyInEntry]:
+    """Where the message's key may be in the keys of a store of the application."""
+    serde = spec.key_serde
+    if isinstance(serde, BytesWithKey):
+        return [KeyInEntry(serde.key, serde.find)]
+    if isinstance(serde, Tuple):
+        first = serde.fields[0]
+        of_first = KeyInEntry(first, lambda entry: first.to_bytes(serde.from_bytes(entry)[0]))
+        if rule == "first" or (isinstance(serde, VersionKey) and isinstance(spec, TableSpec)):
+            return [of_first]
+        whole = KeyInEntry(serde, lambda entry: entry)
+        return [whole] if rule == "key" else [whole, of_first]
+    if rule == "first":
+        raise ConfigError(f"the rule `first` of store `{spec.name}` is for keys that are tuples; they are {serde.name}")
+    return [KeyInEntry(serde, lambda entry: entry)]
+
+
+def _by_key(found: Sequence[KeyInEntry], exchange: Serde[Any], before: int, after: int) -> Placement:
+    for each in found:
+        convert = _conversion(each.serde, exchange)
+        if convert is not None:
+            find = each.find if convert is _same else _converted(each.find, convert)
+            return ByKey(find, before, after, each.keyless_of_task, each.merges)
+    return Unplaced(
+        f"its keys are `{found[0].serde.name}`, and its messages have keys of `{exchange.name}`, so it is not known "
+        "which task owns an entry"
+    )
+
+
+def _same(data: bytes) -> bytes:
+    return data
+
+
+def _conversion(stored: Serde[Any], exchange: Serde[Any]) -> Convert | None:
+    """From the bytes of a stored key to those that were hashed; None: they are of different kinds."""
+    if stored.name == exchange.name:
+        return _same
+    if stored.name == exchange.for_store_keys().name:
+        return lambda data: exchange.to_bytes(stored.from_bytes(data))
+    return None
+
+
+def _converted(find: Callable[[bytes], bytes | None], convert: Convert) -> Callable[[bytes], bytes | None]:
+    def found(entry: bytes) -> bytes | None:
+        key = find(entry)
+        return None if key is None else convert(key)
+
+    return found
+
+
+def _by_function(rule: MessageKey, spec: StoreSpec, exchange: Serde[Any]) -> Callable[[bytes, bytes], bytes | None]:
+    keys, values = spec.key_serde, spec.value_serde
+
+    def find(key: bytes, value: bytes) -> bytes | None:
+        shown = keys.from_bytes(key)
+        made = rule(shown, values.from_bytes(value))
+        return None if made is None else exchange.to_bytes(made)
+
+    return find
+
+
+@dataclass(frozen=True, slots=True)
+class _Feeds:
+    """The sources of the messages for which a store is written: exchanges by key, and inputs as they come."""
+
+    exchanges: tuple[OperatorSpec, ...]
+    inputs: tuple[InputSpec, ...]
+
+    @classmethod
+    def of(cls, graph: ApplicationGraph, users: Collection[OperatorSpec]) -> _Feeds:
+        exchanges, inputs = dict[str, OperatorSpec](), dict[str, InputSpec]()
+        for op in _sources(graph, users):
+            if isinstance(op, InputSpec):
+                inputs[op.id] = op
+            else:
+                exchanges[op.id] = op
+        return cls(tuple(exchanges.values()), tuple(inputs.values()))
+
+    @property
+    def key_of_input(self) -> Serde[Any]:
+        return self.inputs[0].key_serde
+
+    def owners(self, change: Change) -> tuple[int, int]:
+        """The partitions of the inputs, before and after."""
+        counts = {change.partitions[str(op.stream)] for op in self.inputs}
+        return max(before for before, _ in counts), max(after for _, after in counts)
+
+    def spread(self, change: Change) -> tuple[Serde[Any], int, int] | Stays | Unplaced:
+        """The serde of the keys by which messages come to tasks, and the numbers of partitions before and after."""
+        names = listed([f"`{op.stream}`" for op in self.inputs])
+        shared = {change.is_broadcast(op) for op in self.inputs}
+        if self.exchanges and self.inputs:
+            ids = listed([f"`{op.id}`" for op in self.exchanges])
+            return Unplaced(f"it gets messages by key ({ids}) and others as the input {names} has them")
+        if shared - {False}:
+            return Unplaced(
+                f"every task writes it for itself, for messages of {names} (task.broadcast.inputs). The rule `copy` "
+                "gives every task what task 0 has"
+            )
+        if self.inputs:
+            before, after = self.owners(change)
+            if before == after:
+                return Stays()
+            return Unplaced(
+                f"it gets messages as the input {names} has them, which had {before} partitions at the checkpoint and "
+                f"has {after} now, so new messages of a key may come to another task than its entries. The rule `key` "
+                "moves the entries to the partitions that producers choose now, by Kafka's murmur2. It is right if the "
+                "job has read everything that was written before the input grew. The rule `stay` leaves them"
+            )
+        serdes = {op.key_serde.name: op.key_serde for op in self.exchanges}
+        if len(serdes) > 1:
+            return Unplaced(f"it gets messages with keys of several serdes: {listed(sorted(serdes))}")
+        return next(iter(serdes.values())), change.before, change.after
+
+
+def _sources(graph: ApplicationGraph, users: Collection[OperatorSpec]) -> Iterator[OperatorSpec]:
+    """The operators that decide which task gets the messages of these operators."""
+    pending, seen = [up for op in users for up in op.upstream], set[str]()
+    while pending:
+        op = graph.operator(pending.pop())
+        if op.id in seen:
+            continue
+        seen.add(op.id)
+        if isinstance(op, InputSpec | PartitionBySpec):
+            yield op
+        elif isinstance(op, IntermediateSpec):
+            yield graph.operator(op.writer)
+        else:
+            pending.extend(op.upstream)
+
+
+def unplaced(found: Mapping[str, Placement]) -> list[str]:
+    """Requests for the user's word on stores, as sentences."""
+    named = argument("rules", ["STORE=RULE"])
+    return [
+        f"store `{store}`: {each.why}. Give a rule for it with {named}"
+        for store, each in found.items()
+        if isinstance(each, Unplaced)
+    ]

@@ -1,0 +1,116 @@
+"""Every entry of every kind of store is in the task that owns the key which is found in it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.repartition.placement import ByKey, Change, Placement, placements
+from penstock.system.partitioner import partition_of
+from penstock.testing.in_process import InProcessDriver
+from tests.support.world.timed_job import steps
+from tests.support.world.world import World
+
+TASKS = 3
+KEYS = [f"key-{number}" for number in range(12)] + ["", "\x00", "a\x00\x01b", "z" * 300]
+
+
+class Timed(ps.StreamTask):
+    """Keeps state of many forms, and timers that fire late."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.timers = context
+        self.counts: ps.KeyValueStore[str, int] = context.store("counts")
+        self.seen = context.list_state("seen")
+        self.worst = context.map_state("worst")
+
+    def process(self, envelope: Any, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
+        self.counts[envelope.key] = self.counts.get(envelope.key, 0) + 1
+        self.seen.append(envelope.value["n"])
+        self.worst.put(envelope.value["n"] % 3, envelope.value["n"])
+        self.timers.schedule(envelope.key, envelope.value["t"] + 500_000, name="late")
+
+    def on_timer(self, timer: Any, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
+        collector.emit(key=timer.key, value="fired")
+
+
+def app() -> ps.StreamApplication:
+    app = ps.StreamApplication("every")
+    both = []
+    for stream in ("left", "right"):
+        events = app.input(f"m.{stream}", timestamp=lambda value: value["t"])
+        both.append(events.partition_by(lambda value: value["k"], id=f"by-key-{stream}"))
+    left, right = both
+    app.store("counts", value=ps.Long())
+    app.list_state("seen", value=ps.Long())
+    app.map_state("worst", map_key=ps.Long(), value=ps.Long())
+    left.process(Timed, stores=["counts", "seen", "worst"], timers=ps.String(), id="timed")
+    count = {"n": ps.Count()}
+    shapes = {
+        "tumbling": ps.Windows.tumbling(60_000, aggregates=count),
+        "lists": ps.Windows.tumbling(60_000),
+        "kept": ps.Windows.hopping(60_000, 30_000, aggregates=count, allowed_lateness_ms=600_000),
+        "sessions": ps.Windows.session(5_000, aggregates=count),
+        "sliding": ps.Windows.sliding(60_000, aggregates=count),
+        "each": ps.Windows.sliding(60_000, emit="each", aggregates=count),
+        "counting": ps.Windows.count(7, aggregates=count),
+    }
+    for name, window in shapes.items():
+        left.window(window, id=name)
+    left.join(right, lambda a, b: [a, b], within_ms=20_000, kind="outer", id="every")
+    left.join(right, lambda a, b: [a, b], within_ms=20_000, kind="outer", keep="newest", id="newest")
+    table = app.table("table")
+    right.send_to(table)
+    history = app.table("history", history_ms=1_000_000)
+    right.send_to(history, id="to-history")
+    left.join_table(history, lambda a, b: [a, b], as_of=True, kind="left", id="as-of")
+    left.deduplicate("1h", id="once")
+    left.deduplicate("1h", by=lambda value: value["n"] % 4, id="once-by")
+    left.reduce(lambda a, b: b, id="reduced")
+    left.aggregate({"n": ps.Count()}, id="aggregated")
+    return app
+
+
+def run(world: World, messages: int) -> tuple[InProcessDriver, Counter[str]]:
+    graph = app().graph()
+    driver = world.make(graph, {"systems.m.samza.factory": "memory", "job.batch.max.messages": 60})
+    driver.loop.start()
+    chance = random.Random(1)
+    for number in range(messages):
+        value = {"k": chance.choice(KEYS), "n": number, "t": 1_000_000 + 200 * number}
+        world.append(chance.choice(["left", "right"]), number % TASKS, (0, None, json.dumps(value).encode()))
+    steps(driver)
+    entries = Counter[str]()
+    found = placements(graph, Change(TASKS, 8, {"m.left": (TASKS, TASKS), "m.right": (TASKS, TASKS)}))
+    for spec in graph.written_stores:
+        for task in range(TASKS):
+            engine = driver.fleet.container_of(task).tasks[task].engine(spec.name)
+            entries[spec.name] += _check(spec, found[spec.name], task, list(engine.scan(None, None)))
+    return driver, entries
+
+
+def _check(spec: Any, place: Placement, task: int, entries: list[tuple[bytes, bytes]]) -> int:
+    assert isinstance(place, ByKey), spec.name
+    own = [key for key, _ in entries if key not in place.merges and not (spec.ttl and key.startswith(b"\xffTTL"))]
+    assert {partition_of(place.find(key), TASKS) for key in own} <= {task}, spec.name
+    return len(own)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Any:
+    world = World(tmp_path, "every", ("left", "right"), TASKS)
+    yield world
+    world.close()
+
+
+def test_entries_are_where_their_keys_belong(world: World) -> None:
+    driver, entries = run(world, 400)
+    driver.close()
+    assert len(entries) == 21
+    assert not [store for store, count in entries.items() if count == 0]
