@@ -134,6 +134,11 @@ def test_the_page_on_time_to_live_runs_as_written() -> None:
     exec(compile(block, "ttl.md", "exec"), {"__name__": "ttl_page"})
 
 
+def test_the_page_on_repartitioning_runs_as_written() -> None:
+    (block,) = examples("docs/repartitioning.md")
+    exec(compile(block, "repartitioning.md", "exec"), {"__name__": "repartitioning_page"})
+
+
 def test_the_page_on_tables_runs_as_written() -> None:
     for block in examples("docs/tables.md"):
         exec(compile(block, "tables.md", "exec"), {"__name__": "tables_page"})

@@ -28,9 +28,10 @@ from penstock.config.load import load_config
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.graph.copartitioning import check_copartitioning
 from penstock.graph.specs import ApplicationGraph
+from penstock.host.process_folder import process_folder
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
-from penstock.repartition.move import MadePart, Move
+from penstock.repartition.move import MadePart, Move, move_here
 from penstock.repartition.placement import Change, Rule
 from penstock.repartition.plan import RepartitionPlan, check_count, placement_text, plan_move
 from penstock.schemas.connect import with_registered, with_registry
@@ -134,22 +135,29 @@ def plan_repartition(
         objects = open_job_root(config.job)
         stack.callback(objects.close)
         found = FoundJob(config, JobPaths(config.job.name, config.job.id), objects, app)
-        log = CheckpointLog(objects, found.paths)
-        view = log.read()
-        record = choose_origin(view, None, config.task)
-        if record is None:
-            raise NotFoundError(
-                f"job `{found.paths.root}` has no checkpoint yet, so there is nothing to move: start it with "
-                f"`job.intermediate.stream.partitions: {tasks}`"
-            )
         graph = with_matches(with_side_inputs(app.graph(), config), config)
         config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
         graph = with_registered(with_registry(graph, config))
         check_config(graph, config)
         streams = JobStreams.open(graph, config)
         stack.callback(streams.close)
-        plan = _plan(graph, record, streams, tasks, rules or {}, found.paths.root)
-        yield Repartition(replace(found, config=config), log, view, streams, plan)
+        yield planned_for(replace(found, config=config), graph, streams, tasks, rules or {})
+
+
+def planned_for(
+    found: FoundJob, graph: ApplicationGraph, streams: JobStreams, tasks: int, rules: Mapping[str, Rule]
+) -> Repartition:
+    """As `plan_repartition`, for a job that is open, whose graph has its inputs and serdes as a start has them."""
+    log = CheckpointLog(found.objects, found.paths)
+    view = log.read()
+    record = choose_origin(view, None, found.config.task)
+    if record is None:
+        raise NotFoundError(
+            f"job `{found.paths.root}` has no checkpoint yet, so there is nothing to move: start it with "
+            f"`job.intermediate.stream.partitions: {tasks}`"
+        )
+    plan = _plan(graph, record, streams, tasks, rules, found.paths.root)
+    return Repartition(found, log, view, streams, plan)
 
 
 def _plan(
@@ -180,7 +188,9 @@ def _partitions(record: CheckpointRecord, ends: Ends) -> dict[str, tuple[int, in
     return {stream: (before.get(stream, count), count) for stream, count in now.items()}
 
 
-def repartition(planned: Repartition, mover: Mover, *, confirm: Callable[[], None] = lambda: None) -> RepartitionFacts:
+def repartition(
+    planned: Repartition, mover: Mover | None = None, *, confirm: Callable[[], None] = lambda: None
+) -> RepartitionFacts:
     """Move the state of a stopped job, and write one checkpoint with it.
 
     Until the checkpoint is written, the job has not changed: a process that dies before leaves nothing but objects that
@@ -189,7 +199,7 @@ def repartition(planned: Repartition, mover: Mover, *, confirm: Callable[[], Non
 
     Args:
         planned: the plan, from `plan_repartition`.
-        mover: carries the move out.
+        mover: carries the move out; by default this process, in memory. `penstock state repartition` has Spark do it.
         confirm: called after all checks, before anything is read or written. It raises to give up.
 
     Raises:
@@ -205,10 +215,15 @@ def repartition(planned: Repartition, mover: Mover, *, confirm: Callable[[], Non
     changes = {"tasks": f"{facts.before} -> {facts.after}"}
     began = time.monotonic()
     with audited(planned.found, "state repartition", changes) as change:
-        record, made = _carry_out(planned, mover)
+        record, made = _carry_out(planned, mover or _in_this_process)
         change.changes |= {"checkpoint": f"{plan.record.id} -> {record.id}"}
     stores = tuple(replace(each, entries=_entries(each.store, made)) for each in facts.stores)
     return replace(facts, stores=stores, written=str(record.id), seconds=time.monotonic() - began)
+
+
+def _in_this_process(move: Move) -> list[MadePart]:
+    with process_folder("penstock-repartition-") as scratch:
+        return move_here(move, scratch)
 
 
 def _entries(store: str, made: Iterable[MadePart]) -> tuple[int, ...]:

@@ -7,16 +7,26 @@ import tempfile
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.repartition import planned_for, repartition
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
 from penstock.batch.input_order import InputOrder
 from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
-from penstock.config.settings import DEFAULT_SYSTEM, SchemaRegistrySettings, StreamSettings, SystemKeys, TaskSettings
+from penstock.config.settings import (
+    DEFAULT_SYSTEM,
+    JobSettings,
+    SchemaRegistrySettings,
+    StreamSettings,
+    SystemKeys,
+    TaskSettings,
+)
 from penstock.config.values.broadcast import BroadcastInputs, PartitionRange
 from penstock.config.values.kinds import RefusedError
 from penstock.driver.feed.event_time import EventTime
@@ -25,8 +35,10 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import forget_memory_store, open_job_root
+from penstock.repartition.placement import Rule
 from penstock.schemas.connect import with_registry
 from penstock.side.plan import side_streams, with_side_inputs
+from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.patterns import with_matches
 from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
@@ -77,6 +89,8 @@ class RunnerHome:
         self._broadcast_inputs = broadcast_inputs
         self._given = given
         self._existing = tuple(map(SystemStream.parse, existing))
+        self.tasks = partitions
+        """The number of the job's tasks."""
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.release = weakref.finalize(self, _release, self._root, self._folder)
         self.streams = StreamsOfTest(partitions)
@@ -106,10 +120,23 @@ class RunnerHome:
         self.streams.make(streams, sorted(changelogs))
         order = InputOrder.of({op.stream for op in graph.inputs}, config)
         feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock, order)
-        paths = JobPaths(config.job.name, config.job.id)
-        tables = TablesInProcess(open_job_root(config.job), paths, graph, self._partitions)
+        tables = self._tables(graph, config)
         seen = {key: value for key, value in loaded.for_tasks().items() if key not in added}
         return RunnerJob(graph, config, seen, feed, tables)
+
+    def _tables(self, graph: ApplicationGraph, config: JobConfig) -> TablesInProcess:
+        paths = JobPaths(config.job.name, config.job.id)
+        return TablesInProcess(open_job_root(config.job), paths, graph, self.tasks)
+
+    def repartition(self, job: RunnerJob, tasks: int, rules: Mapping[str, Rule]) -> RunnerJob:
+        """Move the state of the last checkpoint to another number of tasks. Returns the job with these."""
+        config = job.config
+        found = FoundJob(config, JobPaths(config.job.name, config.job.id), open_job_root(config.job))
+        with closing(JobStreams.open(job.graph, config, self.streams.systems)) as streams:
+            repartition(planned_for(found, job.graph, streams, tasks, rules))
+        self.tasks = tasks
+        config = config.put(JobSettings.intermediate_stream_partitions, tasks)
+        return replace(job, config=config, tables=self._tables(job.graph, config))
 
     def driver(self, job: RunnerJob) -> InProcessDriver:
         driver = InProcessDriver(
@@ -149,6 +176,8 @@ class RunnerHome:
             **{f"stores.{spec.name}.factory": "memory" for spec in graph.stores if not spec.by_column},
         }
         config = load_config(overrides=keys, environ={})
+        if self.tasks != self._partitions:
+            config = config.put(JobSettings.intermediate_stream_partitions, self.tasks)
         config = config.put(TaskSettings.dead_letter_stream, self._dead)
         return config.put(TaskSettings.broadcast_inputs, _broadcast(self._broadcast_inputs))
 

@@ -13,6 +13,7 @@ from penstock.api.state.store import StoreSpec
 from penstock.application.application import Application
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
+from penstock.repartition.placement import Rule
 from penstock.runtime.interrupts import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.expiry import live_view
@@ -386,6 +387,35 @@ class TestRunner:
         record = self._running().job.start.restore_from
         if record is not None and record.is_closed:
             self._job.feed.begin_again()
+        return self
+
+    def repartition(self, tasks: int, rules: Mapping[str, Rule] | None = None) -> TestRunner:
+        """Give the job another number of tasks after `crash` or `drain`, and move its state to them, as `penstock state
+        repartition` does. Returns the runner. Call `restore` next.
+
+        Args:
+            tasks: the new number of tasks, at least that of the partitions of streams (`partitions`).
+            rules: as those of the command, by store.
+
+        Raises:
+            ConfigError: the job has neither crashed nor drained, or cannot have this number of tasks.
+            IncompatibleError: it is not known which task owns an entry of a store. The runner is as before.
+
+        Example:
+            >>> app = ps.StreamApplication("visits")
+            >>> visits = app.input("local.visits").partition_by(lambda visit: visit["user"])
+            >>> total = visits.reduce(lambda a, b: {**b, "n": a["n"] + b["n"]}, id="total")
+            >>> _ = total.send_to(app.output("local.totals"))
+            >>> visit = {"user": "ann", "n": 2}
+            >>> runner = TestRunner(app, partitions=2).input("local.visits", [visit]).run().commit().crash()
+            >>> runner = runner.repartition(8).restore().input("local.visits", [visit]).run()
+            >>> [message.value["n"] for message in runner.output("local.totals")]
+            [2, 4]
+            >>> runner.close()
+        """
+        if self._driver is not None:
+            raise ConfigError("repartition() follows crash() or drain(): this job is running")
+        self._job = self._home.repartition(self._job, tasks, rules or {})
         return self
 
     def output(self, stream: str) -> list[OutputMessage]:

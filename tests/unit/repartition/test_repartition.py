@@ -392,6 +392,25 @@ class TestEndings:
         assert jobs.content() == sums
 
 
+def test_a_changelog_in_a_stream_needs_another_stream(tmp_path: Path) -> None:
+    """It has a partition for each task."""
+    jobs = Jobs(tmp_path, keeping(Keeps), backend="changelog-stream")
+    jobs.keys["stores.own.changelog"] = "m.log-of-2"
+    jobs.run(100)
+    content = jobs.content()
+    with pytest.raises(
+        (ConfigError, IncompatibleError), match="has 2 partitions, the job 5 tasks: name another stream"
+    ):
+        jobs.move(5)
+    assert jobs.content() == content
+    jobs.keys["stores.own.changelog"] = "m.log-of-5"
+    jobs.move(5)
+    assert jobs.content() == content
+    jobs.run(50)
+    assert set(own(jobs).values()) == {1}
+    jobs.close()
+
+
 class Later(ps.StreamTask):
     """Sets a timer of the task, and one of each key."""
 
