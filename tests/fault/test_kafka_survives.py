@@ -18,6 +18,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from penstock.admin.state.repartition import plan_repartition, repartition
 from penstock.errors import FencedError, IncompatibleError, NotFoundError, PenstockError
 from penstock.system.kafka.options.options import parse_options
 from penstock.system.kafka.own_topics.job_log import TopicLog
@@ -216,6 +217,24 @@ class TestTopics:
             grow()
         with pytest.raises(IncompatibleError, match="partitions"):
             world.run(world.driver())
+
+    @pytest.mark.slow
+    def test_a_job_goes_on_with_a_task_for_each_new_partition(self, make: Make, broker: KafkaBroker) -> None:
+        world = make()
+        world.put(40)
+        world.run(world.driver())
+        admin = AdminClient(broker.client_options(), logger=QUIET)
+        admin.create_partitions([NewPartitions(world.source, 4)])[world.source].result(TIMEOUT_S)
+        wait_until(lambda: world.admin.partition_count(world.source) == 4, "the new partitions")
+        world.partitions = 4
+        wait_until(lambda: len(world.known_partitions()) == 4, "the producer to know the new partitions")
+        world.put(40)
+        config = world.load(world.keys, ["totals"])
+        with plan_repartition(world.app, 4, overrides=config.resolved.values) as planned:
+            assert planned.facts().notes[0].startswith("new partitions are read from their oldest messages")
+            repartition(planned)
+        world.run(world.driver())
+        world.check()
 
     @pytest.mark.slow
     def test_an_output_that_grows_is_written_on(self, make: Make, broker: KafkaBroker) -> None:

@@ -6,7 +6,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -114,6 +114,13 @@ class KafkaWorld(World):
     def put(self, count: int) -> None:
         first = len(self.given)
         self.produce([(b"k%d" % (n % KEYS), b"%d" % (n % 100)) for n in range(first, first + count)])
+
+    def known_partitions(self) -> Collection[int]:
+        """The partitions of the input that the producer knows now."""
+        found: Collection[int] = (
+            self._producer.list_topics(self.source, TIMEOUT_S).topics[self.source].partitions.keys()
+        )
+        return found
 
     def produce(self, messages: Sequence[Given], **how: Any) -> None:
         """Produce these messages, those of a key to one partition."""

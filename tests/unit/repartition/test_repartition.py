@@ -377,6 +377,20 @@ class TestEndings:
         jobs.tasks = 5
         assert jobs.content() == content
 
+    @pytest.mark.parametrize("backend", ["blob", "changelog-files"])
+    def test_objects_of_tasks_that_are_gone_are_deleted(self, tmp_path: Path, backend: str) -> None:
+        jobs = Jobs(tmp_path, keeping(Keeps), backend=backend)
+        jobs.keys["task.checkpoint.retained"] = 1
+        jobs.tasks = 8
+        jobs.run(100)
+        jobs.move(3)
+        for _ in range(3):
+            jobs.run(20)
+        folder = jobs.paths.store_folder("own")
+        tasks = {key.removeprefix(f"{folder}/").partition("/")[0] for key in jobs.objects.sizes(folder)}
+        assert tasks == {"0", "1", "2"}
+        jobs.close()
+
     def test_the_former_checkpoint_can_be_started_with_its_tasks(self, jobs: Jobs) -> None:
         jobs.run(60)
         former = jobs.checkpoints[-1]
