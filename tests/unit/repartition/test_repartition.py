@@ -154,8 +154,8 @@ class Jobs(World):
         self.kill(driver)
 
     def plan(self, tasks: int, **rules: Any) -> Any:
-        config = self.load(self.keys, [spec.name for spec in self.app.graph().stores])
-        return plan_repartition(self.app, tasks, overrides=config.resolved.values, rules=rules)
+        keys = {"job.root": self.root, "job.logged.store.base.dir": str(self.folder), **self.keys}
+        return plan_repartition(self.app, tasks, overrides=keys, rules=rules)
 
     def move(self, tasks: int, **rules: Any) -> RepartitionFacts:
         with self.plan(tasks, **rules) as planned:
