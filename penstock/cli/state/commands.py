@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.state.reading.inventory import StoredObjects
 
 _SHOWN = 20
-app = typer.Typer(help="Read, compare and verify the backed-up state of a job.", no_args_is_help=True)
+app = typer.Typer(help="Read, compare, verify and move the backed-up state of a job.", no_args_is_help=True)
 
 
 def list_state(

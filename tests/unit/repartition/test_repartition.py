@@ -127,12 +127,13 @@ class Jobs(World):
             "systems.m.samza.factory": "local",
             "systems.m.path": str(folder / "streams"),
             "stores.backup.factories": backend,
+            "job.host-affinity.enabled": True,
             "job.batch.max.messages": 50,
         }
 
     def driver(self, **given: Any) -> InProcessDriver:
         keys = {**self.keys, "job.intermediate.stream.partitions": self.tasks}
-        return self.make(self.app.graph(), keys, **given)
+        return self.make(self.app.graph(), keys, memory=False, **given)
 
     def put(self, count: int) -> None:
         for _ in range(count):
