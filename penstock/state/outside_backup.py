@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.checkpoint.id import CheckpointId
 from penstock.config.model import JobConfig
@@ -19,6 +20,7 @@ from penstock.system.registry import open_systems
 
 _UPLOAD = Retry(pause_s=0.4, tries=5)
 _BASE_POLL_S = 0.2
+_MANY = 10**15
 
 
 class BaseUpload:
@@ -63,8 +65,8 @@ class OutsideBackup:
     """The backups of one checkpoint, which must name a backup of every store of every task. Picklable: other processes
     make these backups while the job is held.
 
-    Each runs once for a store and a task in an epoch. A second run with the same entries may fail, because it finds
-    what the first one wrote.
+    A second backup of a store and a task, as by a task of Spark that is repeated, is another one: it finds nothing of
+    the first, which no checkpoint names.
     """
 
     config: JobConfig
@@ -80,6 +82,8 @@ class OutsideBackup:
             PenstockError: a backend failed. No checkpoint names the objects that it wrote.
         """
         config = self.config
+        # Names of objects have the id. Files of RocksDB differ even where their entries do not.
+        own_id = replace(self.checkpoint_id, nanos=secrets.randbelow(_MANY))
         with ExitStack() as stack:
             objects = open_job_root(config.job)
             stack.callback(objects.close)
@@ -92,5 +96,5 @@ class OutsideBackup:
                 context = BackendContext(own, self.paths, task, (store,), self.epoch, config, systems)
                 upload = BaseUpload(backend, context)
                 stack.callback(upload.close)
-                markers[backend] = upload.run(self.before, self.checkpoint_id, copy)
+                markers[backend] = upload.run(self.before, own_id, copy)
             return markers

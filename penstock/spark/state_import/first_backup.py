@@ -20,7 +20,7 @@ class FirstBackup:
     stores: tuple[str, ...]
 
     def run(self, task: int, store: str, entries: Iterable[tuple[bytes, bytes]], scratch: Path) -> dict[str, str]:
-        """Back up a store of a task. Returns its marker in each backend. It runs once, see `OutsideBackup`.
+        """Back up a store of a task. Returns its marker in each backend.
 
         Args:
             task: the task.

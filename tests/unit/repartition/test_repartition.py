@@ -392,6 +392,25 @@ class TestEndings:
         assert tasks == {"0", "1", "2"}
         jobs.close()
 
+    @pytest.mark.parametrize("backend", ["blob", "changelog-files", "changelog-stream"])
+    def test_a_part_may_be_made_twice(self, tmp_path: Path, backend: str) -> None:
+        """Spark repeats a task whose executor was lost."""
+        jobs = Jobs(tmp_path, keeping(Keeps), backend=backend)
+        jobs.keys["stores.own.changelog"] = "m.log-of-2"
+        jobs.run(100)
+        content = jobs.content()
+        jobs.keys["stores.own.changelog"] = "m.log-of-5"
+
+        def twice(move: Move) -> list[MadePart]:
+            first, second = (move_here(move, tmp_path / name) for name in ("first", "second"))
+            return [first[0], *second[1:]]
+
+        with jobs.plan(5) as planned:
+            repartition(planned, twice)
+        jobs.tasks = 5
+        assert jobs.content() == content
+        jobs.close()
+
     def test_the_former_checkpoint_can_be_started_with_its_tasks(self, jobs: Jobs) -> None:
         jobs.run(60)
         former = jobs.checkpoints[-1]
