@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from penstock.api.serdes import Serde
+from penstock.api.serdes import Double, Serde
 from penstock.api.serdes.base import BytesWithKey
+from penstock.api.serdes.numbers import DoubleKey
 from penstock.api.serdes.tuples import Tuple
 from penstock.api.serdes.versions import VersionKey
 from penstock.api.ssp import SystemStreamPartition
@@ -21,6 +22,7 @@ from penstock.graph.specs import (
     IntermediateSpec,
     OperatorSpec,
     PartitionBySpec,
+    SendToTableSpec,
     TableColumnsSpec,
     TableJoinSpec,
     TemporalJoinSpec,
@@ -58,6 +60,8 @@ class ByKey:
     keyless_of_task: bool = False
     """See `KeyInEntry`."""
     merges: Mapping[bytes, Callable[[bytes, bytes], bytes]] = field(default_factory=dict)
+    of_operator: bool = False
+    """The store belongs to an operator."""
     by_value: Callable[[bytes, bytes], bytes | None] | None = None
     """Entry's key and value → message's key, in place of `find`. Entries of two tasks may then have one key."""
 
@@ -79,12 +83,14 @@ class Emptied:
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """The user has to say how: why, as a clause about the store."""
+    """The user has to say how: why, as a clause about the store, and the rules that count."""
 
     why: str
+    rules: tuple[str, ...] = (*RULES, "a function")
 
 
 Placement: TypeAlias = ByKey | Stays | Copied | Emptied | Unplaced
+_SIMPLE: Mapping[str, Placement] = {"empty": Emptied(), "copy": Copied(), "stay": Stays()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,25 +143,32 @@ def _placement(
     own = next(filter(None, (_key_of_operator(op, spec.name) for op in writers)), None)
     if own is not None and rule not in (None, "empty"):
         raise ConfigError(f"store `{spec.name}` belongs to operator `{writers[0].id}`, which places its entries itself")
-    match rule:
-        case "empty":
-            return Emptied()
-        case "copy":
-            return Copied()
-        case "stay":
-            return Stays()
-    if not writers:
-        return Stays()
-    feeds = _Feeds.of(graph, writers)
-    found = feeds.spread(change)
-    if isinstance(found, Unplaced) or (isinstance(found, Stays) and rule is None):
+    simple = _SIMPLE.get(rule) if isinstance(rule, str) else None
+    if simple is not None or not writers:
+        return simple or Stays()
+    found = _Feeds.of(graph, writers).spread(change)
+    if isinstance(found, Unplaced):
         return found
-    exchange, before, after = (feeds.key_of_input, *feeds.owners(change)) if isinstance(found, Stays) else found
+    if rule is None and found.unless_told is not None:
+        return found.unless_told
     if own is not None:
-        return _by_key([own], exchange, before, after)
+        return _by_key([own], found, of_operator=True)
+    return _of_application(spec, writers, found, rule)
+
+
+def _of_application(spec: StoreSpec, writers: Sequence[OperatorSpec], spread: _Spread, rule: Rule | None) -> Placement:
     if callable(rule):
-        return ByKey(_nothing, before, after, by_value=_by_function(rule, spec, exchange))
-    return _by_key(_keys_of_store(spec, rule), exchange, before, after)
+        return ByKey(_nothing, spread.before, spread.after, by_value=_by_function(rule, spec, spread.keys))
+    if rule is None and spread.before == 1 and not _has_messages_keys(spec, writers):
+        return Unplaced(
+            "the job has one task, so nothing shows whether its keys are those of its messages. The rule `key` says so"
+        )
+    return _by_key(_keys_of_store(spec, rule), spread)
+
+
+def _has_messages_keys(spec: StoreSpec, writers: Sequence[OperatorSpec]) -> bool:
+    """True if Penstock alone writes the store, under the keys of messages."""
+    return isinstance(spec.key_serde, BytesWithKey) or all(isinstance(op, SendToTableSpec) for op in writers)
 
 
 def _only_reads(op: OperatorSpec, store: str) -> bool:
@@ -188,14 +201,14 @@ def _keys_of_store(spec: StoreSpec, rule: Rule | None) -> list[KeyInEntry]:
     return [KeyInEntry(serde, lambda entry: entry)]
 
 
-def _by_key(found: Sequence[KeyInEntry], exchange: Serde[Any], before: int, after: int) -> Placement:
+def _by_key(found: Sequence[KeyInEntry], spread: _Spread, *, of_operator: bool = False) -> Placement:
     for each in found:
-        convert = _conversion(each.serde, exchange)
+        convert = _conversion(each.serde, spread.keys)
         if convert is not None:
             find = each.find if convert is _same else _converted(each.find, convert)
-            return ByKey(find, before, after, each.keyless_of_task, each.merges)
+            return ByKey(find, spread.before, spread.after, each.keyless_of_task, each.merges, of_operator)
     return Unplaced(
-        f"its keys are `{found[0].serde.name}`, and its messages have keys of `{exchange.name}`, so it is not known "
+        f"its keys are `{found[0].serde.name}`, and its messages have keys of `{spread.keys.name}`, so it is not known "
         "which task owns an entry"
     )
 
@@ -208,7 +221,8 @@ def _conversion(stored: Serde[Any], exchange: Serde[Any]) -> Convert | None:
     """From the bytes of a stored key to those that were hashed; None: they are of different kinds."""
     if stored.name == exchange.name:
         return _same
-    if stored.name == exchange.for_store_keys().name:
+    of_stores = Double() if isinstance(exchange, DoubleKey) else exchange
+    if stored.name == of_stores.for_store_keys().name:
         return lambda data: exchange.to_bytes(stored.from_bytes(data))
     return None
 
@@ -232,6 +246,21 @@ def _by_function(rule: MessageKey, spec: StoreSpec, exchange: Serde[Any]) -> Cal
     return find
 
 
+_WHOLE = ("stay", "copy", "empty")
+"""The rules that need no keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Spread:
+    """How the messages of a store come to tasks: by keys of a serde, over partitions before and after."""
+
+    keys: Serde[Any]
+    before: int
+    after: int
+    unless_told: Stays | Unplaced | None = None
+    """The placement without a rule; None: by key."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Feeds:
     """The sources of the messages for which a store is written: exchanges by key, and inputs as they come."""
@@ -249,41 +278,41 @@ class _Feeds:
                 exchanges[op.id] = op
         return cls(tuple(exchanges.values()), tuple(inputs.values()))
 
-    @property
-    def key_of_input(self) -> Serde[Any]:
-        return self.inputs[0].key_serde
-
-    def owners(self, change: Change) -> tuple[int, int]:
-        """The partitions of the inputs, before and after."""
-        counts = {change.partitions[str(op.stream)] for op in self.inputs}
-        return max(before for before, _ in counts), max(after for _, after in counts)
-
-    def spread(self, change: Change) -> tuple[Serde[Any], int, int] | Stays | Unplaced:
-        """The serde of the keys by which messages come to tasks, and the numbers of partitions before and after."""
+    def spread(self, change: Change) -> _Spread | Unplaced:
         names = listed([f"`{op.stream}`" for op in self.inputs])
         shared = {change.is_broadcast(op) for op in self.inputs}
+        serdes = {op.key_serde.name: op.key_serde for op in (*self.exchanges, *self.inputs)}
         if self.exchanges and self.inputs:
             ids = listed([f"`{op.id}`" for op in self.exchanges])
-            return Unplaced(f"it gets messages by key ({ids}) and others as the input {names} has them")
+            return Unplaced(f"it gets messages by key ({ids}) and others as the input {names} has them", _WHOLE)
         if shared - {False}:
             return Unplaced(
                 f"every task writes it for itself, for messages of {names} (task.broadcast.inputs). The rule `copy` "
-                "gives every task what task 0 has"
+                "gives every task what task 0 has",
+                _WHOLE,
             )
-        if self.inputs:
-            before, after = self.owners(change)
-            if before == after:
-                return Stays()
+        if self.exchanges:
+            if len(serdes) > 1:
+                return Unplaced(f"it gets messages with keys of several serdes: {listed(sorted(serdes))}", _WHOLE)
+            return _Spread(next(iter(serdes.values())), change.before, change.after)
+        return self._of_inputs(names, list(serdes.values()), change)
+
+    def _of_inputs(self, names: str, serdes: Sequence[Serde[Any]], change: Change) -> _Spread | Unplaced:
+        counts = {change.partitions[str(op.stream)] for op in self.inputs}
+        grown = any(before != after for before, after in counts)
+        if len(counts) > 1 or len(serdes) > 1:
+            if not grown:
+                return _Spread(serdes[0], change.before, change.after, Stays())
             return Unplaced(
-                f"it gets messages as the input {names} has them, which had {before} partitions at the checkpoint and "
-                f"has {after} now, so new messages of a key may come to another task than its entries. The rule `key` "
-                "moves the entries to the partitions that producers choose now, by Kafka's murmur2. It is right if the "
-                "job has read everything that was written before the input grew. The rule `stay` leaves them"
+                f"it gets messages as the inputs {names} have them, and one has more partitions now", _WHOLE
             )
-        serdes = {op.key_serde.name: op.key_serde for op in self.exchanges}
-        if len(serdes) > 1:
-            return Unplaced(f"it gets messages with keys of several serdes: {listed(sorted(serdes))}")
-        return next(iter(serdes.values())), change.before, change.after
+        why = (
+            f"it gets messages as the input {names} has them, which has more partitions now than at the checkpoint, so "
+            "new messages of a key may come to another task than its entries. The rule `key` moves the entries to the "
+            "partitions that producers choose now, by Kafka's murmur2. It is right if the job has read everything that "
+            "was written before the input grew. The rule `stay` leaves them"
+        )
+        return _Spread(serdes[0], *next(iter(counts)), Unplaced(why) if grown else Stays())
 
 
 def _sources(graph: ApplicationGraph, users: Collection[OperatorSpec]) -> Iterator[OperatorSpec]:
@@ -304,9 +333,9 @@ def _sources(graph: ApplicationGraph, users: Collection[OperatorSpec]) -> Iterat
 
 def unplaced(found: Mapping[str, Placement]) -> list[str]:
     """Requests for the user's word on stores, as sentences."""
-    named = argument("rules", ["STORE=RULE"])
     return [
-        f"store `{store}`: {each.why}. Give a rule for it with {named}"
+        f"store `{store}`: {each.why}. Give a rule for it with {argument('rules', [f'{store}=RULE'])}: "
+        f"{listed(each.rules)}"
         for store, each in found.items()
         if isinstance(each, Unplaced)
     ]

@@ -43,6 +43,7 @@ class RepartitionPlan:
     """By store of the checkpoint."""
     next_offsets: Mapping[int, Mapping[SystemStreamPartition, int]]
     event_times: Mapping[int, Mapping[SystemStreamPartition, int]]
+    quiet_until: Mapping[int, Mapping[SystemStreamPartition, int]]
     expires_ms: Mapping[str, int]
     """By store whose entries have a time to live: when those expire that have no time yet."""
     notes: tuple[str, ...]
@@ -95,7 +96,10 @@ def plan_move(
     found = placements(graph, change, rules)
     own = {store: found.get(store, Emptied()) for store in record.stores}
     offsets = {task: _positions(record, task, ssps, ends) for task, ssps in grouping.tasks.items()}
-    times = {task: _of_task(record.event_times, ssps) for task, ssps in grouping.tasks.items()}
+    times, quiet = (
+        {task: kept for task, ssps in grouping.tasks.items() if (kept := _of_task(before, ssps))}
+        for before in (record.event_times, record.quiet_until)
+    )
     ttl = {spec.name: spec.ttl.ms for spec in graph.written_stores if spec.ttl is not None}
     expiring = [store for store, text in record.stores.items() if StoreLayout.parse(text).expires]
     return RepartitionPlan(
@@ -103,7 +107,8 @@ def plan_move(
         grouping.count,
         own,
         offsets,
-        {task: found for task, found in times.items() if found},
+        times,
+        quiet,
         {store: max(now_ms, record.batch_time_ms) + ttl[store] for store in expiring},
         tuple(_notes(graph, record, grouping.count, offsets)),
     )
@@ -147,8 +152,10 @@ def _refuse_unread(record: CheckpointRecord) -> None:
 def _positions(
     record: CheckpointRecord, task: int, ssps: tuple[SystemStreamPartition, ...], ends: Ends
 ) -> dict[SystemStreamPartition, int]:
-    found = {}
+    found, streams = {}, {ssp.system_stream for own in record.next_offsets.values() for ssp in own}
     for ssp in ssps:
+        if ssp.system_stream not in streams:
+            continue  # an input that was added since: the next start decides where it begins
         known = {own[ssp] for own in record.next_offsets.values() if ssp in own}
         if len(known) > 1:
             raise IncompatibleError(

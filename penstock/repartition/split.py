@@ -175,15 +175,24 @@ def _placed(
         owners[keyless] = targets[keyless] = part.task
     wrong = np.flatnonzero(owners != part.task)
     if len(wrong):
-        raise _misplaced(part, entries[wrong[0]], len(wrong), int(owners[wrong[0]]))
+        raise _misplaced(part, entries[wrong[0]], int(owners[wrong[0]]), of_operator=place.of_operator)
     return ((int(task), entry) for task, entry in zip(targets, entries, strict=True) if task < after)
 
 
-def _misplaced(part: StorePart, entry: _Entry, count: int, owner: int) -> IncompatibleError:
+def _misplaced(part: StorePart, entry: _Entry, owner: int, *, of_operator: bool) -> IncompatibleError:
     shown = printable(entry.key[:_SHOWN]) or repr(entry.key[:_SHOWN])
+    found = (
+        f"store `{part.store}`: the entry with the key `{shown}` is in task {part.task}, and messages of its key come "
+        f"to task {owner}: "
+    )
+    if of_operator:
+        drop = argument("rules", [f"{part.store}=empty"])
+        return IncompatibleError(
+            f"{found}the operator has entries under keys that are not those by which its messages came to the task. "
+            f"Drain the job, so that nothing waits in the store, or drop what is in it with {drop}. Nothing was changed"
+        )
+    rule = argument("rules", [f"{part.store}=RULE"])
     return IncompatibleError(
-        f"store `{part.store}`: the entry with the key `{shown}` is in task {part.task}, and messages of that key come "
-        f"to task {owner} ({count} of the entries that were read together are so): its keys are not the keys of its "
-        "messages, or not all of them. Say how the messages' key is found, or what is to become of the entries, with "
-        f"{argument('rules', [f'{part.store}=RULE'])}. Nothing was changed"
+        f"{found}its keys are not the keys of its messages, or not all of them. Say how the messages' key is found, or "
+        f"what is to become of the entries, with {rule}. Nothing was changed"
     )

@@ -168,7 +168,8 @@ def _plan(
     rules: Mapping[str, Rule],
     job: str,
 ) -> RepartitionPlan:
-    check_layout(record, store_layout(continue_stores(graph, record)), record.task_count, job=job)
+    filled = {spec.name for spec in graph.side_stores}
+    check_layout(record, store_layout(continue_stores(graph, record)), record.task_count, filled, job=job)
     ends = streams.ends()
     grouping = group_inputs(ends, streams.broadcast, tasks)
     counts = Counter(str(ssp.system_stream) for ssp in ends)
@@ -260,5 +261,5 @@ def _successor(
 ) -> CheckpointRecord:
     plan, settings = planned.plan, planned.found.config.task
     record = successor(plan.base, plan.content(markers), view, claim, settings, now_ms, nanos)
-    record = replace(record, parent=plan.record.id)
+    record = replace(record, parent=plan.record.id, quiet_until=plan.quiet_until)
     return replace(record, retained=view.retained_beside(record, settings.checkpoint_retained))

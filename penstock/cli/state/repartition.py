@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Annotated
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,8 +82,14 @@ def _rules(given: list[str] | tuple[()]) -> dict[str, Rule]:
             raise ConfigError(f"--rule {text}: expected STORE=RULE")
         if store in found:
             raise ConfigError(f"--rule {text}: store `{store}` has a rule already")
-        found[store] = rule if rule in RULES else load_function(rule)  # type: ignore[assignment]
+        found[store] = rule if rule in RULES else _shipped(load_function(rule))  # type: ignore[assignment]
     return found
+
+
+def _shipped(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is pickled whole: Spark's workers do not have its file."""
+    importlib.import_module("pyspark.cloudpickle").register_pickle_by_value(sys.modules[function.__module__])
+    return function
 
 
 def _carry_out(planned: Repartition, confirmation: Confirmation) -> RepartitionFacts:

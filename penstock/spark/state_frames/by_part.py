@@ -25,6 +25,7 @@ _DONE = "part INT, entries BIGINT, result STRING"
 SETTINGS = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),  # not in Spark 4.0
     "spark.sql.execution.pyspark.udf.killOnIdleTimeout": "false",  # a worker sends nothing while it backs a store up
 }
 """Settings of the session for such a job."""

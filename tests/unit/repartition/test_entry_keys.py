@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import penstock as ps
-from penstock.repartition.placement import ByKey, Change, Placement, placements
+from penstock.repartition.placement import ByKey, Change, Placement, Stays, Unplaced, placements
 from penstock.system.partitioner import partition_of
 from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps
@@ -114,3 +114,51 @@ def test_entries_are_where_their_keys_belong(world: World) -> None:
     driver.close()
     assert len(entries) == 21
     assert not [store for store, count in entries.items() if count == 0]
+
+
+class Keeps(ps.StreamTask):
+    def process(self, envelope: Any, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
+        pass
+
+
+def kept(*streams: str, key: ps.Serde[Any] | None = None, exchange: bool = False) -> ps.StreamApplication:
+    """An application that keeps something of the merged inputs in the store `own`."""
+    app = ps.StreamApplication("kept")
+    app.store("own", key=key)
+    first, *others = (app.input(f"m.{stream}", key=key) for stream in streams)
+    merged: Any = first.merge(*others) if others else first
+    if exchange:
+        merged = merged.partition_by(lambda value: value["k"], key=key)
+    merged.process(Keeps, stores=["own"], id="keep")
+    return app
+
+
+GROWN = Change(2, 4, {"m.left": (2, 4), "m.right": (4, 4)})
+STILL = Change(2, 8, {"m.left": (2, 2), "m.right": (2, 2)})
+
+
+@pytest.mark.parametrize(
+    ("app", "change", "rule", "expected"),
+    [
+        (kept("left"), STILL, None, Stays),
+        (kept("left"), STILL, "key", ByKey),
+        (kept("left"), GROWN, None, Unplaced),
+        (kept("left"), GROWN, "key", ByKey),
+        (kept("left"), GROWN, lambda key, value: key, ByKey),
+        (kept("left"), GROWN, "stay", Stays),
+        (kept("left", "right"), GROWN, None, Unplaced),
+        (kept("left", "right"), GROWN, "key", Unplaced),
+        (kept("left", "right"), STILL, None, Stays),
+        (kept("left", "right", exchange=True), GROWN, None, ByKey),
+        (kept("left", key=ps.Double(), exchange=True), STILL, None, ByKey),
+        (kept("left", key=ps.Long(), exchange=True), STILL, None, ByKey),
+        (kept("left", key=ps.Json(), exchange=True), STILL, None, ByKey),
+        (kept("left", key=ps.Tuple(ps.String(), ps.Long()), exchange=True), STILL, None, ByKey),
+    ],
+)
+def test_placements(app: ps.StreamApplication, change: Change, rule: Any, expected: type[Placement]) -> None:
+    rules = {} if rule is None else {"own": rule}
+    found = placements(app.graph(), change, rules)["own"]
+    assert isinstance(found, expected), found
+    if isinstance(found, ByKey) and change is GROWN and len(app.graph().inputs) == 1:
+        assert (found.before, found.after) == (2, 4)

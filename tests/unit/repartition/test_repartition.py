@@ -22,6 +22,7 @@ from penstock.clock import SYSTEM_CLOCK
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError
 from penstock.repartition import move as move_module
 from penstock.repartition.move import MadePart, Move, move_here
+from penstock.start.startpoints.manager import StartpointManager
 from penstock.state.reading.reader import read_store
 from penstock.state.stores.expiry import META
 from penstock.system.local import LocalSystem
@@ -114,13 +115,19 @@ class Jobs(World):
 
     clock: SettableClock
 
-    def __init__(self, folder: Path, app: ps.StreamApplication | None = None, backend: str = "blob") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        app: ps.StreamApplication | None = None,
+        backend: str = "blob",
+        partitions: int = PARTITIONS,
+    ) -> None:
         system = LocalSystem("m", str(folder / "streams"))
         clock = SettableClock(BEGIN_MS)
-        super().__init__(folder, "every", ("left", "right"), PARTITIONS, system=system, clock=clock)
+        super().__init__(folder, "every", ("left", "right"), partitions, system=system, clock=clock)
         system.admin().create_stream("out", 4)
         self.app = app or application()
-        self.tasks = PARTITIONS
+        self.tasks = self.partitions = partitions
         self.number = 0
         self.chance = random.Random(5)
         self.keys: dict[str, object] = {
@@ -139,7 +146,7 @@ class Jobs(World):
         for _ in range(count):
             value = {"k": self.chance.choice(KEYS), "n": self.number, "t": BEGIN_MS + 100 * self.number}
             stream = self.chance.choice(["left", "right"])
-            self.append(stream, self.number % PARTITIONS, (0, None, json.dumps(value).encode()))
+            self.append(stream, self.number % self.partitions, (0, None, json.dumps(value).encode()))
             self.number += 1
 
     def run(self, count: int, *, until_latest: bool = False) -> None:
@@ -247,6 +254,12 @@ def keeping(task: type[Keeps], *, exchange: bool = True, **store: Any) -> ps.Str
     return app
 
 
+def deduplicating() -> ps.StreamApplication:
+    app = ps.StreamApplication("every")
+    app.input("m.left").partition_by(lambda value: value["k"]).deduplicate("1h", id="own")
+    return app
+
+
 def own(jobs: Jobs) -> Counter[bytes]:
     """The number of times that each key occurs, whatever its value."""
     return Counter(key for key, _ in jobs.content()["own"].elements())
@@ -321,6 +334,33 @@ class TestRules:
         assert set(own(jobs).values()) == {6}
         jobs.close()
 
+    def test_one_task_says_nothing_of_keys(self, tmp_path: Path) -> None:
+        """All keys belong to it, so no entry could be in the wrong one."""
+        jobs = Jobs(tmp_path, keeping(WithTotal), partitions=1)
+        jobs.run(60)
+        with pytest.raises(IncompatibleError, match="the job has one task, so nothing shows"):
+            jobs.move(4)
+        jobs.move(4, own="key")
+        jobs.close()
+        jobs = Jobs(tmp_path / "deduplicated", deduplicating(), partitions=1)
+        jobs.run(60)
+        content = jobs.content()
+        jobs.move(4)
+        assert jobs.content() == content
+        jobs.close()
+
+    def test_timers_under_other_keys_are_drained_or_dropped(self, tmp_path: Path) -> None:
+        app = ps.StreamApplication("every")
+        app.output("m.out")
+        events = app.input("m.left", timestamp=lambda value: value["t"]).partition_by(lambda value: value["k"])
+        events.process(Flush, timers=ps.String(), id="later")
+        jobs = Jobs(tmp_path, app)
+        jobs.run(60)
+        with pytest.raises(IncompatibleError, match=r"Drain the job, .* or drop what is in it with"):
+            jobs.move(5)
+        jobs.move(5, **{"later.timers": "empty"})
+        jobs.close()
+
 
 class TestInputs:
     def test_stores_without_an_exchange_stay(self, tmp_path: Path) -> None:
@@ -347,6 +387,38 @@ class TestInputs:
     def test_a_job_without_a_checkpoint(self, jobs: Jobs) -> None:
         with pytest.raises(NotFoundError, match="has no checkpoint yet"):
             jobs.move(5)
+
+    def test_an_input_that_was_added_begins_where_the_configuration_says(self, tmp_path: Path) -> None:
+        jobs = Jobs(tmp_path, keeping(Keeps))
+        jobs.run(60)
+        jobs.app = keeping(Keeps)
+        jobs.app.input("m.right").sink(lambda *_: None)
+        jobs.keys["streams.m.right.samza.offset.default"] = "upcoming"
+        jobs.move(5)
+        driver = jobs.driver()
+        begun = {at.ssp: offset for at, offset in driver.job.start.positions.items() if at.ssp.stream == "right"}
+        assert begun == {ssp: ends.upcoming for ssp, ends in driver.job.ends().items() if ssp.stream == "right"}
+        jobs.close()
+
+    def test_output_that_was_sent_before_a_rewind_is_not_sent_again(self, tmp_path: Path) -> None:
+        app = ps.StreamApplication("every")
+        app.input("m.left").partition_by(lambda value: value["k"]).send_to(app.output("m.out"))
+        jobs = Jobs(tmp_path, app)
+        jobs.run(60)
+        sent = jobs.sent()
+        startpoints = StartpointManager(jobs.objects, jobs.paths, 10**9, jobs.clock.now_ms)
+        for partition in range(PARTITIONS):
+            oldest = ps.StartpointOldest(creation_timestamp=jobs.clock.now_ms())
+            place = ps.SystemStreamPartition("m", "left", partition)
+            startpoints.write_startpoint(place, oldest, with_state="keep", with_output="after")
+        driver = jobs.driver()
+        driver.loop.start()
+        jobs.kill(driver)
+        assert jobs.checkpoints[-1].quiet_until
+        jobs.move(5)
+        jobs.run(0, until_latest=True)
+        assert jobs.sent() == sent
+        jobs.close()
 
 
 class TestEndings:
@@ -457,6 +529,13 @@ class Later(ps.StreamTask):
 
     def on_timer(self, timer: Any, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
         collector.send("m.out", value=timer.key)
+
+
+class Flush(Later):
+    """Sets timers under a key that no message has."""
+
+    def process(self, envelope: Any, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
+        self.context.schedule("flush", BEGIN_MS + 10**9)
 
 
 class TestTimes:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import pickle
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 from typer.testing import CliRunner
 
 import penstock as ps
 from penstock.cli.main import app as cli
+from penstock.cli.state.repartition import _rules
 from penstock.config.load import load_config
 from penstock.objects.file import FileObjectStore
 from penstock.system.local import LocalSystem
@@ -89,7 +93,7 @@ def test_the_plan_says_what_moves_and_what_is_needed(job: Job) -> None:
     assert "`job.intermediate.stream.partitions: 8`" in facts["notes"][-1]
     shown = job.call("--tasks", "8", "--dry-run")
     assert "2 -> 8" in shown.output
-    assert "--rule STORE=RULE" in " ".join(shown.output.split())
+    assert "--rule days=RULE: key, first, stay, copy, empty and a function" in " ".join(shown.output.split())
 
 
 def test_a_rule_may_be_a_function(job: Job) -> None:
@@ -118,3 +122,12 @@ def test_refusals(job: Job, words: list[str], said: str) -> None:
     found = job.call(*words)
     assert found.exit_code != 0
     assert said in " ".join(found.output.split())
+
+
+def test_a_rule_of_another_file_needs_no_file_where_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "others.py").write_text("OFFSET = 1\n\n\ndef key_of(key, value):\n    return key[OFFSET]\n")
+    (rule,) = _rules([f"days={tmp_path / 'others.py'}:key_of"]).values()
+    assert callable(rule)
+    data = cloudpickle.dumps(rule)
+    del sys.modules[rule.__module__]
+    assert pickle.loads(data)(["mon", "N1"], 1) == "N1"
