@@ -252,7 +252,7 @@ _WHOLE = ("stay", "copy", "empty")
 
 @dataclass(frozen=True, slots=True)
 class _Spread:
-    """How the messages of a store come to tasks: by keys of a serde, over partitions before and after."""
+    """The way of messages to tasks: by keys of a serde, over partitions before and after."""
 
     keys: Serde[Any]
     before: int
