@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from penstock.api.serdes import Double, Serde
@@ -148,7 +148,7 @@ def _placement(
         return simple or Stays()
     found = _Feeds.of(graph, writers).spread(change)
     if isinstance(found, Unplaced):
-        return found
+        return found if own is None else replace(found, rules=("empty",))
     if rule is None and found.unless_told is not None:
         return found.unless_told
     if own is not None:

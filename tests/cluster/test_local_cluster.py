@@ -72,18 +72,19 @@ def test_both_executors_are_killed_at_once(home: Home) -> None:
 
 
 def test_executors_are_decommissioned(home: Home) -> None:
-    """SIGPWR is how the hook before a pod's SIGTERM has Spark decommission its executor."""
+    """SIGPWR is how the hook before a pod's SIGTERM has Spark decommission its executor. The second one may have come in
+    the place of the first, and have no container yet."""
     with chaos(home, 6, **MASTER, **DECOMMISSIONING) as attack:
         driver = attack.start()
         for moment in attack.moments(2, MESSAGES):
             assert attack.await_moment(moment)
             wait_until(lambda: len(driver.executors()) == 2 or not driver.running, "both executors")
-            told, epochs = attack.chance.choice(driver.executors()), len(home.log.claims)
+            told = attack.chance.choice(driver.executors())
             attack.told.append(f"SIGPWR to executor {told.pid} after {home.length('totals')} messages of output")
             told.send_signal(signal.SIGPWR)
             wait_until(lambda: not told.is_running(), "the executor to end by itself")  # noqa: B023
-            wait_until(lambda: len(home.log.claims) > epochs or not driver.running, "an epoch without it")  # noqa: B023
         attack.finish()
+        assert len(home.log.claims) > 1, "containers were lost"
 
 
 def test_pyspark_workers_of_executors_are_killed(home: Home) -> None:
