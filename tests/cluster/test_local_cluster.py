@@ -72,8 +72,8 @@ def test_both_executors_are_killed_at_once(home: Home) -> None:
 
 
 def test_executors_are_decommissioned(home: Home) -> None:
-    """SIGPWR is how the hook before a pod's SIGTERM has Spark decommission its executor. The second one may have come in
-    the place of the first, and have no container yet."""
+    """SIGPWR is how the hook before a pod's SIGTERM has Spark decommission its executor. The second one may have come
+    in the place of the first, and have no container yet."""
     with chaos(home, 6, **MASTER, **DECOMMISSIONING) as attack:
         driver = attack.start()
         for moment in attack.moments(2, MESSAGES):
