@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import re
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from penstock.api.serdes import Serde
 from penstock.api.serdes.json import refuse_nan
 from penstock.errors import ConfigError
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _Codec: TypeAlias = tuple[Callable[[bytes], Any], Callable[[Any], bytes], Callable[[Any], Any]]
@@ -129,7 +131,13 @@ def _refuse_unknown(kind: Any) -> None:
             "msgspec.Struct, a TypedDict, a NamedTuple, a class of attrs or a model of pydantic. Use one of these"
         )
 
-    msgspec.json.schema(kind, schema_hook=refuse)
+    try:
+        msgspec.json.schema(kind, schema_hook=refuse)
+    except ConfigError:
+        raise
+    except Exception as error:
+        # A type without a schema may have JSON all the same, as one whose defaults are of other types.
+        logger.debug("the parts of %s are not checked: %s", _shown(kind), error)
 
 
 def _of_pydantic(kind: Any) -> _Codec | None:
