@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -56,13 +56,13 @@ class Move:
     after: int
     """The number of tasks of the new one."""
     placements: Mapping[str, Placement]
-    """By store of the new checkpoint."""
+    """By store of the checkpoint."""
     expires_ms: Mapping[str, int]
     """By store whose entries have a time to live, see `StorePart`."""
 
     def sources(self) -> list[Part]:
         """The parts that are read."""
-        return [Part(store, task) for store, place in self.placements.items() for task in self._read(store, place)]
+        return [Part(store, task) for store, place in self.placements.items() for task in self._read(place)]
 
     def targets(self) -> list[Part]:
         """The parts that are made. Those of stores that stay are there, but for new tasks."""
@@ -70,10 +70,10 @@ class Move:
         return [Part(store, task) for task in range(self.after) for store in first if task >= first[store]]
 
     def _stays(self, store: str) -> bool:
-        return isinstance(self.placements[store], Stays) and store in self.record.stores
+        return isinstance(self.placements.get(store), Stays)
 
-    def _read(self, store: str, place: Placement) -> Iterable[int]:
-        if store not in self.record.stores or isinstance(place, Emptied):
+    def _read(self, place: Placement) -> Iterable[int]:
+        if isinstance(place, Emptied):
             return ()
         if isinstance(place, Copied):
             return (0,)
@@ -115,8 +115,7 @@ class Move:
         with closing(open_engine(small, filled)) as engine:
             count = _load(engine, _once(entries, place, part))
             engine.copy_to(copied)
-        with suppress(OSError):
-            shutil.rmtree(filled)
+        shutil.rmtree(filled, ignore_errors=True)
         copy = StoreCopy(copied, partial(open_engine, small, copied, read_only=True), partial(shutil.rmtree, copied))
         return MadePart(part, count, self.backup.upload(part.task, part.store, copy))
 
@@ -133,7 +132,7 @@ class Move:
         found: dict[int, dict[str, dict[str, str]]] = {task: {} for task in range(self.after)}
         for task in range(min(self.after, self.record.task_count)):
             for backend, stores in kept.get(task, {}).items():
-                own = {store: marker for store, marker in stores.items() if self._stays_in(store)}
+                own = {store: marker for store, marker in stores.items() if self._stays(store)}
                 if own:
                     found[task][backend] = own
         done = {each.part: each.markers for each in made}
@@ -143,9 +142,6 @@ class Move:
             for backend, marker in done[part].items():
                 found[part.task].setdefault(backend, {})[part.store] = marker
         return dict(found)
-
-    def _stays_in(self, store: str) -> bool:
-        return store in self.placements and self._stays(store)
 
 
 def _once(entries: Iterable[tuple[bytes, bytes]], place: Placement, part: Part) -> Iterator[tuple[bytes, bytes]]:

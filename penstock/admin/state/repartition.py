@@ -112,14 +112,13 @@ def plan_repartition(
     *,
     overrides: Mapping[str, object] | None = None,
     rules: Mapping[str, Rule] | None = None,
-    called: str | None = None,
 ) -> Iterator[Repartition]:
     """Plan to give a job another number of tasks. Writes nothing.
 
     Args:
         app: the application of the job.
         tasks: the new number of tasks, at least that of the partitions of the largest input.
-        file, assignments, overrides, called: as in `open_job`.
+        file, assignments, overrides: as in `open_job`.
         rules: by store, how it is known which task owns an entry, if it does not follow from the application: `key`,
             `first`, `stay`, `copy`, `empty`, or a function of an entry's key and value that returns the key of its
             messages.

@@ -59,7 +59,6 @@ def repartition(
         call.config,
         call.assignments,
         rules=_rules(rules or ()),
-        called=application,
     ) as planned:
         facts = planned.facts()
         if not call.as_json:
