@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
@@ -168,5 +169,6 @@ def _has(kind: Any, base: type, seen: set[int]) -> bool:
         return True
     parts = list(get_args(kind))
     if dataclasses.is_dataclass(kind) or _is_typed_dict(kind) or hasattr(kind, "_fields"):
-        parts += get_type_hints(kind).values()
+        with suppress(NameError):  # of a name that nobody can find: msgspec says so
+            parts += get_type_hints(kind).values()
     return any(_has(part, base, seen) for part in parts)

@@ -187,3 +187,15 @@ def test_the_repr_is_the_type_as_one_writes_it(kind: Any, shown: str) -> None:
 def test_a_part_of_an_unknown_type_is_refused(kind: Any) -> None:
     with pytest.raises(ps.ConfigError, match=r"`(Unknown|ModelTrip)` is neither"):
         ps.Struct(kind)
+
+
+def test_a_name_that_nobody_can_find_is_a_clear_error() -> None:
+    @dataclass
+    class Local:
+        trips: list[Hidden]
+
+    class Hidden:
+        """Only known in this function."""
+
+    with pytest.raises(ps.ConfigError, match="Hidden"):
+        ps.Struct(Local)
