@@ -391,7 +391,7 @@ class TestRunner:
 
     def repartition(self, tasks: int, rules: Mapping[str, Rule] | None = None) -> TestRunner:
         """Give the job another number of tasks after `crash` or `drain`, and move its state to them, as `penstock state
-        repartition` does. Returns the runner. Call `restore` next.
+        repartition` does. Returns the runner. Call `restore` next; before it, `push` the tables again.
 
         Args:
             tasks: the new number of tasks, at least that of the partitions of streams (`partitions`).
