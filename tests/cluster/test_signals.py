@@ -239,6 +239,7 @@ def test_sigterm_to_every_process_is_a_clean_stop(folder: Path) -> None:
     assert not LOSS.search(run.log), run.log
 
 
+@pytest.mark.slow
 def test_ctrl_c_twice_ends_at_once_without_a_traceback(folder: Path) -> None:
     # A batch lasts for more than a second, so that the run has not ended by the second signal.
     with running(folder, *PENSTOCK_RUN, "-c", "job.batch.max.messages=400") as run:

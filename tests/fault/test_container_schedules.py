@@ -262,6 +262,7 @@ def test_an_attempt_of_a_batch_that_is_not_the_next_one_is_refused(job: Job) -> 
         attempt(job.homes[0].address, job.call(run, 0, batch=Batch(4, 1, 0)), [to_batch(run.for_task(0))])
 
 
+@pytest.mark.slow
 def test_a_worker_survives_refusals_that_come_while_it_ends_its_input(job: Job) -> None:
     """gRPC aborts a process that closes its side of a call twice at once."""
     run, times = job.start(1, messages(10)), 2000

@@ -136,7 +136,7 @@ def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(
     assert losses == []
 
 
-@pytest.mark.parametrize("tls", [CALLER, None], ids=["tls", "clear"])
+@pytest.mark.parametrize("tls", [CALLER, pytest.param(None, marks=pytest.mark.slow)], ids=["tls", "clear"])
 def test_what_strangers_send_does_not_fill_the_memory(tmp_path: Path, tls: TlsIdentity | None) -> None:
     """The first message of a call reaches gRPC before the call's headers reach Flight."""
     container = ContainerProcess(tmp_path, tls=tls)

@@ -320,6 +320,7 @@ class TestOthers:
         world.run(world.driver())
         world.check()
 
+    @pytest.mark.slow
     def test_a_consumer_group_of_the_same_name(self, make: Make, broker: KafkaBroker) -> None:
         world = make()
         world.put(20)

@@ -28,11 +28,7 @@ pytestmark = pytest.mark.spark
 Way = Literal["SIGINT", "SIGTERM", "SIGTERM to a script that handles it"]
 POINTS = ("init", "source", "processor", "upload.middle", "sink", "idle")
 """Steps of the query: it starts containers, reads, processes, commits, is in the handler, or waits for rows."""
-RUNS = [
-    pytest.param(way, point, marks=() if (way, point) == ("SIGINT", "processor") else pytest.mark.slow)
-    for way in Way.__args__  # type: ignore[attr-defined]
-    for point in POINTS
-]
+RUNS = [(way, point) for way in Way.__args__ for point in POINTS]  # type: ignore[attr-defined]
 
 
 def gave_the_job_back(home: QueryHome) -> bool:
@@ -45,6 +41,7 @@ def gave_the_job_back(home: QueryHome) -> bool:
         store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "point"), RUNS)
 def test_a_signal_ends_a_script_at_once(tmp_path: Path, way: Way, point: str) -> None:
     home = QueryHome(tmp_path)

@@ -83,6 +83,7 @@ def test_a_client_that_does_not_know_the_authority_or_the_password_is_refused(ka
         producer.purge()
 
 
+@pytest.mark.slow
 def test_a_broker_keeps_its_ports_data_and_settings_when_it_is_killed_and_restarted() -> None:
     with KafkaBroker(security=["SSL"], settings={"message.max.bytes": 2000}) as broker:
         topic, address, options = new_topic(broker), broker.bootstrap_servers, broker.client_options()
@@ -118,6 +119,7 @@ def test_a_broker_keeps_its_ports_data_and_settings_when_it_is_killed_and_restar
         assert not broker.running
 
 
+@pytest.mark.slow
 def test_brokers_end_with_their_process_and_leave_nothing() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     holders = [

@@ -139,6 +139,7 @@ def end_of(markers: Mapping[str, str]) -> int:
     return ChangelogMarker.deserialize(markers["first"]).range.end
 
 
+@pytest.mark.slow
 def test_every_checkpoint_is_restored_exactly_or_refused(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
@@ -179,6 +180,7 @@ def test_every_checkpoint_is_restored_exactly_or_refused(
     assert outcomes["refused"] >= 3, outcomes
 
 
+@pytest.mark.slow
 def test_a_stop_of_any_length_if_nothing_was_written_behind_the_checkpoint(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
@@ -206,6 +208,7 @@ def test_a_stop_of_any_length_if_nothing_was_written_behind_the_checkpoint(
         assert job.harness.restore(markers["first"]) == expected == job.replayed()
 
 
+@pytest.mark.slow
 def test_a_stop_longer_than_the_lag_with_something_behind_the_checkpoint_is_refused(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
@@ -225,6 +228,7 @@ def test_a_stop_longer_than_the_lag_with_something_behind_the_checkpoint_is_refu
         assert job.harness.restore(markers["first"]) == content == job.replayed()
 
 
+@pytest.mark.slow
 def test_a_base_that_was_interrupted_leaves_nothing_behind(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
@@ -317,6 +321,7 @@ def test_a_job_that_died_before_its_first_checkpoint_starts_again(
         assert job.harness.restore(markers["first"]) == {b"b": b"1"} == job.replayed()
 
 
+@pytest.mark.slow
 def test_drivers_are_killed_whose_state_and_output_are_in_kafka(kafka_broker: KafkaBroker, tmp_path: Path) -> None:
     world = KafkaOnceWorld(tmp_path, kafka_broker)
     world.keys |= {

@@ -121,6 +121,7 @@ def test_commands_leave_the_topic_to_its_job(
             assert topic not in streams.owners()
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_created_again_restores_nothing(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:

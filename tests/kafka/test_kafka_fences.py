@@ -68,6 +68,7 @@ def test_forged_records_in_the_topics_of_penstock_stop_no_job(
     assert f"the topic `{TOPIC}` of the system `kafka` has records that are left out" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_producer_that_was_refused_is_replaced(options: KafkaOptions, name: str, here: SystemStreamPartition) -> None:
     """As when the brokers have ended a transaction that took too long: the epoch is still the newest one."""
     with closing(KafkaWriter(options, WriterIdentity(name, 3))) as writer:
@@ -88,6 +89,7 @@ def test_a_producer_that_was_refused_is_replaced(options: KafkaOptions, name: st
     assert keys(options, here) == list(range(3))
 
 
+@pytest.mark.slow
 def test_a_producer_is_not_replaced_for_ever(options: KafkaOptions, name: str, here: SystemStreamPartition) -> None:
     def refused() -> None:
         with writer.begin() as begun:

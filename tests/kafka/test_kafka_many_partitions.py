@@ -118,6 +118,7 @@ def open_files() -> set[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("room", [PARTITIONS], indirect=True)
 def test_batches_of_200_partitions_that_come_and_go(room: Room, opened: list[Consumer]) -> None:
     rng = random.Random(11)

@@ -29,7 +29,7 @@ def test_each_message_is_there_once(world: KafkaOnceWorld) -> None:
     world.finish()
 
 
-@pytest.mark.parametrize("security", ["SSL", "SASL_SSL"])
+@pytest.mark.parametrize("security", [pytest.param("SSL", marks=pytest.mark.slow), "SASL_SSL"])
 def test_a_job_over_tls(tmp_path: Path, kafka_broker: KafkaBroker, security: Security) -> None:
     """With the system that the job's configuration describes: fence, transactions, progress, a second start."""
     world = KafkaOnceWorld(tmp_path, kafka_broker, security)
@@ -42,6 +42,7 @@ def test_a_job_over_tls(tmp_path: Path, kafka_broker: KafkaBroker, security: Sec
     world.close()
 
 
+@pytest.mark.slow
 def test_an_output_that_is_deleted_and_created_again(world: KafkaOnceWorld, caplog: pytest.LogCaptureFixture) -> None:
     """The new topic gets what was not published, and what follows."""
     for numbers in ((1, 2), (3, 4), (), (5, 6)):

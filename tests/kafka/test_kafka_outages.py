@@ -78,6 +78,7 @@ def late_broker() -> Iterator[KafkaBroker]:
         yield broker
 
 
+@pytest.mark.slow
 def test_clients_of_a_broker_that_comes_and_goes_get_answers(
     late_broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_a_publication_is_interrupted(broker: KafkaBroker, fault: str, capfd: py
     assert capfd.readouterr().err == ""
 
 
+@pytest.mark.slow
 def test_a_writer_leaves_no_producer_open(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the first one of a job, which makes the job's topic, nor one whose broker was away when it was to send
     and to abort."""

@@ -256,6 +256,7 @@ def test_who_is_not_let_in_is_told_why(kafka_broker: KafkaBroker) -> None:
         assert "hush" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_away(kafka_broker: KafkaBroker) -> None:
     """It comes back while a read waits; and where it does not, the read ends with a clear error."""
     with KafkaBroker() as broker:

@@ -163,6 +163,7 @@ def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[KafkaOnceWorld]
     world.close()
 
 
+@pytest.mark.slow
 def test_a_job_gets_a_key_and_a_stranger_changes_nothing(
     world: KafkaOnceWorld, stranger: Stranger, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -143,7 +143,7 @@ class DayWorld:
         return found
 
 
-@pytest.fixture(params=["at-least-once", "exactly-once"])
+@pytest.fixture(params=[pytest.param("at-least-once", marks=pytest.mark.slow), "exactly-once"])
 def world(tmp_path: Path, kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> DayWorld:
     return DayWorld(tmp_path, kafka_broker, request.param)
 

@@ -129,9 +129,10 @@ def _frozen(broker: KafkaBroker) -> None:
     broker.resume()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "ways",
-    [[_killed], pytest.param([_killed, KafkaBroker.restart, _frozen], marks=pytest.mark.slow)],
+    [[_killed], [_killed, KafkaBroker.restart, _frozen]],
     ids=["killed", "in every way"],
 )
 def test_a_broker_that_goes_away_loses_and_doubles_nothing(

@@ -17,6 +17,7 @@ from penstock.state.backends.changelog_files import backup
 from tests.support.stores.random_life import Life
 
 PARTS = 20
+QUICK = 6
 LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))
 MORE = 1000
 STARTS = 4
@@ -43,7 +44,9 @@ def live(seed: int) -> None:
             raise AssertionError(f"PENSTOCK_LIFE={seed} lives it again:\n{story}\n{error!r}") from error
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part", [*range(QUICK), *(pytest.param(part, marks=pytest.mark.slow) for part in range(QUICK, PARTS))]
+)
 def test_every_retained_checkpoint_is_restorable_from_every_marker_it_holds(part: int) -> None:
     if (one := os.environ.get("PENSTOCK_LIFE")) is not None:
         live(int(one))

@@ -71,6 +71,7 @@ def run(folder: Path, fails: str, **config: object) -> str:
     return call(folder, "run", "fails.py:app", "--until", "latest", *options, fails=fails, status=1)
 
 
+@pytest.mark.slow
 def test_a_container_that_is_killed_again_and_again(folder: Path) -> None:
     error = run(folder, "killed", job_retry_max=1)
     last = error.splitlines()[-1]

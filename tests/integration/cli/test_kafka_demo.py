@@ -41,6 +41,7 @@ def test_the_demo_on_a_few_flights(monkeypatch: pytest.MonkeyPatch, capfd: pytes
     assert re.search(r"verified: \d+ flights at 100 a second; .* [\d,]+ ms \(median\)", shown)
 
 
+@pytest.mark.slow
 def test_the_broker_is_stopped_when_the_demo_is_told_to_end(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from examples.kafka import demo; demo.HOME = Path(sys.argv.pop(1));"

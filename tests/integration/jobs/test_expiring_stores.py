@@ -68,6 +68,7 @@ def counts(system: LocalSystem, run: int) -> list[tuple[str, list[int]]]:
     return sorted(found)
 
 
+@pytest.mark.slow
 def test_entries_expire_from_run_to_run(spark: SparkSession, tmp_path: Path) -> None:
     """Entries of one store live for a millisecond: the second run finds none. Another store gets a time to live in the
     second run, and keeps what it has. All backends hold the same, and the index fits."""

@@ -140,9 +140,10 @@ def random_batches(seed: int) -> list[list[dict[str, Any]]]:
     return batches
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "seed"),
-    [("row", 1), *(pytest.param(*each, marks=pytest.mark.slow) for each in (("pandas", 2), ("row", 3), ("pandas", 3)))],
+    [("row", 1), ("pandas", 2), ("row", 3), ("pandas", 3)],
 )
 def test_event_time(spark: SparkSession, tmp_path: Path, form: Any, seed: int) -> None:
     for module in (sys.modules[__name__], beside_pyspark):

@@ -402,6 +402,7 @@ def test_a_stop_ends_the_job_of_a_handler(world: World) -> None:
     world.verify(["a", "b"])
 
 
+@pytest.mark.slow
 def test_killed_processes_are_replaced_within_a_batch(world: World) -> None:
     """A worker of Spark, a container while it processes, and one in a commit."""
     world.publish("a", "b", "c")

@@ -35,6 +35,7 @@ def penstock(home: Home, *arguments: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_a_commit_writes_to_two_object_stores_and_either_one_restores_it(spark: SparkSession, tmp_path: Path) -> None:
     home, second = Home(tmp_path / "home"), tmp_path / "second"
     home.config |= {"stores.backup.factories": "changelog-files,blob", ROOT: str(second)}

@@ -187,6 +187,7 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
         spark.conf.unset(key)
 
 
+@pytest.mark.slow
 def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) -> None:
     """The import succeeds though a backup fails at first, within Spark's tasks."""
     world = elsewhere

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.tools.places import ROOT
 
 PROGRAM = """
@@ -95,6 +97,7 @@ class Trips(ps.StreamTask):
 """
 
 
+@pytest.mark.slow
 def test_mypy_finds_the_mistakes_and_nothing_else(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

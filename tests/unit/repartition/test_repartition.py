@@ -203,7 +203,7 @@ def jobs(tmp_path: Path) -> Iterator[Jobs]:
     found.close()
 
 
-@pytest.mark.parametrize("backend", ["blob", "changelog-files"])
+@pytest.mark.parametrize("backend", [pytest.param("blob", marks=pytest.mark.slow), "changelog-files"])
 def test_a_job_sends_and_keeps_the_same_with_other_numbers_of_tasks(tmp_path: Path, backend: str) -> None:
     moved, still = Jobs(tmp_path / "moved", backend=backend), Jobs(tmp_path / "still", backend=backend)
     for tasks in (8, 3, 5):
@@ -422,7 +422,7 @@ class TestInputs:
 
 
 class TestEndings:
-    @pytest.mark.parametrize("step", ["move_here", "append_record"])
+    @pytest.mark.parametrize("step", [pytest.param("move_here", marks=pytest.mark.slow), "append_record"])
     def test_a_process_that_dies_leaves_the_former_checkpoint(
         self, jobs: Jobs, step: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -451,11 +451,10 @@ def killed_import(project: Path, *faults: Fault, status: int = -signal.SIGKILL) 
 @pytest.mark.parametrize(
     ("point", "skip"),
     [
-        ("put.begin", 6),
         ("upload.end", 2),
         *(
             pytest.param(*each, marks=pytest.mark.slow)
-            for each in (("init", 0), ("snapshot.file", 6), ("snapshot.done", 1))
+            for each in (("init", 0), ("put.begin", 6), ("snapshot.file", 6), ("snapshot.done", 1))
         ),
     ],
 )
