@@ -74,8 +74,8 @@ def application() -> ps.StreamApplication:
     return app
 
 
-def configuration(work: Path, batch_messages: int) -> dict[str, Any]:
-    """A commit after every batch; all folders inside `work`."""
+def configuration(work: Path, batch_messages: int, latency_ms: int, commit_ms: int) -> dict[str, Any]:
+    """All folders inside `work`. With a latency, batches go to the containers directly."""
     return {
         "job.root": str(work / "jobs"),
         "job.logged.store.base.dir": str(work / "state"),
@@ -83,7 +83,8 @@ def configuration(work: Path, batch_messages: int) -> dict[str, Any]:
         "job.batch.target.ms": 0,
         "job.batch.interval.ms": 20,
         "systems.local.path": str(work / "streams"),
-        "task.commit.ms": 1,
+        "task.commit.ms": commit_ms,
+        **({"job.latency.target.ms": latency_ms} if latency_ms else {}),
         "task.commit.max.delay.ms": 0,
         "task.checkpoint.retained": "10",  # not one of each hour as well: the job root would grow when the hour strikes
         "spark.master": f"local[{PARTITIONS}]",
@@ -112,7 +113,7 @@ def soak(parameters: dict[str, Any]) -> dict[str, Any]:
     values = [
         orjson.dumps({"key": f"k{n % KEYS}", "group": f"g{n % GROUPS}", "padding": padding}) for n in range(messages)
     ]
-    job = application().run(configuration(work, messages))
+    job = application().run(configuration(work, messages, parameters["latency_ms"], parameters["commit_ms"]))
     samples = []
     writer = system.writer(None)
     started = time.monotonic()
@@ -123,8 +124,9 @@ def soak(parameters: dict[str, Any]) -> dict[str, Any]:
                 writer.append(ps.SystemStreamPartition("local", STREAM, partition), [(0, None, value) for value in own])
             _await_rows(job, step * parameters["step_batches"] * messages)
             last = job.progress
-            facts = {"batches": last.batch_id if last else 0, "seconds": round(time.monotonic() - started, 1)}
-            samples.append({**facts, "figures": sample(work)})
+            assert last is not None
+            seconds = round(time.monotonic() - started, 1)
+            samples.append({"batches": last.batch_id, "way": last.way, "seconds": seconds, "figures": sample(work)})
         job.stop()
     finally:
         writer.close()

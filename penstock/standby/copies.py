@@ -36,6 +36,16 @@ def remove_of_the_dead(base: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class TakenStore:
+    """The open engine of a copy, at exactly the checkpoint, and its folder. `was_working`: a task of this process has
+    worked with it."""
+
+    engine: Engine
+    directory: Path
+    was_working: bool
+
+
+@dataclass(frozen=True, slots=True)
 class StandbyPlace:
     """A store of a task."""
 
@@ -99,21 +109,27 @@ class StandbyCopies:
         if held is not None:
             held.remove()
 
+    def keep(self, place: StandbyPlace, copy: StandbyCopy) -> None:
+        """Keep a store that a task of this process has worked with."""
+        with self._lock:
+            held, self._copies[place] = self._copies.get(place), copy
+        if held is not None:
+            held.remove()
+
     def take(
         self,
         place: StandbyPlace,
         wanted: StandbyTarget,
         contexts: Callable[[str], BackendContext],
         progress: RestoreProgress,
-    ) -> tuple[Engine, Path] | None:
-        """Take over a store: the open engine of its copy, at exactly the checkpoint, and the folder. A copy that is
-        behind is advanced first. None if no copy can be brought there by its tail.
+    ) -> TakenStore | None:
+        """Take over a store. A copy that is behind is advanced first. None if no copy can be brought there by its tail.
 
         Raises RetryableError if it was cancelled.
         """
         with self._lock:
             held = self._copies.get(place)
-        if held is None or not self._advanced(place, held, wanted, contexts, progress):
+        if held is None or not held.is_there or not self._advanced(place, held, wanted, contexts, progress):
             return None
         try:
             engine = held.engine()
@@ -123,7 +139,22 @@ class StandbyCopies:
             return None
         with self._lock:
             del self._copies[place]
-        return engine, held.directory
+        return TakenStore(engine, held.directory, held.was_working)
+
+    def give_up(self, place: StandbyPlace) -> None:
+        """Drop the store that a task of this process has worked with, if it is still here: it is not of use."""
+        with self._lock:
+            held = self._copies.get(place)
+        if held is not None and held.was_working:
+            self._drop(place)
+
+    def drop_kept(self) -> None:
+        """Drop what was kept and not taken: its tasks have moved. No standby can be made of it, because whoever has the
+        task now removes the folder."""
+        with self._lock:
+            kept = [place for place, copy in self._copies.items() if copy.was_working]
+        for place in kept:
+            self._drop(place)
 
     def keep_only(self, tasks: Collection[int]) -> None:
         with self._lock:

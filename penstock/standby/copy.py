@@ -58,6 +58,8 @@ class StandbyCopy:
         self._directory = directory
         self._opener = LazyEngine(lambda: open_engine(directory))
         self._checkpoint_id = wanted.checkpoint_id
+        self.was_working = False
+        """True if a task has just worked with it."""
         self._is_exact = True
         """False after a step that was cut short: then there may be a part of a later checkpoint in it, and only that
         one or a later one can be reached."""
@@ -107,9 +109,23 @@ class StandbyCopy:
                 return copy
         raise CorruptError(f"store `{store}` could not be restored for a standby. {'; '.join(errors) or 'No marker'}")
 
+    @classmethod
+    def kept(cls, store: str, wanted: StandbyTarget, directory: Path, engine: Engine) -> StandbyCopy:
+        """A store that a task of this process has worked with, brought back to a checkpoint. The open engine and the
+        folder belong to the copy."""
+        copy = cls(store, wanted, next(iter(wanted.markers)), directory, lambda _: engine)
+        copy.was_working = True
+        copy.engine()
+        return copy
+
     @property
     def checkpoint_id(self) -> CheckpointId:
         return self._checkpoint_id
+
+    @property
+    def is_there(self) -> bool:
+        """False if somebody has removed the folder: another container that had the task in between."""
+        return self._directory.is_dir()
 
     @property
     def directory(self) -> Path:
@@ -133,6 +149,9 @@ class StandbyCopy:
             return False
         was_exact, self._is_exact = self._is_exact, False
         with self._manager(contexts) as manager:
+            if self._opener.opened is not None and not manager.advances_open:
+                self._is_exact = was_exact
+                return False
             if not manager.advance(self._store, self._marker, marker, self._target(), progress):
                 self._is_exact = was_exact
                 return False
@@ -146,6 +165,8 @@ class StandbyCopy:
     def remove(self) -> None:
         try:
             self._opener.close()
+        except Exception as error:  # its task has moved, and who has it now has removed the folder
+            logger.debug("a copy of store `%s` was not closed cleanly: %s", self._store, error)
         finally:
             shutil.rmtree(self._directory, ignore_errors=True)
 

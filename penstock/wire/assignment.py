@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+
+_NAMED = 10
 
 
 class Distance(IntEnum):
@@ -66,6 +68,26 @@ class Assignment:
             home in living or any(name in living for name in self.standbys.get(task, ()))
             for task, home in self.homes.items()
         )
+
+
+def moves_text(before: Mapping[int, str], after: Mapping[int, str], in_place: Collection[int]) -> str:
+    """What an epoch did with the tasks of the one before. `in_place`: the tasks whose stores stayed open.
+
+    Example:
+        >>> moves_text({0: "a", 1: "b", 2: "b"}, {0: "a", 1: "c", 2: "a"}, [0])
+        '2 of 3 tasks moved (1 to container c, 2 to container a); 1 kept its stores'
+    """
+    moved = defaultdict[str, list[str]](list)
+    for task, home in sorted(after.items()):
+        if before.get(task) != home:
+            moved[home].append(str(task))
+    count = sum(map(len, moved.values()))
+    where = ", ".join(
+        f"{', '.join(tasks[:_NAMED])}{', ...' if len(tasks) > _NAMED else ''} to container {home}"
+        for home, tasks in moved.items()
+    )
+    kept = f"{len(in_place)} kept {'its' if len(in_place) == 1 else 'their'} stores"
+    return f"{count} of {len(after)} tasks moved{f' ({where})' if where else ''}; {kept}"
 
 
 def assign(

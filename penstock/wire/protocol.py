@@ -113,6 +113,8 @@ class OpenProgress:
     """Failures that a restore has overcome."""
     next_due: Mapping[int, Mapping[str, Due]] = field(default_factory=dict)
     """By task and operator, the times of the oldest timers; empty until all tasks are restored."""
+    in_place: tuple[int, ...] = ()
+    """The tasks whose stores were all in this container, once all tasks are restored."""
 
 
 @dataclass(frozen=True, slots=True)

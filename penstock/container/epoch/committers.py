@@ -46,6 +46,8 @@ class Committers(Service):
                 task.instance,
                 task.backups,
                 resources.folders,
+                task.marks,
+                resources.target,
                 keep_copies=config.job.keeps_copies,
                 metrics=resources.metrics.of_task(number),
                 side={store: SideSource(partial(side, store, number)) for store in resources.side_backups},

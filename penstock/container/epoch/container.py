@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from penstock.batch.batch import NO_BATCH
 from penstock.clock import SYSTEM_CLOCK, Clock
+from penstock.config.model import JobConfig
 from penstock.container.epoch.attempts import Activity
 from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.resources import EpochResources
@@ -73,6 +74,8 @@ class Container:
         self._cancel_restore = threading.Event()
         self._open_lock = threading.Lock()
         self._standbys = StandbyCopies(incarnation)
+        self._of: tuple[str, JobConfig] | None = None
+        """The job of the present epoch, and its configuration."""
 
     @property
     def tasks(self) -> Mapping[int, TaskInstance]:
@@ -96,6 +99,9 @@ class Container:
             _exit("an older restore did not stop in time")
         try:
             self._leave(shutdown_s)
+            if (package.job_uid, package.config) != self._of:
+                self._standbys.keep_only(())  # another run: what is open was made by other rules
+                self._of = package.job_uid, package.config
             self._cancel_restore = cancelled = threading.Event()
             with self._lock:
                 self._check_newest(identity)
@@ -113,6 +119,7 @@ class Container:
                 resources.close()
                 raise
             epoch = Epoch(resources, request, cancelled, report)
+            self._standbys.drop_kept()
             with self._lock:
                 self._epoch = epoch
             return epoch
@@ -172,10 +179,10 @@ class Container:
         return past.merged(epoch.metrics(), Snapshot(own))
 
     def close(self) -> None:
-        self._leave(_CLOSE_SECONDS)
+        self._leave(_CLOSE_SECONDS, keep=False)
         self._standbys.close()
 
-    def _leave(self, deadline_s: float) -> None:
+    def _leave(self, deadline_s: float, *, keep: bool = True) -> None:
         with self._lock:
             epoch, self._epoch = self._epoch, None
             self._left = epoch
@@ -190,7 +197,7 @@ class Container:
         deadline.daemon = True
         deadline.start()
         try:
-            epoch.leave()
+            epoch.leave(keep=keep)
         finally:
             deadline.cancel()
         with self._lock:

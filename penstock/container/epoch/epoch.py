@@ -14,7 +14,7 @@ from penstock.batch.batch import NO_BATCH, Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.attempts import Attempts
 from penstock.container.epoch.committers import Committers
-from penstock.container.epoch.restorer import Restorer
+from penstock.container.epoch.restorer import RestoredTask, Restorer
 from penstock.container.shared.metrics import engine_metrics, outbox_gauge
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service, Services
@@ -45,15 +45,16 @@ class OpenTasks(Service):
 
     name = "tasks"
 
-    def __init__(self, instances: Mapping[int, TaskInstance], resources: EpochResources) -> None:
-        self._instances = instances
+    def __init__(self, tasks: Mapping[int, RestoredTask], resources: EpochResources) -> None:
+        self._tasks = tasks
+        self._instances = {number: task.instance for number, task in tasks.items()}
         self._resources = resources
+        self.keep = True
+        """False: no other epoch follows, so no store needs to stay open."""
 
     def stop(self) -> None:
-        """Close the tasks and remove their working copies, which are never read again."""
-        for instance in self._instances.values():
-            instance.close()
-        self._resources.folders.remove_all_live(self._instances)
+        for task in self._tasks.values():
+            task.leave(self._resources, keep=self.keep)
 
     def metrics(self) -> Snapshot:
         engines = [
@@ -92,6 +93,9 @@ class Epoch:
         self.notes = tuple(restorer.notes)
         self.next_due: Mapping[int, Mapping[str, Due]] = restorer.next_due
         self.tasks: Mapping[int, TaskInstance] = {number: task.instance for number, task in restored.items()}
+        self.in_place = tuple(sorted(number for number, task in restored.items() if task.in_place))
+        """The tasks whose stores were all here."""
+        self._open_tasks = OpenTasks(restored, resources)
         self.publisher = Publisher(resources)
         self.standbys = Standbys(resources, lambda: self.side_inputs.standbys.is_ready)
         self._commits = Committers(resources, restored, self.side_inputs.engine, self.publisher.hold)
@@ -102,7 +106,7 @@ class Epoch:
         self.services = Services()
         """Background work beside the calls, in the order of its start."""
         for service in (
-            OpenTasks(self.tasks, resources),
+            self._open_tasks,
             self._commits,
             self.publisher,
             self.standbys,
@@ -176,7 +180,9 @@ class Epoch:
         self.services.wind_down(self.package.config.task.shutdown_ms / 1000)
         return self.metrics().rows()
 
-    def leave(self) -> None:
-        """Stop and join everything, close the tasks, remove the working copies."""
+    def leave(self, *, keep: bool = False) -> None:
+        """Stop and join everything, and close the tasks. With `keep`, stores that are exactly at the last checkpoint,
+        or can go back to it, stay open for the next epoch of this process; other working copies are removed."""
+        self._open_tasks.keep = keep
         self.services.stop()
         self._resources.close()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.batch.batch import Due
 from penstock.checkpoint.id import CheckpointId
+from penstock.container.epoch.marks import TaskMarks
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import CorruptError, IncompatibleError, PenstockError, RetryableError
 from penstock.os_errors import explained
@@ -20,7 +21,7 @@ from penstock.runtime.side_stores import NO_SIDE_STORES, SideStores
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.side.plan import BACKUP
 from penstock.standby.copies import StandbyPlace
-from penstock.standby.copy import StandbyTarget
+from penstock.standby.copy import StandbyCopy, StandbyTarget
 from penstock.state.backends.base import RestoreProgress, TaskBackupManager
 from penstock.state.backends.registry import backend_factory
 from penstock.state.engines.engine import Engine
@@ -34,19 +35,44 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RestoredTask:
-    """A task with its stores, and the backends that back them up."""
+    """A task with its stores, the backends that back them up, and what the stores can go back to."""
 
     instance: TaskInstance
     backups: Mapping[str, tuple[TaskBackupManager, frozenset[str]]]
+    marks: TaskMarks
+    in_place: bool
+    """True if no store had to be brought here."""
 
-    def close(self) -> None:
+    def give_up(self, resources: EpochResources) -> None:
         """Release the task: the epoch is not entered."""
         for name, (manager, _) in self.backups.items():
             try:
                 manager.close()
             except Exception:
                 logger.exception("closing backend %s of task %d failed", name, self.instance.task)
-        self.instance.close()
+        self.leave(resources, keep=True)
+
+    def leave(self, resources: EpochResources, *, keep: bool) -> None:
+        """Close the task and remove the working copies of its stores, which are never read again. With `keep`, those
+        that can go back to the last checkpoint stay open for the next epoch of this process."""
+        found = self.marks.go_back() if keep and not self.instance.is_broken else {}
+        self.instance.close(besides=found)
+        for store in resources.stores:
+            if store in found:
+                directory = resources.folders.leave(store, self.instance.task)
+                copy = StandbyCopy.kept(store, found[store].target, directory, found[store].engine)
+                resources.standby_copies.keep(StandbyPlace(self.instance.task, store), copy)
+            else:
+                resources.folders.remove_live(store, self.instance.task)
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenStore:
+    """An open store, and the backends that could not restore it. `was_here`: the task had it open in this process."""
+
+    engine: Engine
+    failed: tuple[FailedRestore, ...] = ()
+    was_here: bool = False
 
 
 class Restorer:
@@ -77,8 +103,8 @@ class Restorer:
         except BaseException:
             self._resources.leaving.set()
             for task in restored.values():
-                task.close()
-            self._folders.remove_all_live(self._request.tasks)
+                task.give_up(self._resources)
+            self._folders.remove_all_live(set(self._request.tasks) - restored.keys())
             raise
         return restored
 
@@ -86,10 +112,13 @@ class Restorer:
         markers = self._request.markers.get(str(task), {})
         engines: dict[str, Engine] = {}
         failed: set[tuple[str, str]] = set()
+        kept = 0
         try:
             for store in self._resources.stores:
-                engines[store], tried = self._open_store(task, store, markers, progress)
-                failed.update((attempt.backend, store) for attempt in tried)
+                found = self._open_store(task, store, markers, progress)
+                engines[store] = found.engine
+                failed.update((attempt.backend, store) for attempt in found.failed)
+                kept += found.was_here
             # What could not be restored from cannot be continued from: that backend begins with a base.
             usable = {
                 name: {store: marker for store, marker in own.items() if (name, store) not in failed}
@@ -107,7 +136,12 @@ class Restorer:
         instance = TaskInstance(
             task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
         )
-        return RestoredTask(instance, backups)
+        marks = TaskMarks(behind, self._resources.clock)
+        if self._checkpoint_id is not None:
+            covered = {name: _only(own, self._request.covered) for name, own in markers.items()}
+            marks.snapshot(self._checkpoint_id)
+            marks.committed(self._checkpoint_id, covered, self._resources.target)
+        return RestoredTask(instance, backups, marks, in_place=kept == len(engines))
 
     def _outbox(self, task: int) -> Outbox | None:
         if self._resources.package.topology.outbox is None:
@@ -127,39 +161,45 @@ class Restorer:
 
     def _open_store(
         self, task: int, store: str, markers: Mapping[str, Mapping[str, str]], progress: RestoreProgress
-    ) -> tuple[Engine, tuple[FailedRestore, ...]]:
-        live = self._folders.live(store, task)
-        shutil.rmtree(live, ignore_errors=True)
+    ) -> _OpenStore:
+        place = StandbyPlace(task, store)
         if store not in self._request.covered or self._checkpoint_id is None:
+            self._resources.standby_copies.give_up(place)
             self._folders.copies(store, task).keep_only(None)
-            return self._folders.open(store, live), ()
-        order = restore_order(store, self._config.store(store).restore_factories, markers)
-        wanted = StandbyTarget.of(self._checkpoint_id, store, order, markers)
-        taken = self._take_over(task, wanted, store, progress)
+            live = self._folders.live(store, task)
+            shutil.rmtree(live, ignore_errors=True)
+            return _OpenStore(self._folders.open(store, live))
+        wanted = self._resources.target(self._checkpoint_id, store, markers)
+        taken = self._take_over(place, wanted, progress)
+        self._resources.standby_copies.give_up(place)
+        live = self._folders.live(store, task)
         if taken is not None:
-            return taken, ()
+            return taken
+        shutil.rmtree(live, ignore_errors=True)
         copied = self._open_copy(store, task, wanted, live)
         if copied is not None:
-            return copied, ()
+            return _OpenStore(copied)
         restored = restore_store(
             lambda name: self._resources.backend_context(name, task, (store,)),
             task,
             store,
-            order,
+            restore_order(store, self._config.store(store).restore_factories, markers),
             markers,
             live,
             lambda directory: self._folders.open_restored(store, directory),
             progress,
         )
         self.notes.extend(_fallbacks(store, task, self._checkpoint_id, restored))
-        return restored.engine, restored.failed
+        return _OpenStore(restored.engine, restored.failed)
 
-    def _take_over(self, task: int, wanted: StandbyTarget, store: str, progress: RestoreProgress) -> Engine | None:
-        """The store of this process's standby, brought to the checkpoint if it is behind."""
-        place = StandbyPlace(task, store)
+    def _take_over(self, place: StandbyPlace, wanted: StandbyTarget, progress: RestoreProgress) -> _OpenStore | None:
+        """The store that this process has, as the task's before or as its standby, brought to the checkpoint if it is
+        behind."""
+        task, store = place.task, place.store
         if self._resources.standby_copies.checkpoint_of(place) is None:
             return None
-        restored_bytes = self._resources.metrics.of_task(task).new_counter("standby", "bytes-restored")
+        metrics = self._resources.metrics.of_task(task)
+        restored_bytes = metrics.new_counter("standby", "bytes-restored")
 
         def report(size_bytes: int) -> None:
             restored_bytes.inc(size_bytes)
@@ -175,14 +215,17 @@ class Restorer:
         except RetryableError as error:
             if progress.cancelled.is_set():
                 raise
-            logger.warning("the standby of %s is not used: %s", place, error)
+            logger.warning("the open copy of %s is not used: %s", place, error)
             return None
         if taken is None:
             return None
-        engine, directory = taken
-        self._folders.adopt(store, task, directory)
-        self._resources.metrics.of_task(task).new_counter("standby", "takeovers").inc()
-        return engine
+        self._folders.adopt(store, task, taken.directory)
+        if taken.was_working:
+            taken.engine.measure_anew()
+            metrics.new_counter(f"store.{store}", "kept").inc()
+        else:
+            metrics.new_counter("standby", "takeovers").inc()
+        return _OpenStore(taken.engine, was_here=taken.was_working)
 
     def _open_copy(self, store: str, task: int, wanted: StandbyTarget, live: Path) -> Engine | None:
         """The store over the copy on this host, if there is one of exactly this checkpoint that can be used."""
@@ -225,6 +268,10 @@ class Restorer:
                 manager.close()
             raise
         return opened
+
+
+def _only(stores: Mapping[str, str], wanted: Collection[str]) -> dict[str, str]:
+    return {store: marker for store, marker in stores.items() if store in wanted}
 
 
 def _fallbacks(store: str, task: int, checkpoint_id: CheckpointId, restored: RestoredStore) -> list[str]:

@@ -10,6 +10,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from penstock.checkpoint.id import CheckpointId
+from penstock.container.epoch.marks import Targets, TaskMarks
 from penstock.container.shared.store_folders import StoreFolders
 from penstock.errors import ContainerLostError
 from penstock.metrics.registry import MetricsRegistry
@@ -36,6 +37,8 @@ class TaskCommitManager:
         task: TaskInstance,
         backups: Mapping[str, tuple[TaskBackupManager, frozenset[str]]],
         folders: StoreFolders,
+        marks: TaskMarks,
+        targets: Targets,
         *,
         keep_copies: bool,
         metrics: MetricsRegistry,
@@ -44,6 +47,7 @@ class TaskCommitManager:
         """`backups`: name → manager and the stores it backs up. `keep_copies`: a copy of the last checkpoint stays on
         this host. `side`: the side stores that are backed up, which no checkpoint needs."""
         self._task = task
+        self._marks, self._targets = marks, targets
         self._backups = dict(backups)
         self._folders = folders
         self._side = side or {}
@@ -70,6 +74,7 @@ class TaskCommitManager:
         self._release_copies()
         changes: dict[str, Changes] = dict(self._task.take_changes(hold=True))
         try:
+            self._marks.snapshot(checkpoint_id)
             changes.update({name: _CHANGED if store.take_change() else {} for name, store in self._side.items()})
             self._wants = {
                 name: frozenset(s for s in stores if manager.wants_copy(s, changed=bool(changes[s]), last=last))
@@ -155,6 +160,7 @@ class TaskCommitManager:
             )
 
     def clean_up(self, checkpoint_id: CheckpointId, markers: Mapping[str, Mapping[str, str]]) -> None:
+        self._marks.committed(checkpoint_id, markers, self._targets)
         for name, (manager, _) in self._backups.items():
             with self._clean_up_ns[name].time():
                 manager.clean_up(checkpoint_id, markers.get(name, {}))

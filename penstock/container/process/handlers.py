@@ -97,7 +97,7 @@ def _open(container: Container, identity: Identity, request: OpenEpoch) -> Itera
     if failure:
         raise failure[0]
     (epoch,) = opened
-    yield OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due)
+    yield OpenProgress(restored + _drained(progress), epoch.notes, epoch.next_due, epoch.in_place)
 
 
 def _bootstrap(container: Container, identity: Identity, request: Bootstrap) -> Iterator[BootstrapState]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+from penstock.checkpoint.id import CheckpointId
 from penstock.clock import SYSTEM_CLOCK, Clock
 from penstock.container.shared.metrics import EpochMetrics
 from penstock.container.shared.store_folders import StoreFolders, stores_directory
@@ -19,9 +21,11 @@ from penstock.objects.open import open_job_root
 from penstock.objects.store import ObjectStore
 from penstock.side.plan import backed_up_side_stores
 from penstock.standby.copies import StandbyCopies
+from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext
 from penstock.state.backends.pools import BackendPools
 from penstock.state.backends.roots import BackendRoots
+from penstock.state.restore import restore_order
 from penstock.wire.package import JobPackage
 
 _WRITERS = 2
@@ -46,7 +50,7 @@ class EpochResources:
         config = package.config
         self.package = package
         self.container = container
-        self._clock = clock
+        self.clock = clock
         self.epoch = epoch
         self.tasks = tasks
         graph, base = package.topology.graph, stores_directory(config, package.job_uid)
@@ -102,7 +106,7 @@ class EpochResources:
             self._backends,
             self.leaving,
             metrics,
-            self._clock,
+            self.clock,
             damaged=self._damaged[backend],
             container=self.container,
             partitions=self.package.partitions.get(task, ()),
@@ -116,6 +120,13 @@ class EpochResources:
         metrics = self.standby_metrics.of_task(task)
         objects = MeteredObjectStore(self._roots.of(backend), metrics, f"backend.{backend}")
         return replace(context, objects=objects, metrics=metrics, damaged=set())
+
+    def target(
+        self, checkpoint_id: CheckpointId, store: str, markers: Mapping[str, Mapping[str, str]]
+    ) -> StandbyTarget:
+        """A store at a checkpoint. `markers`: of its task, by backend and store."""
+        order = restore_order(store, self.package.config.store(store).restore_factories, markers)
+        return StandbyTarget.of(checkpoint_id, store, order, markers)
 
     def stop_backends(self) -> None:
         """Wait for running background work of backends, and cancel work that has not begun."""

@@ -28,27 +28,33 @@ class StoreFolders:
         self._config = config
         self._container = container
         self._epoch = epoch
+        self._live_name = f"live-{epoch}-{container}"
         self._copies: dict[tuple[str, int], LocalCopies] = {}
         self._adopted: dict[tuple[str, int], Path] = {}
-        """Working copies that were a standby's, and stay in its folder."""
+        """Working copies that an earlier epoch or a standby has made, and that stay in their folders."""
 
     def of_store(self, store: str) -> Path:
         return self.base / store
 
     def live(self, store: str, task: int) -> Path:
         """The working copy's folder, without the remains of an older epoch."""
+        adopted = self._adopted.get((store, task))
         folder = self._folder(store, task)
         for pattern in ("live-*", "making-*"):
             for path in folder.glob(pattern):
                 epoch = path.name.split("-")[1]
                 # Whoever still has one of an older epoch open is fenced.
-                if epoch.isdigit() and int(epoch) < self._epoch:
+                if epoch.isdigit() and int(epoch) < self._epoch and path != adopted:
                     shutil.rmtree(path, ignore_errors=True)
-        return folder / f"live-{self._epoch}-{self._container}"
+        return folder / self._live_name
 
     def adopt(self, store: str, task: int, directory: Path) -> None:
         """Make a folder the working copy. It is removed as such."""
         self._adopted[store, task] = directory
+
+    def leave(self, store: str, task: int) -> Path:
+        """The working copy's folder, which stays: it has another owner from now on."""
+        return self._adopted.pop((store, task), None) or self._folder(store, task) / self._live_name
 
     def making(self, store: str, task: int, checkpoint_id: CheckpointId) -> Path:
         return self._folder(store, task) / f"making-{self._epoch}-{self._container}-{checkpoint_id}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeAlias
 
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
@@ -219,8 +219,14 @@ class TaskInstance:
     def engine(self, store: str) -> Engine:
         return self._engines[store]
 
-    def close(self) -> None:
-        """Close attempts, instances and engines. Errors of user code are logged."""
+    @property
+    def is_broken(self) -> bool:
+        """True if a batch was applied in part: nobody knows what its stores hold."""
+        return self._broken is not None
+
+    def close(self, besides: Container[str] = ()) -> None:
+        """Close attempts, instances and engines, except those of the stores `besides`, which belong to somebody else by
+        now. Errors of user code are logged."""
         self.drop_attempts()
         with self._lock:
             self._broken = self._broken or "it was closed"
@@ -230,6 +236,8 @@ class TaskInstance:
         if self._outbox is not None:
             self._outbox.close()
         for store, engine in self._engines.items():
+            if store in besides:
+                continue
             try:
                 engine.close()
             except Exception as error:  # a working copy, which is never read again

@@ -26,7 +26,7 @@ from penstock.spark.session.executors import LOCAL_ID
 from penstock.spark.workers.packages import pickled
 from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.wire.address import ContainerAddress, ContainerSpec, Lane
-from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign
+from penstock.wire.assignment import Assignment, ContainerPlace, Distance, assign, moves_text
 from penstock.wire.calls import (
     CLOSE,
     CLOSE_SECONDS,
@@ -39,7 +39,7 @@ from penstock.wire.package import JobPackage
 from penstock.wire.ports import EpochOpening, Fleet, ignore_answer
 from penstock.wire.protocol import Beat, NoArguments, OpenEpoch, OpenProgress, Request
 from penstock.wire.tls import TlsIdentity
-from penstock.wording import counted
+from penstock.wording import counted, size_text
 
 logger = logging.getLogger(__name__)
 _LAST_BEATS_SECONDS = 2.0
@@ -69,6 +69,8 @@ class ContainerDirectory(Fleet):
         self._tasks = tasks
         self._clients: dict[str, ContainerClient] = {}
         self._assignment = Assignment()
+        self._opened: Mapping[int, str] = {}
+        """The containers of all tasks in the last epoch that was open."""
         self._standbys = config.job.standbys
         self._warned_of_near = False
         self._condemned: set[str] = set()
@@ -284,8 +286,14 @@ class ContainerDirectory(Fleet):
             restored[container] = answer.size_bytes
             progress(sum(restored.values()))
 
+        began = time.monotonic()
         request = OpenEpoch(data, opening.last_ended, opening.checkpoint_id, opening.markers, opening.covered)
         answers = self.ask(OPEN, opening.epoch, request, on_answer=restoring)
+        if self._opened:
+            moved = moves_text(self._opened, self._assignment.homes, {t for answer in answers for t in answer.in_place})
+            size = size_text(sum(answer.size_bytes for answer in answers))
+            logger.info("epoch %d: %s; %s read in %.1f s", opening.epoch, moved, size, time.monotonic() - began)
+        self._opened = self._assignment.homes
         noted = [note for answer in answers for note in answer.notes]
         for note in noted[:_NOTES]:
             logger.error("%s", note)

@@ -16,7 +16,6 @@ from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.standby.copies import StandbyPlace, remove_of_the_dead
 from penstock.standby.copy import StandbyTarget
 from penstock.state.backends.base import BackendContext, RestoreProgress
-from penstock.state.restore import restore_order
 from penstock.wire.protocol import Follow, StandbyState
 
 logger = logging.getLogger(__name__)
@@ -160,9 +159,7 @@ class Standbys(Service):
             failure = self._failures.get(place)
             if failure is not None and failure.again_at > time.monotonic():
                 continue
-            factories = self._resources.package.config.store(place.store).restore_factories
-            order = restore_order(place.store, factories, backends)
-            self._bring(place, StandbyTarget.of(checkpoint_id, place.store, order, backends))
+            self._bring(place, self._resources.target(checkpoint_id, place.store, backends))
 
     def _bring(self, place: StandbyPlace, wanted: StandbyTarget) -> None:
         held = self._copies.checkpoint_of(place)

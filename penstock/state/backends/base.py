@@ -246,6 +246,10 @@ class TaskBackupManager(ABC):
 class TaskRestoreManager(ABC):
     """Rebuilds stores of one task from markers, as SEP-28's TaskRestoreManager. Several threads may restore at once."""
 
+    advances_open = False
+    """True if `advance` changes a store through its engine, also one that somebody else has opened, and no file below
+    it."""
+
     @abstractmethod
     def restore(self, store: str, marker: str, target: RestoreTarget, progress: RestoreProgress) -> None:
         """Fill the empty target with exactly the content of the store at the marker.

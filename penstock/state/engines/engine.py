@@ -31,6 +31,15 @@ class Content(Protocol):
         """The entries with start <= key < end (None: unbounded), in order, as they are now."""
 
 
+class Moment(Protocol):
+    """The content of an engine at one moment, key by key."""
+
+    def get(self, key: bytes, /) -> bytes | None: ...
+
+    def release(self) -> None:
+        """To be called before the engine is closed. Idempotent."""
+
+
 def get_each(content: Content, keys: ByteArray) -> tuple[ByteArray, Flags]:
     """As `Engine.get_many`, one key at a time."""
     values = [content.get(key) for key in keys.to_arrow().to_pylist()]
@@ -40,6 +49,11 @@ def get_each(content: Content, keys: ByteArray) -> tuple[ByteArray, Flags]:
 
 class Engine(ABC):
     """A map of bytes ordered by unsigned bytes. It changes only through `apply`."""
+
+    @property
+    def has_failed(self) -> bool:
+        """True once a read or a write has failed: its content is not to be trusted."""
+        return False
 
     @abstractmethod
     def get(self, key: bytes) -> bytes | None: ...
@@ -65,6 +79,10 @@ class Engine(ABC):
         """Make the directory, which must not exist, with files that hold the present content. The cost does not grow
         with the state if the engine keeps immutable files: those are linked."""
 
+    def moment(self) -> Moment | None:
+        """The present content, which later changes do not change; None if the engine cannot keep it."""
+        return None
+
     def statistics(self) -> dict[str, int]:
         """The engine's gauges by name, for metrics: `keys` is roughly the number of keys. Any thread may call it; empty
         once the engine is closed."""
@@ -74,6 +92,10 @@ class Engine(ABC):
         """The counters and timers since the engine was opened, by name, for metrics. Any thread may call it; after
         `close`, the last values."""
         return {}
+
+    def measure_anew(self) -> None:  # noqa: B027 - most measure nothing
+        """Begin the measurements again: the engine stays open for another epoch, and those of this one were added
+        up."""
 
     @abstractmethod
     def close(self) -> None:

@@ -87,11 +87,21 @@ class RocksDbEngine(Engine):
         except Exception as error:
             raise engine_error(error, f"RocksDB cannot open `{path}`") from error
         self._measured: dict[str, CounterValue | TimerValue] = {}
+        self._measured_before: dict[str, CounterValue | TimerValue] = {}
+        self._failed = False
         self._write_options = rocksdict.WriteOptions()
         setattr(self._write_options, "disable_wal", True)  # noqa: B010 - rocksdict's stub calls this setter a method
 
+    @property
+    def has_failed(self) -> bool:
+        return self._failed
+
     def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._db.get(key)
+        try:
+            value: bytes | None = self._db.get(key)
+        except Exception:
+            self._failed = True
+            raise
         return value
 
     def apply(self, changes: Changes) -> None:
@@ -111,6 +121,7 @@ class RocksDbEngine(Engine):
         try:
             yield
         except Exception as error:
+            self._failed = True
             cause = os_error_in(str(error))
             if cause is None:
                 raise
@@ -187,7 +198,13 @@ class RocksDbEngine(Engine):
         try:
             rest.status()
         except Exception as error:
+            self._failed = True
             raise engine_error(error, f"a scan of `{self._path}` failed") from error
+
+    def moment(self) -> RocksDbMoment:
+        """The present content. It costs some microseconds, and RocksDB keeps no file for it, only the values that
+        compactions would drop."""
+        return RocksDbMoment(self._db, self._path)
 
     def snapshot(self) -> Snapshot:
         """The present content. It costs some microseconds, and keeps its files and memory until it is released.
@@ -220,27 +237,25 @@ class RocksDbEngine(Engine):
 
     def measurements(self) -> dict[str, CounterValue | TimerValue]:
         with suppress(Exception):  # it was closed meanwhile
-            self._measured = measurements_in(self._db.property_value(_STATISTICS) or "")
+            found = measurements_in(self._db.property_value(_STATISTICS) or "")
+            self._measured = {name: _since(value, self._measured_before.get(name)) for name, value in found.items()}
         return self._measured
+
+    def measure_anew(self) -> None:
+        with suppress(Exception):
+            self._measured_before = measurements_in(self._db.property_value(_STATISTICS) or "")
 
     def close(self) -> None:
         self.measurements()
         self._db.close()
 
 
-class _RocksDbSnapshot(Snapshot):
-    """RocksDB's own snapshot for gets, and an iterator of the same moment for scans.
-
-    The binding's snapshot cannot be scanned: its iterators show later writes. An iterator that is made together with it
-    shows the same moment; all scans share it, in turn, some entries at a time.
-    """
+class RocksDbMoment:
+    """RocksDB's own snapshot, for gets: later writes do not change what it shows."""
 
     def __init__(self, database: Any, path: Path) -> None:
         self._snapshot: Any = database.snapshot()
-        self._iterator: Any = database.iter()
         self._path = path
-        self._lock = threading.Lock()
-        """Guards the iterator."""
 
     def get(self, key: bytes) -> bytes | None:
         try:
@@ -252,6 +267,23 @@ class _RocksDbSnapshot(Snapshot):
                 raise released() from None
             raise engine_error(error, f"`{self._path}` cannot be read") from error
         return value
+
+    def release(self) -> None:
+        self._snapshot = None
+
+
+class _RocksDbSnapshot(RocksDbMoment, Snapshot):
+    """A moment with an iterator of the same moment for scans.
+
+    The binding's snapshot cannot be scanned: its iterators show later writes. An iterator that is made together with it
+    shows the same moment; all scans share it, in turn, some entries at a time.
+    """
+
+    def __init__(self, database: Any, path: Path) -> None:
+        super().__init__(database, path)
+        self._iterator: Any = database.iter()
+        self._lock = threading.Lock()
+        """Guards the iterator."""
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         following, size, complete = start, _FIRST_CHUNK, False
@@ -273,7 +305,7 @@ class _RocksDbSnapshot(Snapshot):
                 del iterator  # an error that somebody keeps has this frame: it would keep the database open
 
     def release(self) -> None:
-        self._snapshot = None
+        super().release()
         with self._lock:
             self._iterator = None
 
@@ -310,6 +342,15 @@ def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
         for highest, count, total in [found[name]]
     }
     return {**counters, **timers}
+
+
+def _since(now: CounterValue | TimerValue, before: CounterValue | TimerValue | None) -> CounterValue | TimerValue:
+    """What was counted since; the highest of all times stays."""
+    if isinstance(now, CounterValue):
+        return CounterValue(now.count - before.count) if isinstance(before, CounterValue) else now
+    if not isinstance(before, TimerValue):
+        return now
+    return TimerValue(now.count - before.count, now.total_ns - before.total_ns, now.max_ns)
 
 
 def engine_error(error: Exception, what: str) -> PenstockError:

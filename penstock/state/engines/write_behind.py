@@ -11,11 +11,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
 from penstock.metrics.snapshot import CounterValue, TimerValue
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Engine, Moment
 from penstock.state.engines.gaps import Gaps
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes, changes_bytes
@@ -24,6 +25,22 @@ _ENTRY_BYTES = 150
 """The approximate memory of an entry besides the bytes of its key and value."""
 _AT_ONCE = 500
 """Changes written at once: RocksDB's binding lets no other Python thread run meanwhile."""
+_MOST_CHANGED = 100_000
+"""More changed keys than this are not noted for a mark: they would take more than 10 MB."""
+
+
+@dataclass(slots=True, eq=False)
+class Mark:
+    """A content that the engine can go back to: the changes that were gathered, the engine below them as it was, and
+    the keys that were changed since."""
+
+    above: Changes
+    below: Moment
+    writes: int
+    """The number of writes below that had begun."""
+    changed: set[bytes] = field(default_factory=set)
+    is_lost: bool = False
+    """True once so many keys were changed that nobody can go back any more."""
 
 
 class WriteBehindEngine(Engine):
@@ -43,6 +60,9 @@ class WriteBehindEngine(Engine):
         self._written: Future[None] | None = None
         self._applied = self._applied_bytes = 0
         """Entries given to `apply` so far, and their bytes: for the average size of an entry."""
+        self._writes = 0
+        """The number of writes that have begun."""
+        self._marks: list[Mark] = []
 
     def get(self, key: bytes) -> bytes | None:
         return self._above.get(key)
@@ -53,6 +73,7 @@ class WriteBehindEngine(Engine):
         Raises the error of the write before: then none of these changes was taken.
         """
         self._await_write()
+        self._note(changes)
         with self._lock:
             self._above.update(changes)
         self._applied += len(changes)
@@ -64,14 +85,18 @@ class WriteBehindEngine(Engine):
         return len(self._above.changes) * (_ENTRY_BYTES + self._applied_bytes / max(1, self._applied))
 
     def _begin_write(self) -> None:
+        self._writes += 1
         self._written = self._writer.submit(self._write)
 
     def _write(self) -> None:
-        items = iter(self._above.changes.items())
+        self._write_below(self._above.changes)
+        self._above = Overlay(self._engine, self._gaps, self._lock)
+
+    def _write_below(self, changes: Changes) -> None:
+        items = iter(changes.items())
         while part := dict(islice(items, _AT_ONCE)):
             self._engine.apply(part)
             time.sleep(0)
-        self._above = Overlay(self._engine, self._gaps, self._lock)
 
     def _await_write(self) -> None:
         if self._written is not None:
@@ -83,6 +108,56 @@ class WriteBehindEngine(Engine):
         if self._above.changes:
             self._begin_write()
             self._await_write()
+
+    @property
+    def gathered(self) -> int:
+        """The number of changes that are gathered or being written."""
+        return len(self._above.changes)
+
+    def mark(self) -> Mark | None:
+        """Remember the present content, to go back to it; None if the engine below cannot. Not called while changes are
+        applied. It costs a copy of what is gathered, and later changes note their keys, until it is released."""
+        gathered = dict(self._above.changes)  # first: a write that ends now takes them away, and is below then
+        below = self._engine.moment()
+        if below is None:
+            return None
+        mark = Mark(gathered, below, self._writes)
+        self._marks.append(mark)
+        return mark
+
+    def _note(self, changes: Changes) -> None:
+        for mark in tuple(self._marks):
+            mark.changed.update(changes)
+            if len(mark.changed) > _MOST_CHANGED:
+                mark.is_lost = True
+                mark.changed, mark.above = set(), {}
+                self.release(mark)
+
+    def release(self, mark: Mark) -> None:
+        """Forget a content. Idempotent."""
+        if mark in self._marks:
+            self._marks.remove(mark)
+            mark.below.release()
+
+    def go_back(self, mark: Mark) -> Engine:
+        """The engine below, with exactly the content that was marked and is not lost. It belongs to the caller; this
+        engine is of no use any more. Raises the error of a write."""
+        self._await_write()
+        if self._writes > mark.writes:
+            keys = mark.changed.difference(mark.above)
+            self._write_below({key: mark.below.get(key) for key in keys})
+        self._write_below(mark.above)
+        self._release_marks()
+        return self._engine
+
+    @property
+    def has_failed(self) -> bool:
+        return self._engine.has_failed
+
+    def _release_marks(self) -> None:
+        for mark in self._marks:
+            mark.below.release()
+        self._marks = []
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         return self._above.scan(start, end)
@@ -102,4 +177,5 @@ class WriteBehindEngine(Engine):
         """Wait for the write under way, even if it fails. Gathered changes are given up."""
         if self._written is not None:
             self._written.exception()
+        self._release_marks()
         self._engine.close()

@@ -44,8 +44,10 @@ class CommitJob(Job):
         self.notes: list[str] = []
         """The notes of the containers from the last `open_at`."""
 
-    def open_at(self, number: int, markers: Markers, last_ended: int) -> None:
-        """Enter a new epoch everywhere, from the checkpoint of a commit."""
+    def open_at(self, number: int, markers: Markers, last_ended: int, *, same_run: bool = False) -> None:
+        """Enter a new epoch everywhere, from the checkpoint of a commit. In the same run, stores may stay open."""
+        if not same_run:
+            self.begin_another_run()
         self.epoch = next(_epochs)
         self.notes = []
         for client in self.clients:

@@ -135,7 +135,8 @@ class Job:
         self.homes = {task: containers[task % len(containers)] for task in range(tasks)}
         self.root = folder / "root"
         base = {"job.root": str(self.root), "job.logged.store.base.dir": str(folder / "local")}
-        self.config = load_config(overrides={**base, **(config or {})}, default_job_name="totals", environ={})
+        self._given = {**base, **(config or {})}
+        self.config = load_config(overrides=self._given, default_job_name="totals", environ={})
         dead = SystemStream.parse(dead_letter) if dead_letter else None
         self.topology = plan_topology(totals_graph(folder), dead)
         outputs = {str(stream): tasks for stream in ("local.totals", dead) if stream}
@@ -146,8 +147,17 @@ class Job:
             self.system.admin().create_stream(stream, tasks)
         self.objects = open_store(self.config.job.root)
         self.objects.put_if_absent("probe", b"")
-        self.package = pickle.dumps(JobPackage(self.topology, self.settings, self.config, "uid", "probe", {}))
+        self.package = self._package()
         self.epoch = 0
+
+    def _package(self) -> bytes:
+        return pickle.dumps(JobPackage(self.topology, self.settings, self.config, "uid", "probe", {}))
+
+    def begin_another_run(self) -> None:
+        """Let no container keep the stores that it has open, as in a new process."""
+        given = {**self._given, "job.retry.max": 100 + next(_epochs)}
+        self.config = load_config(overrides=given, default_job_name="totals", environ={})
+        self.package = self._package()
 
     @property
     def clients(self) -> list[ContainerClient]:

@@ -24,6 +24,8 @@ _LOAD_BYTES = 64 << 20
 class ChangelogFilesRestore(TaskRestoreManager):
     """Takes the newest snapshot that is whole, and replays exactly the deltas of the lineage after it."""
 
+    advances_open = True
+
     def __init__(self, context: BackendContext, budget: ByteBudget) -> None:
         self._context = context
         self._budget = budget

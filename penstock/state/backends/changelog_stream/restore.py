@@ -24,6 +24,8 @@ from penstock.system.base import OffsetRange
 class ChangelogStreamRestore(TaskRestoreManager):
     """Replays a marker's range, and nothing behind it: records of other epochs there have no effect."""
 
+    advances_open = True
+
     def __init__(self, context: BackendContext) -> None:
         self._context = context
         self._downloaded = context.metrics.new_counter(GROUP, "bytes-downloaded")

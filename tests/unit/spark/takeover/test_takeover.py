@@ -194,7 +194,9 @@ def plan_of(home: Path, *, imports: bool = True) -> tuple[Takeover, JobConfig]:
     return Takeover(graph, own, imports=imports, begins_here=False), plan.settings()
 
 
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize(
+    "point", [POINTS[0], *(pytest.param(point, marks=pytest.mark.slow) for point in POINTS[1:-1]), POINTS[-1]]
+)
 def test_a_killed_take_over_is_continued(point: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     location = tmp_path / "location"
     shutil.copytree(GOLDEN / "tws-lz4" / "checkpoint", location)
