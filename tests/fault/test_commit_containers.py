@@ -19,6 +19,7 @@ from tests.support.processes.commit_jobs import (
     A,
     B,
     C,
+    D,
     flip_a_bit,
     opened,
     reconfigured,
@@ -28,6 +29,76 @@ from tests.support.processes.containers import DEADLINE_S, ContainerProcess, wai
 
 AFFINITY = {"job.host-affinity.enabled": "true"}
 TASKS = 2
+
+
+# Stores that stay open.
+
+
+@pytest.mark.parametrize("backend", ["changelog-files", "blob"])
+def test_stores_go_back_to_the_checkpoint_and_no_backend_is_read(
+    tmp_path: Path, container: ContainerProcess, backend: str
+) -> None:
+    job = opened(tmp_path, container, **{"stores.backup.factories": backend})
+    job.whole_commit(1)
+    job.run_batch(2, B)
+    markers = job.whole_commit(2)
+    shutil.move(job.data_of(), tmp_path / "away")
+    for _ in range(3):
+        job.run_batch(3, C)
+        job.open_at(2, markers, last_ended=2, same_run=True)
+    assert len(list(job.store_folder(0).iterdir())) == 1, "no folder of an older epoch stays"
+    shutil.rmtree(job.data_of(), ignore_errors=True)
+    shutil.move(tmp_path / "away", job.data_of())
+    job.run_batch(3, D)
+    assert job.restored(job.whole_commit(3)) == oracle(A, B, D)
+
+
+def test_a_commit_that_is_in_the_log_and_was_not_cleaned_up_is_read_as_a_tail(
+    tmp_path: Path, container: ContainerProcess
+) -> None:
+    """The container knows only the checkpoint before as one to go back to."""
+    job = opened(tmp_path, container)
+    job.whole_commit(1)
+    job.run_batch(2, B)
+    job.snapshot(2)
+    markers = job.upload(2)
+    job.run_batch(3, C)
+    first = list(job.data_of().glob("totals/*/1.*.delta"))
+    assert first
+    for path in first:
+        path.rename(path.with_suffix(".away"))
+    job.open_at(2, markers, last_ended=2, same_run=True)
+    assert job.notes == []
+    for path in first:
+        path.with_suffix(".away").rename(path)
+    job.run_batch(3, D)
+    assert job.restored(job.whole_commit(3)) == oracle(A, B, D)
+
+
+def test_a_commit_that_did_not_reach_the_log_is_taken_back(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container)
+    markers = job.whole_commit(1)
+    job.run_batch(2, B)
+    job.snapshot(2)
+    job.upload(2)
+    job.open_at(1, markers, last_ended=1, same_run=True)
+    job.run_batch(2, C)
+    assert job.restored(job.whole_commit(2)) == oracle(A, C)
+
+
+def test_a_task_that_was_elsewhere_in_between_is_restored(tmp_path: Path, container: ContainerProcess) -> None:
+    job = opened(tmp_path, container)
+    markers = job.whole_commit(1)
+    homes, other = job.homes, ContainerProcess(tmp_path)
+    try:
+        for number, there in ((2, {0: container, 1: other}), (3, homes), (4, {0: other, 1: container}), (5, homes)):
+            job.homes = there
+            job.open_at(number - 1, markers, last_ended=number - 1, same_run=True)
+            job.run_batch(number, C)
+            markers = job.whole_commit(number)
+    finally:
+        other.kill()
+    assert job.restored(markers) == oracle(A, C, C, C, C)
 
 
 # Copies on the host.

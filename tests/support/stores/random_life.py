@@ -192,7 +192,7 @@ class Life:
             if lost:  # a container: a new epoch of the same driver
                 self._tell("rewinds")
                 commits.abandon()
-                self.job.leave()
+                self._rewind()
                 commits.close()
                 claim, commits = self._enter(log, lambda claim: (log.latest_before(claim), False))
         if self.random.random() < 0.6:
@@ -222,10 +222,15 @@ class Life:
                 self._commit(commits, claim)
             except RetryableError as error:
                 self._tell(f"again: {error}")
-                self.job.leave()
+                self._rewind()
             else:
                 return claim, commits
         raise AssertionError("no start succeeded")
+
+    def _rewind(self) -> None:
+        """Some of the containers live on."""
+        names = sorted(self.job.fleet.homes)
+        self.job.leave(keeping=[name for name in names if self.random.random() < 0.7])
 
     def _at(self, step: str) -> None:
         """A step of a commit is next."""

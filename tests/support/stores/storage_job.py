@@ -4,7 +4,7 @@ backends, and the containers' own code below their server. No Spark, no Flight, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from penstock.objects.store import ObjectStore
 from penstock.retry import Retry, retry
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.standby.copies import StandbyCopies
 from penstock.state.admins import BackendAdmins
 from penstock.state.records import Changes
 from penstock.system.base import System
@@ -127,6 +128,8 @@ class StorageJob:
         self.fleet = Fleet()
         self.notes: list[str] = []
         self._batch = 0
+        self._open: dict[str, StandbyCopies] = {}
+        """What each container process has open from one epoch to the next."""
 
     def settings(self) -> Any:
         """The configuration, as it is now."""
@@ -180,8 +183,10 @@ class StorageJob:
                 tasks,
             )
             try:
-                resources = EpochResources(package, name, claim.epoch, len(tasks), self.objects)
+                copies = self._open.setdefault(name, StandbyCopies(name))
+                resources = EpochResources(package, name, claim.epoch, len(tasks), self.objects, copies)
                 self.fleet.homes[name] = Epoch(resources, request, threading.Event(), lambda _: None)
+                copies.drop_kept()
             except BaseException:
                 self.leave()
                 raise
@@ -197,11 +202,13 @@ class StorageJob:
         commits.last = record
         return commits
 
-    def leave(self) -> None:
-        """Leave the epoch, as a container does."""
+    def leave(self, *, keeping: Sequence[str] = ()) -> None:
+        """Leave the epoch, as containers do. Those that are `keeping` live on."""
         homes, self.fleet.homes = self.fleet.homes, {}
-        for home in homes.values():
-            home.leave()
+        for name, home in homes.items():
+            home.leave(keep=name in keeping)
+        for name in self._open.keys() - set(keeping):
+            self._open.pop(name).close()
 
     def run_batch(self, changes: Mapping[tuple[str, int], Changes]) -> None:
         """A batch with these net changes (store, task), and its End."""
