@@ -11,7 +11,7 @@ from tests.fault.test_publication_kills import CONFIG, IN_CONTAINER, MESSAGES, _
 from tests.support.faults.chaos import Victims, chaos
 from tests.support.faults.plan import Fault
 from tests.support.jobs.fault_jobs import FaultHome
-from tests.support.jobs.home import DriverProcess
+from tests.support.jobs.home import DriverProcess, wait_until
 
 pytestmark = pytest.mark.spark
 
@@ -28,6 +28,23 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
     with home.driver() as driver:
         driver.succeeded()
     assert not home.faults.left()
+    verify_once(home)
+
+
+@pytest.mark.slow
+def test_containers_stand_still_with_the_files_of_outputs_locked(tmp_path: Path) -> None:
+    """The next epoch kills them before it fences the outputs, which would wait for the locks."""
+    local = {"systems.local.samza.factory": "tests.support.faults.faulty_local:LockingLocal"}
+    home = FaultHome(tmp_path, config={**CONFIG, **local, "container.lost.ms": 2000})
+    home.publish(MESSAGES, seed=9)
+    home.faults.plan(Fault("stands", "writer.commit", "block", skip=2))
+    with home.driver() as driver:
+        wait_until(lambda: home.faults.is_reached("stands") or not driver.running, "a transaction that is open")
+        stopped = driver.containers()
+        for container in stopped:
+            container.suspend()
+        driver.succeeded()
+        assert not any(container.is_running() for container in stopped)
     verify_once(home)
 
 

@@ -149,10 +149,10 @@ class Epochs:
         with the timers that are due in the stores."""
         job, epoch = self._job, self.claim.epoch
         job.check_keepers(self._job.log.known().owed)
+        self._fleet.drop_lost()  # first: one that stands still may have an output's file locked
         job.fence_outputs(epoch)
         job.admins.prepare(epoch)
         self._runner.cancel_rest()
-        self._fleet.drop_lost()
         self._runner.await_quiet()
         self._fleet.ensure()
         job.put_probe(epoch)

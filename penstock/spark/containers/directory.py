@@ -15,6 +15,7 @@ from pyspark import SparkContext
 
 from penstock.batch.batch import Due
 from penstock.config.model import JobConfig
+from penstock.container.process.launch import kill
 from penstock.errors import ContainerLostError, PenstockError, PenstockTimeoutError, RetryableError
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.retry import retry
@@ -93,8 +94,8 @@ class ContainerDirectory(Fleet):
     # Starting and assigning.
 
     def drop_lost(self) -> None:
-        """Forget lost containers. An executor on a host that no longer answers is given up, so that Spark does not wait
-        for its tasks until `spark.network.timeout` has passed."""
+        """Forget lost containers, and kill those of this host. An executor on a host that no longer answers is given
+        up, so that Spark does not wait for its tasks until `spark.network.timeout` has passed."""
         self._losses.lost.clear()  # first: what is lost from here on sets it again
         for client in [client for client in self._clients.values() if client.lost is not None]:
             if client.address.container not in self._clients:
@@ -196,6 +197,8 @@ class ContainerDirectory(Fleet):
     def _drop(self, client: ContainerClient) -> None:
         client.lost = client.lost or "its executor was given up"
         client.disconnect()
+        if client.is_here:  # others are killed by the next launch on their host
+            kill(client.address)
         self._condemned.add(client.address.incarnation)
         with self._metrics_lock:
             self._past_metrics = self._past_metrics.merged(client.metrics.without_gauges())
