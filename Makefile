@@ -15,7 +15,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check release-check bench format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check release-check bench bench-scale format clean
 .DELETE_ON_ERROR:
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -114,6 +114,10 @@ BENCHMARKS := keyed_fold columns formats windows snapshot async_commit commit re
 
 bench: $(STAMP)
 	for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name || exit 1; done
+
+# Replaces the figures of docs/scale.md.
+bench-scale: $(STAMP)
+	$(BIN)/python -m benchmarks.scale --page docs/scale.md
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

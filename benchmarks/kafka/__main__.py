@@ -53,8 +53,6 @@ ONLY_LATENCY = {"spark-real-time"}
 AT_EACH_BATCH = {"spark", "spark-real-time"}
 """The sides whose echo becomes durable with each batch."""
 GUARANTEES = ("at-least-once", "exactly-once")
-TARGET_MS = 50
-"""The latency target of the direct way."""
 PARTS = ("throughput", "restart", "latency")
 _LONG_RESTART_MS = 25_000
 """A side that takes longer is restarted once: it waits for a fixed timeout of its consumer group."""
@@ -173,7 +171,7 @@ class World:
 
     def latency(self, guarantee: str, rate: int, commit_s: float, way: str) -> dict[str, Any]:
         """Produce at a rate, and read what comes out. `way`: `spark` for Spark jobs only, `direct`."""
-        target = {"job.latency.target.ms": TARGET_MS} if way == "direct" else {}
+        target = {"job.latency.target.ms": self.options.target_ms} if way == "direct" else {}
         given = {**self._given("penstock", commit_s), "guarantee": guarantee, "config": target}
         found = self._flow("echo", given, rate, commit_s, ends=True)
         written = orjson.loads((Path(given["work"]) / "result.json").read_bytes())
@@ -295,7 +293,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "kafka", __doc__, given, parts=list(PARTS), sides=list(SIDES), events=5_000_000, keys=100_000, seconds=7,
         warm_up_s=4, commit_s=[1.0, 10.0], spark_rate=120_000, before_kill_s=3, rates=[1000, 20_000], latency_s=10.0,
         latency_warm_up_s=3.0, latency_commit_s=[1.0, 10.0], latency_repeat=1, repeat=3,
-        ways=["spark", "direct"],
+        ways=["spark", "direct"], target_ms=50,
     )  # fmt: skip
     status = 0
     for part in (part for part in PARTS if part in options.parts):

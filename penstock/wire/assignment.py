@@ -71,7 +71,7 @@ class Assignment:
 
 
 def moves_text(before: Mapping[int, str], after: Mapping[int, str], in_place: Collection[int]) -> str:
-    """What an epoch did with the tasks of the one before. `in_place`: the tasks whose stores stayed open.
+    """The moves of tasks from one epoch to the next, in words. `in_place`: the tasks whose stores stayed open.
 
     Example:
         >>> moves_text({0: "a", 1: "b", 2: "b"}, {0: "a", 1: "c", 2: "a"}, [0])

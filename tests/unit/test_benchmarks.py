@@ -12,6 +12,9 @@ from typing import Any
 import orjson
 import pytest
 
+from benchmarks import scale
+from tests.support.tools.places import ROOT
+
 FOLD = "--events 400 --batches 4 --keys 20"
 KAFKA = "--sides penstock --events 40000 --keys 500 --seconds 1 --warm-up-s 1 --commit-s 1 --before-kill-s 1 --repeat 1"
 QUICK = {
@@ -59,6 +62,17 @@ def _signals() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+def test_the_figures_of_the_page_on_scale_are_replaced(tmp_path: Path) -> None:
+    page = tmp_path / "scale.md"
+    text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    page.write_text(text, encoding="utf-8")
+    assert scale.main(["--tasks", "10", "--containers", "2", "--commits", "40", "--page", str(page)]) == 0
+    found = page.read_text(encoding="utf-8")
+    assert "10 tasks in 2 containers" in found
+    outside = [each.partition(scale.BEGIN)[0] + each.partition(scale.END_MARK)[2] for each in (text, found)]
+    assert outside[0] == outside[1]
 
 
 @pytest.mark.parametrize(("benchmark", "arguments"), CASES)

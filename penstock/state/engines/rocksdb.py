@@ -345,7 +345,7 @@ def measurements_in(statistics: str) -> dict[str, CounterValue | TimerValue]:
 
 
 def _since(now: CounterValue | TimerValue, before: CounterValue | TimerValue | None) -> CounterValue | TimerValue:
-    """What was counted since; the highest of all times stays."""
+    """The difference between two moments; the highest of all times stays."""
     if isinstance(now, CounterValue):
         return CounterValue(now.count - before.count) if isinstance(before, CounterValue) else now
     if not isinstance(before, TimerValue):

@@ -129,7 +129,7 @@ class StorageJob:
         self.notes: list[str] = []
         self._batch = 0
         self._open: dict[str, StandbyCopies] = {}
-        """What each container process has open from one epoch to the next."""
+        """By container, the stores that its process keeps open from one epoch to the next."""
 
     def settings(self) -> Any:
         """The configuration, as it is now."""

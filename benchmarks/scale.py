@@ -1,0 +1,370 @@
+"""The growth of a job with its tasks, containers and checkpoints: measured small, and multiplied.
+
+The storage of a few tasks runs in this process, with the code of containers and driver and an object store that counts.
+Its commits follow each other by a clock of their own. The records of a log and the calls of a large job are made whole.
+The figures go to docs/scale.md, between the two marks.
+
+    python -m benchmarks.scale [--tasks N] [--containers N] [--stores N] [--commits N] [--page PATH]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
+
+import penstock as ps
+from benchmarks.harness import ROOT, console
+from penstock.batch.batch import Batch
+from penstock.batch.positions import TaskSsp
+from penstock.checkpoint.id import CheckpointId
+from penstock.checkpoint.log import CheckpointLog
+from penstock.checkpoint.record import CheckpointRecord, decode_record, encode_record
+from penstock.checkpoint.retention import keep
+from penstock.clock import SYSTEM_CLOCK
+from penstock.config.load import load_config
+from penstock.config.values.retained import RetentionPolicy
+from penstock.container.epoch.epoch import Epoch
+from penstock.container.process.handlers import HANDLERS
+from penstock.container.shared.resources import EpochResources
+from penstock.driver.commit.collection import Collection
+from penstock.driver.commit.commit import CommitCoordinator
+from penstock.driver.commit.record import CommitRequest, Recorder
+from penstock.driver.feed.boundary import Boundary
+from penstock.graph.topology import plan_topology
+from penstock.job.paths import JobPaths
+from penstock.objects.forwarding import ForwardingStore
+from penstock.objects.open import open_store
+from penstock.objects.store import ObjectStore
+from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.state.admins import BackendAdmins
+from penstock.state.backends.changelog_files.marker import ChangelogMarker
+from penstock.wire.calls import BEAT_SECONDS, CLEAN_UP, END, OPEN, UPLOAD, Call
+from penstock.wire.package import JobPackage
+from penstock.wire.protocol import CleanUp, EndBatch, Identity, Markers, OpenEpoch, Request, UploadResult, dump
+
+PAGE = ROOT / "docs" / "scale.md"
+BEGIN, END_MARK = "<!-- figures: make bench-scale -->\n", "<!-- end of the figures -->\n"
+DAY_S, MONTH_S = 86_400, 30 * 86_400
+PUT_DOLLARS, GET_DOLLARS = 5e-6, 0.4e-6
+"""Prices of an object store for a write or a listing, and for a read. Deletions are free."""
+_STAGE, _SEED_KEYS, _CHANGED = 1, 1000, 50
+_PATHS = JobPaths("scale", "1")
+T = TypeVar("T")
+
+
+@dataclass
+class Counted(ForwardingStore):
+    """An object store that counts its requests."""
+
+    inner: ObjectStore
+    requests: Counter[str] = field(default_factory=Counter)
+    written: int = 0
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        super().__init__(self.inner)
+
+    def _count(self, kind: str, size: int = 0) -> None:
+        with self._guard:
+            self.requests[kind] += 1
+            self.written += size
+
+    def put_if_absent(self, key: str, data: bytes) -> bool:
+        self._count("put", len(data))
+        return self._inner.put_if_absent(key, data)
+
+    def put_if_match(self, key: str, data: bytes, tag: str | None) -> bool:
+        self._count("put", len(data))
+        return self._inner.put_if_match(key, data, tag)
+
+    def get(self, key: str) -> bytes:
+        self._count("get")
+        return self._inner.get(key)
+
+    def list(self, prefix: str, after: str | None = None) -> list[str]:
+        self._count("list")
+        return self._inner.list(prefix, after)
+
+    def sizes(self, prefix: str) -> dict[str, int]:
+        self._count("list")
+        return self._inner.sizes(prefix)
+
+    def delete(self, key: str) -> None:
+        self._count("delete")
+        self._inner.delete(key)
+
+    def close(self) -> None:
+        """The store is used until the end."""
+
+
+class Seconds:
+    """A clock that shows a second more after each commit."""
+
+    def __init__(self) -> None:
+        self._start = SYSTEM_CLOCK.now_ms()
+        self.commits = 0
+
+    def now_ms(self) -> int:
+        return self._start + 1000 * self.commits
+
+    def monotonic(self) -> float:
+        return float(self.commits)
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s)
+
+
+class Fleet:
+    """One container, which is called directly."""
+
+    any_lost = False
+
+    def __init__(self, epoch: Epoch) -> None:
+        self._inside = SimpleNamespace(epoch=lambda _: epoch)
+        self._epoch = epoch
+
+    def ask(self, call: Call[Any, Any], epoch: int, request: Request, **options: object) -> list[Any]:
+        *_, answer = HANDLERS[call.name](cast("Any", self._inside), Identity("", epoch), request)
+        return [answer]
+
+
+class Nothing(ps.StreamTask):
+    """Only its stores are used."""
+
+    def process(self, *_: Any) -> None:
+        """No message comes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """Requests to an object store, for each commit and store of a task; those for the log are apart."""
+
+    puts: float
+    gets: float
+    lists: float
+    deletes: float
+    objects: float
+    """The number of objects that a store of a task has in the end."""
+    log: Mapping[str, float]
+    """The requests for the log, for each commit of the whole job."""
+    records: int
+    """The number of records in the log in the end."""
+
+
+def storage(tasks: int, stores: int, commits: int, work: Path) -> Storage:
+    """Commit once a second, a few keys of each store each time, and collect what no checkpoint needs."""
+    names = [f"store-{n}" for n in range(stores)]
+    app = ps.StreamApplication("scale")
+    for name in names:
+        app.store(name, key=ps.Bytes(), value=ps.Bytes())
+    _ = app.input("local.events").partition_by(str).process(Nothing, stores=names, id="use")
+    given = {"job.name": "scale", "job.root": "memory://scale", "job.logged.store.base.dir": str(work)}
+    config = load_config(overrides=given, environ={})
+    objects = Counted(open_store("memory://scale"))
+    log_objects = Counted(objects.inner)
+    log = CheckpointLog(log_objects, _PATHS)
+    claim = log.claim("run")
+    runtime = RuntimeSettings("scale", tasks, {})
+    package = JobPackage(plan_topology(app.graph()), runtime, config, "uid", "probe", {})
+    clock = Seconds()
+    resources = EpochResources(package, "c0", claim.epoch, tasks, objects, clock=clock)
+    epoch = Epoch(resources, OpenEpoch(b"", 0, None, {}, (), tuple(range(tasks))), threading.Event(), lambda _: None)
+    layout = dict.fromkeys(names, "use bytes bytes")
+    admins = BackendAdmins(config, _PATHS, objects, tasks, names, {}, "uid")
+    admins.prepare(claim.epoch)
+    coordinator = CommitCoordinator(
+        Recorder(log, layout, tasks, config.task),
+        cast("Any", Fleet(epoch)),
+        [Collection(log, admins)],
+        lambda: None,
+        clock,
+    )
+    for number in range(commits):
+        batch(epoch, number + 1, names)
+        coordinator.begin(claim, CommitRequest(Boundary({}, number + 1, 1)))
+        assert coordinator.wait(60, threading.Event()) is not None
+        clock.commits += 1
+        if number == commits // 2:
+            objects.requests.clear()
+            log_objects.requests.clear()
+    coordinator.close()
+    measured = commits - commits // 2 - 1
+    puts, gets, lists, deletes = (
+        objects.requests[kind] / (tasks * stores * measured) for kind in ("put", "get", "list", "delete")
+    )
+    found = Storage(
+        puts,
+        gets,
+        lists,
+        deletes,
+        sum(len(objects.inner.list(_PATHS.store_folder(name))) for name in names) / (tasks * stores),
+        {kind: count / measured for kind, count in sorted(log_objects.requests.items())},
+        len(log.read().checkpoints),
+    )
+    epoch.leave()
+    return found
+
+
+def batch(epoch: Epoch, number: int, stores: Iterable[str]) -> None:
+    for task in epoch.tasks.values():
+        token = new_token()
+        attempt = task.start_attempt(_STAGE, token, Batch(number, 1, 1))
+        for store in stores:
+            keys = ((number * _CHANGED + n) % _SEED_KEYS for n in range(_CHANGED))
+            attempt.instance.overlays[store].changes.update({b"%d" % key: b"%d" % number for key in keys})
+        task.finish_attempt(attempt)
+        task.end(number, {_STAGE: token})
+
+
+def record_of(tasks: int, stores: int) -> CheckpointRecord:
+    """A record of a job that has run for a while, as its driver makes it."""
+    names = {f"store-{n}": "use string json" for n in range(stores)}
+    marker = ChangelogMarker(1_000_000, ((3, 900_000, 1_000_000),), ((999_990, 3), (999_970, 3))).serialize()
+    found: Markers = {str(task): {"changelog-files": dict.fromkeys(names, marker)} for task in range(tasks)}
+    positions = {TaskSsp(t, ps.SystemStreamPartition("kafka", "events", t)): 10**9 + t for t in range(tasks)}
+    times = dict.fromkeys(positions, 1790000000000)
+    boundary = Boundary(
+        positions, 10**6, 1_790_000_000_000, event_times=times, watermarks={"window": 1_790_000_000_000}
+    )
+    log = CheckpointLog(open_store(f"memory://records-{tasks}"), _PATHS)
+    claim = log.claim("run")
+    recorder = Recorder(log, names, tasks, load_config(overrides={"job.name": "scale"}, environ={}).task)
+    return recorder.record(
+        CheckpointId(1_790_000_000_000, 0), CheckpointId(1_789_999_999_000, 0), claim, CommitRequest(boundary), found
+    )
+
+
+def timed(step: Callable[[], T], times: int = 5) -> tuple[T, float]:
+    """The result, and the milliseconds of the fastest run."""
+    best = float("inf")
+    for _ in range(times):
+        began = time.perf_counter()
+        result = step()
+        best = min(best, time.perf_counter() - began)
+    return result, 1000 * best
+
+
+def retained(every_s: int, days: int) -> int:
+    """The most checkpoints that are kept at once, with the default retention."""
+    policy = RetentionPolicy(newest=10, hours=24, days=7)
+    kept: dict[int, CheckpointId] = {}
+    most = 0
+    for slot in range(days * DAY_S // every_s):
+        new = CheckpointId(1_790_000_000_000 + slot * every_s * 1000, 0)
+        kept = keep(kept, new, policy)
+        kept[slot] = new
+        most = max(most, len(kept))
+    return most
+
+
+def records_table(counts: Sequence[int], stores: int) -> list[str]:
+    rows = ["| tasks | a record | written | read | a day at one a second |", "|---|---|---|---|---|"]
+    for tasks in counts:
+        record = record_of(tasks, stores)
+        data, write_ms = timed(lambda record=record: encode_record(record))  # type: ignore[misc]
+        _, read_ms = timed(lambda data=data: decode_record(data, "record"))  # type: ignore[misc]
+        day = len(data) * DAY_S / 1e9
+        size = f"{len(data) / 1000:,.0f} KB"
+        rows.append(f"| {tasks:,} | {size} | {write_ms:.1f} ms | {read_ms:.1f} ms | {day:,.1f} GB |")
+    return rows
+
+
+def calls_table(tasks: int, containers: int, stores: int) -> list[str]:
+    each = [*range(tasks // containers)]
+    record = record_of(tasks, stores)
+    markers: Markers = {
+        str(task): {"changelog-files": {f"store-{n}": "x" * 90 for n in range(stores)}} for task in each
+    }
+    tokens = {task: {stage: new_token() for stage in (1, 2)} for task in each}
+    identity = Identity("0123456789abcdef", 3)
+    checkpoint = str(record.id)
+    sizes = {
+        "`open`, once an epoch": len(
+            OPEN.encode(identity, OpenEpoch(bytes(20_000), 1, checkpoint, markers, ("store-0",), tuple(each)))
+        ),
+        "`end`, of each batch": len(END.encode(identity, EndBatch(Batch(1, 1, 1), tokens))),
+        "the answer of `upload`, of each commit": len(dump(UploadResult(markers))),
+        "`clean-up`, of each commit": len(CLEAN_UP.encode(identity, CleanUp(checkpoint, markers))),
+    }
+    assert UPLOAD.answer is UploadResult
+    rows = ["| call | to or from a container | of all |", "|---|---|---|"]
+    rows += [f"| {name} | {size / 1000:,.1f} KB | {size * containers / 1000:,.0f} KB |" for name, size in sizes.items()]
+    return rows
+
+
+def objects_table(found: Mapping[int, Storage]) -> list[str]:
+    rows = ["| tasks | writes | reads | listings | deletions | objects in the end |", "|---|---|---|---|---|---|"]
+    for tasks, each in found.items():
+        requests = " | ".join(f"{count:.2f}" for count in (each.puts, each.gets, each.lists, each.deletes))
+        rows.append(f"| {tasks} | {requests} | {each.objects:.0f} |")
+    return rows
+
+
+def cost_table(found: Storage, tasks: int, stores: int) -> list[str]:
+    rows = ["| a commit every | writes and listings a second | reads a second | dollars a month |", "|---|---|---|---|"]
+    places = tasks * stores
+    for seconds in (1, 10, 60):
+        # Snapshots follow the number of commits; everything else does, too.
+        writes = (places * (found.puts + found.lists) + found.log.get("put", 0) + found.log.get("list", 0)) / seconds
+        reads = (places * found.gets + found.log.get("get", 0)) / seconds
+        dollars = MONTH_S * (writes * PUT_DOLLARS + reads * GET_DOLLARS)
+        rows.append(f"| {seconds} s | {writes:,.0f} | {reads:,.1f} | {dollars:,.0f} |")
+    return rows
+
+
+def figures(options: argparse.Namespace) -> str:
+    tasks, containers, stores = options.tasks, options.containers, options.stores
+    with tempfile.TemporaryDirectory() as work:
+        small = storage(2, stores, options.commits, Path(work) / "small")
+        large = storage(8, stores, options.commits // 4, Path(work) / "large")
+    most = retained(300, 365)
+    requests = ", ".join(f"{count:.2f} {kind}" for kind, count in small.log.items())
+    prices = (
+        f"{PUT_DOLLARS * 1e6:g} dollars for a million writes or listings and {GET_DOLLARS * 1e6:g} for a million reads"
+    )
+    parts = (
+        f"{tasks:,} tasks in {containers} containers, each task with {stores} stores, on {time.strftime('%Y-%m-%d')}.",
+        "### The checkpoint log",
+        "\n".join(records_table([10, 100, tasks], stores)),
+        f"The log of a job that commits once a second keeps {small.records} records after {options.commits:,} commits.\n"
+        f"With the default retention (`10,24h,7d`) and a commit every five minutes it keeps at most {most} in a year.\n"
+        f"Each commit makes these requests for the log: {requests}.",
+        "### Objects of state",
+        "For each store of a task and commit that changes it, with the backend `changelog-files`:",
+        "\n".join(objects_table({2: small, 8: large})),
+        f"An object store that takes {prices}\nfor a job of {tasks:,} tasks, without what it takes for the bytes:",
+        "\n".join(cost_table(large, tasks, stores)),
+        "### Calls",
+        "\n".join(calls_table(tasks, containers, stores)),
+        f"Beats: {containers / BEAT_SECONDS:,.0f} a second come to the driver.\n",
+    )
+    return "\n\n".join(parts)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in (("tasks", 1000), ("containers", 200), ("stores", 2), ("commits", 2000)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--page", type=Path, default=None, help="the page whose figures are replaced")
+    options = parser.parse_args(given)
+    text = figures(options)
+    console.print(text, markup=False)
+    if options.page is not None:
+        before, _, rest = options.page.read_text(encoding="utf-8").partition(BEGIN)
+        _, _, after = rest.partition(END_MARK)
+        options.page.write_text(before + BEGIN + "\n" + text + "\n" + END_MARK + after, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
