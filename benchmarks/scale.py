@@ -4,7 +4,7 @@ The storage of a few tasks runs in this process, with the code of containers and
 Its commits follow each other by a clock of their own. The records of a log and the calls of a large job are made whole.
 The figures go to docs/scale.md, between the two marks.
 
-    python -m benchmarks.scale [--tasks N] [--containers N] [--stores N] [--commits N] [--page PATH]
+    python -m benchmarks.scale [--tasks N] [--containers N] [--stores N] [--commits N] [--days N] [--page PATH]
 """
 
 from __future__ import annotations
@@ -327,18 +327,22 @@ def figures(options: argparse.Namespace) -> str:
     with tempfile.TemporaryDirectory() as work:
         small = storage(2, stores, options.commits, Path(work) / "small")
         large = storage(8, stores, options.commits // 4, Path(work) / "large")
-    most = retained(300, 365)
+    most = retained(300, options.days)
     requests = ", ".join(f"{count:.2f} {kind}" for kind, count in small.log.items())
     prices = (
         f"{PUT_DOLLARS * 1e6:g} dollars for a million writes or listings and {GET_DOLLARS * 1e6:g} for a million reads"
+    )
+    log = (
+        f"The log of a job that commits once a second keeps {small.records} records after\n"
+        f"{options.commits:,} commits. With the default retention (`10,24h,7d`) and a commit every five\n"
+        f"minutes it keeps at most {most} in {options.days} days.\n"
+        f"Each commit makes these requests for the log: {requests}."
     )
     parts = (
         f"{tasks:,} tasks in {containers} containers, each task with {stores} stores, on {time.strftime('%Y-%m-%d')}.",
         "### The checkpoint log",
         "\n".join(records_table([10, 100, tasks], stores)),
-        f"The log of a job that commits once a second keeps {small.records} records after {options.commits:,} commits.\n"
-        f"With the default retention (`10,24h,7d`) and a commit every five minutes it keeps at most {most} in a year.\n"
-        f"Each commit makes these requests for the log: {requests}.",
+        log,
         "### Objects of state",
         "For each store of a task and commit that changes it, with the backend `changelog-files`:",
         "\n".join(objects_table({2: small, 8: large})),
@@ -353,7 +357,7 @@ def figures(options: argparse.Namespace) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, default in (("tasks", 1000), ("containers", 200), ("stores", 2), ("commits", 2000)):
+    for name, default in (("tasks", 1000), ("containers", 200), ("stores", 2), ("commits", 2000), ("days", 365)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--page", type=Path, default=None, help="the page whose figures are replaced")
     options = parser.parse_args(given)

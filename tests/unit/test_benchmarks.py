@@ -68,7 +68,9 @@ def test_the_figures_of_the_page_on_scale_are_replaced(tmp_path: Path) -> None:
     page = tmp_path / "scale.md"
     text = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
     page.write_text(text, encoding="utf-8")
-    assert scale.main(["--tasks", "10", "--containers", "2", "--commits", "40", "--page", str(page)]) == 0
+    assert (
+        scale.main(["--tasks", "10", "--containers", "2", "--commits", "40", "--days", "2", "--page", str(page)]) == 0
+    )
     found = page.read_text(encoding="utf-8")
     assert "10 tasks in 2 containers" in found
     outside = [each.partition(scale.BEGIN)[0] + each.partition(scale.END_MARK)[2] for each in (text, found)]
