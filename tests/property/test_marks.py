@@ -32,7 +32,7 @@ def test_it_goes_back(steps: list[dict[bytes, bytes | None] | str], gather_bytes
                 engine.apply(step)
                 content = {key: value for key, value in (content | step).items() if value is not None}
             elif step == "mark":
-                made = engine.mark()
+                made = engine.mark(_BUFFER)
                 assert made is not None
                 marks.append((made, content))
             elif step == "settle":
@@ -54,18 +54,19 @@ def test_it_goes_back(steps: list[dict[bytes, bytes | None] | str], gather_bytes
 def test_a_mark_behind_too_many_changes_is_lost_and_holds_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(write_behind, "_MOST_CHANGED", 100)
+    monkeypatch.setattr(write_behind, "_NOTED_BYTES", _BUFFER // 100)
     below = RocksDbEngine(tmp_path / "db", block_cache_bytes=_BUFFER, write_buffer_bytes=_BUFFER)
     with ThreadPoolExecutor(1) as writer:
         engine = WriteBehindEngine(below, writer, _BUFFER)
-        first = engine.mark()
+        first = engine.mark(_BUFFER)
         engine.apply({b"%d" % n: b"" for n in range(60)})
-        second = engine.mark()
+        second = engine.mark(_BUFFER)
         assert first is not None
         assert second is not None
         engine.apply({b"%d" % n: b"" for n in range(50, 120)})
         assert (first.is_lost, second.is_lost) == (True, False)
         assert not first.changed
         assert not first.above
+        assert engine.mark(1000) is None, "what is gathered takes more"
         assert len(dict(engine.go_back(second).scan(None, None))) == 60
         below.close()

@@ -21,6 +21,9 @@ logger = logging.getLogger(__name__)
 _APART_S = 5.0
 _CHEAP = 5_000
 """A mark copies what is gathered above RocksDB. If that is more than this, there is one in `_APART_S` at most."""
+_MARKS_BYTES = 32 << 20
+"""The memory of each kind that the marks of a container may take together. It also bounds the time to go back: some
+seconds for a container."""
 Targets = Callable[[CheckpointId, str, Mapping[str, Mapping[str, str]]], StandbyTarget]
 
 
@@ -35,7 +38,9 @@ class StoreAt:
 class TaskMarks:
     """The marks of one task's stores in one epoch: that of the last checkpoint, and that of a commit under way."""
 
-    def __init__(self, engines: Mapping[str, Engine], clock: Clock) -> None:
+    def __init__(self, engines: Mapping[str, Engine], clock: Clock, tasks: int) -> None:
+        """`tasks`: how many the container has."""
+        self._most_bytes = _MARKS_BYTES // max(1, tasks * len(engines))
         self._engines = {store: each for store, each in engines.items() if isinstance(each, WriteBehindEngine)}
         self._clock = clock
         self._made_at: float | None = None
@@ -51,7 +56,7 @@ class TaskMarks:
             return
         self._made_at = now
         self._forget_commit()
-        marks = {store: mark for store, engine in self._engines.items() if (mark := engine.mark()) is not None}
+        marks = {store: mark for store, engine in self._engines.items() if (mark := engine.mark(self._most_bytes))}
         self._under_way = checkpoint_id, marks
 
     def committed(

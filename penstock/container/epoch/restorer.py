@@ -136,7 +136,7 @@ class Restorer:
         instance = TaskInstance(
             task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
         )
-        marks = TaskMarks(behind, self._resources.clock)
+        marks = TaskMarks(behind, self._resources.clock, self._resources.tasks)
         if self._checkpoint_id is not None:
             covered = {name: _only(own, self._request.covered) for name, own in markers.items()}
             marks.snapshot(self._checkpoint_id)

@@ -25,8 +25,8 @@ _ENTRY_BYTES = 150
 """The approximate memory of an entry besides the bytes of its key and value."""
 _AT_ONCE = 500
 """Changes written at once: RocksDB's binding lets no other Python thread run meanwhile."""
-_MOST_CHANGED = 100_000
-"""More changed keys than this are not noted for a mark: they would take more than 10 MB."""
+_NOTED_BYTES = 100
+"""The approximate memory of a changed key that is noted for a mark."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,9 +38,10 @@ class Mark:
     below: Moment
     writes: int
     """The number of writes below that had begun."""
+    most_changed: int
     changed: set[bytes] = field(default_factory=set)
     is_lost: bool = False
-    """True once so many keys were changed that nobody can go back any more."""
+    """True once more than `most_changed` keys were changed: nobody can go back any more."""
 
 
 class WriteBehindEngine(Engine):
@@ -114,21 +115,24 @@ class WriteBehindEngine(Engine):
         """The number of changes that are gathered or being written."""
         return len(self._above.changes)
 
-    def mark(self) -> Mark | None:
-        """Remember the present content, to go back to it; None if the engine below cannot. Not called while changes are
-        applied. It costs a copy of what is gathered, and later changes note their keys, until it is released."""
+    def mark(self, most_bytes: int) -> Mark | None:
+        """Remember the present content, to go back to it. Not called while changes are applied. It costs a copy of what
+        is gathered, and later changes note their keys, until it is released. Each of the two may take `most_bytes` of
+        memory. None if the first takes more, or if the engine below cannot remember its content."""
+        if self._bytes_above() > most_bytes:
+            return None
         gathered = dict(self._above.changes)  # first: a write that ends now takes them away, and is below then
         below = self._engine.moment()
         if below is None:
             return None
-        mark = Mark(gathered, below, self._writes)
+        mark = Mark(gathered, below, self._writes, most_bytes // _NOTED_BYTES)
         self._marks.append(mark)
         return mark
 
     def _note(self, changes: Changes) -> None:
         for mark in tuple(self._marks):
             mark.changed.update(changes)
-            if len(mark.changed) > _MOST_CHANGED:
+            if len(mark.changed) > mark.most_changed:
                 mark.is_lost = True
                 mark.changed, mark.above = set(), {}
                 self.release(mark)
