@@ -51,6 +51,17 @@ def test_its_worker_stands_still(home: Home) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("containers", [1, 3, 16])
+def test_any_number_of_containers(home: Home, containers: int) -> None:
+    with chaos(home, containers, **{"spark.master": f"local[{containers}]"}) as attack:
+        driver = attack.start()
+        assert attack.await_moment(MESSAGES // 2)
+        assert len(driver.containers()) == containers
+        attack.strike(DriverProcess.containers, "container")
+        assert attack.finish().facts["progress"]["way"] == "direct"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_ways_alternate_while_everything_is_killed(home: Home, seed: int) -> None:
     with chaos(home, seed, **{"test.ways.alternate": True}) as attack:

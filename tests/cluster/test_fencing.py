@@ -18,9 +18,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 MESSAGES = 3000
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Home:
-    home = Home(tmp_path, job_lease_ms=2000)
+@pytest.fixture(params=[{}, {"job_latency_target_ms": 50, "job_batch_max_messages": 40}], ids=["by Spark", "directly"])
+def home(tmp_path: Path, request: pytest.FixtureRequest) -> Home:
+    home = Home(tmp_path, job_lease_ms=2000, **request.param)
     home.publish(MESSAGES, seed=7)
     return home
 

@@ -23,6 +23,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.skipif(why_no_hosts() is not None, 
 MESSAGES = 2000
 QUICK: dict[str, Any] = {"container_lost_ms": 2000, "job_container_start_timeout_ms": 120_000}
 """A lost host is noticed soon; Spark itself would take two minutes."""
+DIRECT: dict[str, Any] = {"job_latency_target_ms": 50, "job_batch_max_messages": 40}
+"""All batches are small, and go directly."""
 
 
 @pytest.fixture
@@ -128,6 +130,17 @@ def test_a_host_is_killed(tmp_path: Path, home: Home) -> None:
         driver.stopped()
     home.verify()
     assert len(home.log.claims) >= 2, "its tasks were restored on the other host"
+
+
+@pytest.mark.slow
+def test_a_host_is_killed_while_batches_go_directly(tmp_path: Path, home: Home) -> None:
+    with standalone(tmp_path / "spark") as cluster, running(cluster, home, **QUICK, **DIRECT) as driver:
+        assert driver.await_output(800), driver.log
+        cluster.workers[0].kill()
+        await_while_running(driver, lambda: len(home.log.claims) > 1, "an epoch without the lost host")
+        ended = driver.stopped()
+    home.verify()
+    assert ended.facts["progress"]["way"] == "direct"
 
 
 @pytest.mark.slow
