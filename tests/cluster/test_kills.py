@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from pathlib import Path
@@ -131,6 +132,7 @@ def test_a_container_that_stood_still_is_lost(home: Home) -> None:
             stopped.send_signal(signal.SIGCONT)
         attack.finish()
     assert len(home.log.claims) == 2
+    assert re.search(r"epoch 2: 1 of 2 tasks moved \(\d to container \S+\); 1 kept its stores; .* read in", driver.log)
 
 
 def test_a_container_that_stood_still_for_a_short_time_is_not_lost(home: Home) -> None:

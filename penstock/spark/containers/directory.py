@@ -295,7 +295,7 @@ class ContainerDirectory(Fleet):
         if self._opened:
             moved = moves_text(self._opened, self._assignment.homes, {t for answer in answers for t in answer.in_place})
             size = size_text(sum(answer.size_bytes for answer in answers))
-            logger.info("epoch %d: %s; %s read in %.1f s", opening.epoch, moved, size, time.monotonic() - began)
+            logger.warning("epoch %d: %s; %s read in %.1f s", opening.epoch, moved, size, time.monotonic() - began)
         self._opened = self._assignment.homes
         noted = [note for answer in answers for note in answer.notes]
         for note in noted[:_NOTES]:
