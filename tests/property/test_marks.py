@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def test_it_goes_back(steps: list[dict[bytes, bytes | None] | str], gather_bytes
             elif len(marks) > 1:
                 engine.release(marks.pop(0)[0])
         mark, expected = marks[-1] if newest else marks[0]
-        again = engine.go_back(mark)
+        again = engine.go_back(mark, time.monotonic() + 60)
         try:
             assert dict(again.scan(None, None)) == expected
             again.flush()  # type: ignore[attr-defined]
@@ -68,5 +69,5 @@ def test_a_mark_behind_too_many_changes_is_lost_and_holds_nothing(
         assert not first.changed
         assert not first.above
         assert engine.mark(1000) is None, "what is gathered takes more"
-        assert len(dict(engine.go_back(second).scan(None, None))) == 60
+        assert len(dict(engine.go_back(second, time.monotonic() + 60).scan(None, None))) == 60
         below.close()

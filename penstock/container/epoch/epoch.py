@@ -53,8 +53,9 @@ class OpenTasks(Service):
         """False: no other epoch follows, so no store needs to stay open."""
 
     def stop(self) -> None:
+        deadline = self._resources.time_to_go_back()
         for task in self._tasks.values():
-            task.leave(self._resources, keep=self.keep)
+            task.leave(self._resources, deadline, keep=self.keep)
 
     def metrics(self) -> Snapshot:
         engines = [

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from penstock.checkpoint.id import CheckpointId
 from penstock.clock import Clock
 from penstock.standby.copy import StandbyTarget
-from penstock.state.engines.engine import Engine
+from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.write_behind import Mark, WriteBehindEngine
 
 logger = logging.getLogger(__name__)
@@ -44,6 +44,7 @@ class TaskMarks:
         self._engines = {store: each for store, each in engines.items() if isinstance(each, WriteBehindEngine)}
         self._clock = clock
         self._made_at: float | None = None
+        self._is_trusted = True
         self._committed: dict[str, tuple[Mark, StandbyTarget]] = {}
         self._under_way: tuple[CheckpointId, dict[str, Mark]] | None = None
 
@@ -76,16 +77,22 @@ class TaskMarks:
             if former is not None:
                 self._engines[store].release(former[0])
 
-    def go_back(self) -> dict[str, StoreAt]:
-        """Take every store that can go back to its checkpoint there. The others stay open, as they are."""
+    def distrust(self) -> None:
+        """A copy or an upload has failed, perhaps because a store is damaged: all of them are restored."""
+        self._is_trusted = False
+
+    def go_back(self, deadline: float) -> dict[str, StoreAt]:
+        """Take every store back that can go to its checkpoint before the deadline. The others are to be closed."""
         found: dict[str, StoreAt] = {}
+        if not self._is_trusted:
+            return found
         for store, (mark, target) in self._committed.items():
             engine = self._engines[store]
             if engine.has_failed or mark.is_lost:
                 continue
             try:
-                below = engine.go_back(mark)
-            except Exception as error:
+                below = engine.go_back(mark, deadline)
+            except (Exception, EngineFailedError) as error:
                 logger.warning("store `%s` is restored, because it cannot go back: %s", store, error)
                 continue
             found[store] = StoreAt(below, target)

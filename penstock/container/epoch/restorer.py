@@ -43,19 +43,21 @@ class RestoredTask:
     in_place: bool
     """True if no store had to be brought here."""
 
-    def give_up(self, resources: EpochResources) -> None:
+    def give_up(self, resources: EpochResources, deadline: float) -> None:
         """Release the task: the epoch is not entered."""
         for name, (manager, _) in self.backups.items():
             try:
                 manager.close()
             except Exception:
                 logger.exception("closing backend %s of task %d failed", name, self.instance.task)
-        self.leave(resources, keep=True)
+        self.leave(resources, deadline, keep=True)
 
-    def leave(self, resources: EpochResources, *, keep: bool) -> None:
+    def leave(self, resources: EpochResources, deadline: float, *, keep: bool) -> None:
         """Close the task and remove the working copies of its stores, which are never read again. With `keep`, those
-        that can go back to the last checkpoint stay open for the next epoch of this process."""
-        found = self.marks.go_back() if keep and not self.instance.is_broken else {}
+        that go back to the last checkpoint before the deadline (monotonic) stay open for the next epoch of this
+        process."""
+        is_whole = self.instance.fence()
+        found = self.marks.go_back(deadline) if keep and is_whole else {}
         self.instance.close(besides=found)
         for store in resources.stores:
             if store in found:
@@ -102,46 +104,52 @@ class Restorer:
                 each(pool, one, self._request.tasks, on_error=cancelled.set)
         except BaseException:
             self._resources.leaving.set()
+            deadline = self._resources.time_to_go_back()
             for task in restored.values():
-                task.give_up(self._resources)
+                task.give_up(self._resources, deadline)
             self._folders.remove_all_live(set(self._request.tasks) - restored.keys())
             raise
         return restored
 
     def _restore_task(self, task: int, progress: RestoreProgress) -> RestoredTask:
-        markers = self._request.markers.get(str(task), {})
         engines: dict[str, Engine] = {}
-        failed: set[tuple[str, str]] = set()
-        kept = 0
         try:
-            for store in self._resources.stores:
-                found = self._open_store(task, store, markers, progress)
-                engines[store] = found.engine
-                failed.update((attempt.backend, store) for attempt in found.failed)
-                kept += found.was_here
-            # What could not be restored from cannot be continued from: that backend begins with a base.
-            usable = {
-                name: {store: marker for store, marker in own.items() if (name, store) not in failed}
-                for name, own in markers.items()
-            }
-            backups = self._open_backups(task, usable)
+            return self._fill(task, engines, progress)
         except BaseException:
             for engine in engines.values():
                 engine.close()
             raise
+
+    def _fill(self, task: int, engines: dict[str, Engine], progress: RestoreProgress) -> RestoredTask:
+        """Open the stores, noting their engines in `engines`, and what works with them."""
+        markers = self._request.markers.get(str(task), {})
+        failed: set[tuple[str, str]] = set()
+        kept = 0
+        for store in self._resources.stores:
+            found = self._open_store(task, store, markers, progress)
+            engines[store] = found.engine
+            failed.update((attempt.backend, store) for attempt in found.failed)
+            kept += found.was_here
+        # What could not be restored from cannot be continued from: that backend begins with a base.
+        usable = {
+            name: {store: marker for store, marker in own.items() if (name, store) not in failed}
+            for name, own in markers.items()
+        }
         behind = {store: self._behind(store, engine) for store, engine in engines.items()}
-        package = self._resources.package
-        metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
-        outbox = self._outbox(task)
-        instance = TaskInstance(
-            task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
-        )
         marks = TaskMarks(behind, self._resources.clock, self._resources.tasks)
-        if self._checkpoint_id is not None:
+        # A store that a backend could not restore is marked by the next commit: then that backend begins again.
+        if self._checkpoint_id is not None and not failed and not self._resources.found_damage:
             covered = {name: _only(own, self._request.covered) for name, own in markers.items()}
             marks.snapshot(self._checkpoint_id)
             marks.committed(self._checkpoint_id, covered, self._resources.target)
-        return RestoredTask(instance, backups, marks, in_place=kept == len(engines))
+        package = self._resources.package
+        metrics, last_ended = self._resources.metrics.of_task(task), self._request.last_ended
+        outbox = self._outbox(task)
+        backups = self._open_backups(task, usable)
+        instance = TaskInstance(
+            task, package.topology, package.settings, behind, last_ended, metrics, self._side, outbox
+        )
+        return RestoredTask(instance, backups, marks, in_place=kept == len(engines) > 0)
 
     def _outbox(self, task: int) -> Outbox | None:
         if self._resources.package.topology.outbox is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from penstock.checkpoint.id import CheckpointId
 from penstock.container.epoch.marks import Targets, TaskMarks
 from penstock.container.shared.store_folders import StoreFolders
-from penstock.errors import ContainerLostError
+from penstock.errors import ContainerLostError, RetryableError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.os_errors import explained
 from penstock.runtime.stage.task_instance import TaskInstance
@@ -103,6 +103,7 @@ class TaskCommitManager:
                 (self._side.get(store) or self._task.engine(store)).copy_to(directory)
                 made[store] = self._copy(store, directory)
         except Exception as error:
+            self._marks.distrust()
             for copy in made.values():
                 copy.release()
             raise ContainerLostError(
@@ -128,8 +129,16 @@ class TaskCommitManager:
         manager, _ = self._backups[backend]
         own = {store: copies[store] for store in self._wants.get(backend, ())}
         what = f"task {self._task.task} could not be uploaded to {backend}"
-        with explained(what, "job.logged.store.base.dir"), self._upload_ns[backend].time():
-            return dict(manager.upload(checkpoint_id, own))
+        try:
+            with explained(what, "job.logged.store.base.dir"), self._upload_ns[backend].time():
+                return dict(manager.upload(checkpoint_id, own))
+        except RetryableError as error:
+            if isinstance(error, ContainerLostError):
+                self._marks.distrust()
+            raise
+        except BaseException:
+            self._marks.distrust()
+            raise
 
     def has_all(self, markers: Mapping[str, Mapping[str, str]]) -> bool:
         """True if every store has a marker of at least one backend."""

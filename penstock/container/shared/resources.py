@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -127,6 +128,15 @@ class EpochResources:
         """A store at a checkpoint. `markers`: of its task, by backend and store."""
         order = restore_order(store, self.package.config.store(store).restore_factories, markers)
         return StandbyTarget.of(checkpoint_id, store, order, markers)
+
+    def time_to_go_back(self) -> float:
+        """The end of the time that stores have to go back to a checkpoint, on the monotonic clock, if it begins now."""
+        return time.monotonic() + self.package.config.task.shutdown_ms / 1000 / 4
+
+    @property
+    def found_damage(self) -> bool:
+        """True if an object that a backend needs was found damaged or missing in this epoch."""
+        return any(self._damaged.values())
 
     def stop_backends(self) -> None:
         """Wait for running background work of backends, and cancel work that has not begun."""

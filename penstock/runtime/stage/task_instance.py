@@ -219,10 +219,13 @@ class TaskInstance:
     def engine(self, store: str) -> Engine:
         return self._engines[store]
 
-    @property
-    def is_broken(self) -> bool:
-        """True if a batch was applied in part: nobody knows what its stores hold."""
-        return self._broken is not None
+    def fence(self) -> bool:
+        """Apply nothing any more: an End that is under way is awaited, and later ones are refused. False if a batch was
+        applied in part: nobody knows what the stores hold."""
+        with self._lock:
+            is_whole = self._broken is None
+            self._broken = self._broken or "the container leaves the epoch"
+        return is_whole
 
     def close(self, besides: Container[str] = ()) -> None:
         """Close attempts, instances and engines, except those of the stores `besides`, which belong to somebody else by

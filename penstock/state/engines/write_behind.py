@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from penstock.errors import PenstockError, PenstockTimeoutError
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.engines.engine import Engine, Moment
 from penstock.state.engines.gaps import Gaps
@@ -93,11 +94,13 @@ class WriteBehindEngine(Engine):
         self._write_below(self._above.changes)
         self._above = Overlay(self._engine, self._gaps, self._lock)
 
-    def _write_below(self, changes: Changes) -> None:
+    def _write_below(self, changes: Changes, deadline: float | None = None) -> None:
         items = iter(changes.items())
         while part := dict(islice(items, _AT_ONCE)):
             self._engine.apply(part)
             time.sleep(0)
+            if deadline is not None and time.monotonic() > deadline:
+                raise PenstockTimeoutError("going back takes too long")
 
     def _await_write(self) -> None:
         if self._written is not None:
@@ -139,18 +142,26 @@ class WriteBehindEngine(Engine):
 
     def release(self, mark: Mark) -> None:
         """Forget a content. Idempotent."""
-        if mark in self._marks:
-            self._marks.remove(mark)
-            mark.below.release()
+        with self._lock:
+            if mark in self._marks:
+                self._marks.remove(mark)
+                mark.below.release()
 
-    def go_back(self, mark: Mark) -> Engine:
-        """The engine below, with exactly the content that was marked and is not lost. It belongs to the caller; this
-        engine is of no use any more. Raises the error of a write."""
+    def go_back(self, mark: Mark, deadline: float) -> Engine:
+        """The engine below, with exactly the content that was marked. It belongs to the caller, and this engine is of
+        no use any more. Nobody applies changes meanwhile.
+
+        Raises PenstockTimeoutError if that takes longer than until `deadline` (monotonic), PenstockError if the mark is
+        lost, and the error of a write. Then nobody knows what the engine holds.
+        """
         self._await_write()
+        if mark.is_lost:
+            raise PenstockError("too many of its keys have changed")
         if self._writes > mark.writes:
-            keys = mark.changed.difference(mark.above)
-            self._write_below({key: mark.below.get(key) for key in keys})
-        self._write_below(mark.above)
+            keys = iter(mark.changed.difference(mark.above))
+            while part := list(islice(keys, _AT_ONCE)):
+                self._write_below({key: mark.below.get(key) for key in part}, deadline)
+        self._write_below(mark.above, deadline)
         self._release_marks()
         return self._engine
 
