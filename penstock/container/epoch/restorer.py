@@ -130,6 +130,7 @@ class Restorer:
             engines[store] = found.engine
             failed.update((attempt.backend, store) for attempt in found.failed)
             kept += found.was_here
+            self._resources.metrics.of_task(task).new_counter(f"store.{store}", "kept").inc(int(found.was_here))
         # What could not be restored from cannot be continued from: that backend begins with a base.
         usable = {
             name: {store: marker for store, marker in own.items() if (name, store) not in failed}
@@ -230,7 +231,6 @@ class Restorer:
         self._folders.adopt(store, task, taken.directory)
         if taken.was_working:
             taken.engine.measure_anew()
-            metrics.new_counter(f"store.{store}", "kept").inc()
         else:
             metrics.new_counter("standby", "takeovers").inc()
         return _OpenStore(taken.engine, was_here=taken.was_working)
