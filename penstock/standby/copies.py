@@ -149,8 +149,8 @@ class StandbyCopies:
             self._drop(place)
 
     def drop_kept(self) -> None:
-        """Drop what was kept and not taken: its tasks have moved. No standby can be made of it, because whoever has the
-        task now removes the folder."""
+        """Drop what was kept and not taken: its tasks have moved. No standby can be made of it, because the container
+        that has the task now removes the folder."""
         with self._lock:
             kept = [place for place, copy in self._copies.items() if copy.was_working]
         for place in kept:

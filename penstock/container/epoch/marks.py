@@ -29,7 +29,7 @@ Targets = Callable[[CheckpointId, str, Mapping[str, Mapping[str, str]]], Standby
 
 @dataclass(frozen=True, slots=True)
 class StoreAt:
-    """A store with exactly the content of a checkpoint. The engine belongs to whoever gets it."""
+    """A store with exactly the content of a checkpoint. The engine belongs to the caller."""
 
     engine: Engine
     target: StandbyTarget
