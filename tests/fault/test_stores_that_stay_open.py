@@ -24,7 +24,7 @@ from penstock.state.records import Changes
 from penstock.system.memory import MemorySystem
 from tests.support.jobs.home import wait_until
 from tests.support.processes.commit_jobs import flip_a_bit
-from tests.support.stores.random_life import _memory
+from tests.support.stores.random_life import memory
 from tests.support.stores.storage_job import PATHS, StorageJob
 
 PLACE = ("first", 0)
@@ -34,7 +34,7 @@ class OneTask:
     """A job with one task and one store, in one container that lives on."""
 
     def __init__(self, folder: Path, **config: object) -> None:
-        self.objects = _memory()
+        self.objects = memory()
         keys = {"stores.first.factory": "rocksdb", **{key.replace("_", "."): value for key, value in config.items()}}
         systems = {"local": MemorySystem("local")}
         self.job = StorageJob(folder, self.objects, systems, tasks=1, stores=("first",), config=keys)

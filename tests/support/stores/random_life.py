@@ -114,7 +114,7 @@ class Life:
         self.random = random.Random(seed)
         self.story: list[str] = []
         self._folder = folder
-        self._faulty = FaultyStore(_memory(), seed, 0.0)
+        self._faulty = FaultyStore(memory(), seed, 0.0)
         stores = ("first", "second")[: self.random.choice((1, 1, 2))]
         tasks = self.random.choice((1, 2))
         self.job = StorageJob(
@@ -322,7 +322,7 @@ class Life:
         self.story.append(what)
 
 
-def _memory() -> ObjectStore:
+def memory() -> ObjectStore:
     from obstore.store import MemoryStore
 
     return RemoteObjectStore("memory://life", store=MemoryStore())
