@@ -9,7 +9,10 @@ same class, write the rows of each batch to Parquet in `foreachBatch`, and commi
 come some of ten rows and some of none. PySpark gets the first `--short-batches` large ones only, so that both run for
 about as long: the JVM becomes faster meanwhile.
 
-    python -m benchmarks.pyspark [--kinds ...] [--batches N] [--rows N] [--keys N] [--repeat N] [--json PATH]
+With `--by-file-system`, Spark writes the logs of the queries of both with its `FileSystemBasedCheckpointFileManager`.
+
+    python -m benchmarks.pyspark [--kinds ...] [--batches N] [--rows N] [--keys N] [--repeat N] [--by-file-system]
+        [--json PATH]
 """
 
 from __future__ import annotations
@@ -28,6 +31,13 @@ from benchmarks.pyspark.workload import QueryWorkload, compare
 ENGINES = ("penstock", "pyspark")
 TARGETS = {kind: 15.0 if kind == "fold" else 8.0 for kind in PROCESSORS}
 """Penstock's rows per second divided by PySpark's, at least."""
+
+FILE_SYSTEM = {
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    )
+}
+"""Spark writes its logs to a local disk without a program for each file."""
 
 
 def figures(workload: QueryWorkload, run: harness.SideRun) -> dict[str, Any]:
@@ -52,6 +62,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = harness.options(
         "pyspark", __doc__, given, kinds=list(PROCESSORS), engines=list(ENGINES), batches=default.batches,
         rows=default.batch_rows, keys=default.keys, small=default.small, short_batches=4, repeat=1, threads=2,
+        by_file_system=False,
     )  # fmt: skip
     whole = QueryWorkload(options.batches, options.rows, options.keys, options.small)
     workloads: Mapping[str, QueryWorkload] = {
@@ -70,6 +81,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 "kind": kind,
                 "engine": engine,
                 "files": str(bench.work / engine),
+                "more": FILE_SYSTEM if options.by_file_system else {},
             }
             verify = partial(compare, kind.removesuffix("-pandas"), workload)
             own = partial(figures, workload)

@@ -38,7 +38,7 @@ def query(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run the query over all files; one entry for each batch."""
     work, engine = Path(parameters["work"]), parameters["engine"]
     processor, output, mode, output_mode = PROCESSORS[parameters["kind"]]
-    spark = session(work, parameters["threads"], parameters["partitions"])
+    spark = session(work, parameters["threads"], parameters["partitions"], parameters["more"])
     events = (
         spark.readStream.schema("key string, amount long, time long")
         .option("maxFilesPerTrigger", FILES)

@@ -24,7 +24,7 @@ SIGN_SECONDS = 0.5
 
 
 class _Driver:
-    """The connection to the driver. Answers may come from two threads."""
+    """The connection to the driver, whose end ends this process. Answers may come from two threads."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -32,7 +32,18 @@ class _Driver:
 
     def send(self, answer: Answer) -> None:
         with self._lock:
-            self._connection.send(answer)
+            try:
+                self._connection.send(answer)
+            except OSError:
+                os._exit(0)
+
+    def order(self) -> RunOrder:
+        """The next order, once it comes."""
+        try:
+            order: RunOrder = self._connection.recv()
+        except (EOFError, OSError):
+            os._exit(0)
+        return order
 
     def give_signs(self, stages: DirectStages, running: threading.Event) -> None:
         """Show that this process is alive while a batch runs."""
@@ -58,10 +69,7 @@ def main() -> None:
         threading.Thread(target=driver.give_signs, args=(stages, running), name="signs", daemon=True).start()
         driver.send(Ready())
         while True:
-            try:
-                order: RunOrder = connection.recv()
-            except EOFError:
-                os._exit(0)  # the driver has ended
+            order = driver.order()
             running.set()
             answer = _run(stages, order)
             running.clear()
