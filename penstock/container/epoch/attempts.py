@@ -13,8 +13,9 @@ from penstock.batch.batch import NO_BATCH, Batch
 from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
 from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import DiscardedAttemptError
-from penstock.runtime.stage.attempt import new_token
+from penstock.runtime.stage.attempt import Attempt, new_token
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.wire.protocol import AttemptCall
 
@@ -140,9 +141,10 @@ class Attempts(Service):
         with running.touch() as attempt:
             return [ready for packet in packets for ready in attempt.accept(packet)]
 
-    def finish(self, running: RunningAttempt) -> list[Packet]:
+    def finish(self, running: RunningAttempt, together: Together | None = None) -> list[Packet]:
+        """See `Attempt.finish`."""
         with running.touch() as attempt:
-            rest = list(attempt.finish())
+            rest = list(attempt.finish(together) if isinstance(attempt, Attempt) else attempt.finish())
             with self._lock:
                 if not self._unlist(running):
                     raise DiscardedAttemptError("the attempt was cancelled")

@@ -25,6 +25,7 @@ from penstock.runtime.messages.packet import (
     split_by_size,
     to_batch,
 )
+from penstock.runtime.messages.router import Together
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failed_attempt
 from penstock.state.engines.engine import EngineFailedError
@@ -152,8 +153,9 @@ def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Pa
     An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
     dropped with the run.
     """
+    together = Together(len(running))
     for task in list(running):
-        yield from attempts.finish(running[task])
+        yield from attempts.finish(running[task], together)
         del running[task]
 
 

@@ -120,6 +120,10 @@ class ColumnOutlet(Outlet):
             self._ended.append(messages)
         self._blocks = []
 
+    @property
+    def has_keyless(self) -> bool:
+        return any(messages.column(0).null_count for messages in self._ended)
+
     def truncate(self, length: int) -> None:
         self._gather()
         left = self._count - length

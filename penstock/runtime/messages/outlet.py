@@ -138,6 +138,11 @@ class Outlet:
             self._pages.append((timestamps, origins, offsets))
             self._rows.clear()
 
+    @property
+    def has_keyless(self) -> bool:
+        """True if a message of an ended page has no key."""
+        return None in self.keys
+
     def truncate(self, length: int) -> None:
         """Forget the messages of the current page after the first `length`."""
         forgotten = len(self.keys) - length

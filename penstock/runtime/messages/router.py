@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -14,14 +14,48 @@ from penstock.graph.topology import Channel, Routing, Topology
 from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.column_outlet import ColumnOutlet
 from penstock.runtime.messages.limited import LimitedOutlet
-from penstock.runtime.messages.outlet import Outlet
-from penstock.runtime.messages.packet import Kind, Packet, encode_messages, encode_rows
+from penstock.runtime.messages.outlet import FLUSH_BYTES, FLUSH_MESSAGES, Outlet
+from penstock.runtime.messages.packet import Kind, Packet, encode_messages, encode_rows, in_one
 from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.partitioner import partition_of, partitions_of
 
 _FEW = 32
 """Messages that are sent to their partitions one by one."""
+
+
+class Together:
+    """The attempts of a stage whose output leaves in one stream, and counts as a whole or not at all. Each leaves its
+    messages here for the last one, which sends them all.
+
+    In a small batch, a task has one or two messages for each other task, and a packet costs as much as many messages.
+    """
+
+    def __init__(self, attempts: int) -> None:
+        """`attempts`: how many end their output here, one after the other, if none fails."""
+        self._left = attempts
+        self._batches: dict[int, list[pa.RecordBatch]] = {}
+        """By channel."""
+        self._messages = self._bytes = 0
+
+    def finish(self, router: Router, *, failed: bool) -> Iterator[Packet]:
+        """As `Router.finish`. If an attempt fails, messages of others may stay here: the batch has failed."""
+        self._left -= 1
+        before: dict[int, list[pa.RecordBatch]] = {}
+        if not failed:
+            has_room = self._messages < FLUSH_MESSAGES and self._bytes < FLUSH_BYTES
+            if self._left > 0 and router.may_leave_messages and has_room:
+                self._keep(router)
+            else:
+                before, self._batches = self._batches, before
+                self._messages = self._bytes = 0
+        yield from router.finish(failed=failed, before=before)
+
+    def _keep(self, router: Router) -> None:
+        for number, batches in router.take_for_any_task():
+            self._batches.setdefault(number, []).extend(batches)
+            self._messages += sum(batch.num_rows for batch in batches)
+            self._bytes += sum(batch.nbytes for batch in batches)
 
 
 class Router:
@@ -86,11 +120,28 @@ class Router:
         for outlet in ready:
             yield from self._packets(outlet)
 
-    def finish(self, *, failed: bool) -> Iterator[Packet]:
-        """The packets that have not been sent yet, then the trailers. A failed attempt sends only its trailers."""
+    @property
+    def may_leave_messages(self) -> bool:
+        """False if something was sent already, because packets are in order only if they are of one attempt; or if
+        enough was collected for a packet."""
+        return not self._sent and not any(outlet.is_ready for outlet in self.outlets.values())
+
+    def take_for_any_task(self) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
+        """Take the messages, by channel, that have the same targets whichever task sends them."""
+        for number, outlet in self.outlets.items():
+            routing = outlet.channel.routing
+            if routing is not Routing.TASK and not (routing is Routing.OUTPUT and outlet.has_keyless):
+                yield number, list(outlet.take())
+
+    def finish(self, *, failed: bool, before: Mapping[int, Sequence[pa.RecordBatch]] = {}) -> Iterator[Packet]:
+        """The packets that have not been sent yet, then the trailers. A failed attempt sends only its trailers.
+
+        Args:
+            before: by channel, messages of others that are sent as well, before its own.
+        """
         if not failed:
-            for outlet in self.outlets.values():
-                yield from self._packets(outlet)
+            for number, outlet in self.outlets.items():
+                yield from self._packets(outlet, before.get(number, ()))
         kind = Kind.FAILED_TRAILER if failed else Kind.TRAILER
         for stage in self._topology.targets_of(self._stage):
             tasks = range(self._tasks) if self._topology.is_shuffled(stage) else (self._task,)
@@ -98,10 +149,11 @@ class Router:
                 packets, messages = self._sent.get((stage, dest), (0, 0))
                 yield Packet(dest, stage, kind, self._stage, self._task, self._token, -1, -1, packets, messages, None)
 
-    def _packets(self, outlet: Outlet) -> Iterator[Packet]:
+    def _packets(self, outlet: Outlet, before: Sequence[pa.RecordBatch] = ()) -> Iterator[Packet]:
         channel = outlet.channel
         is_bytes = channel.columns is None
-        for batch in outlet.take():
+        batches = [*before, *outlet.take()] if before else outlet.take()
+        for batch in [in_one(batches)] if isinstance(batches, list) and len(batches) > 1 else batches:
             for dest, partition, messages in self._route(channel, batch):
                 sent = self._sent.setdefault((channel.target_stage, dest), [0, 0])
                 payload, places = (encode_messages(messages), None) if is_bytes else encode_rows(messages)

@@ -25,6 +25,7 @@ from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.runtime.messages.outlet import FLUSH_BYTES
 from penstock.runtime.messages.packet import Packet, decode_columns, fired_origin, origin_code
+from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.reports import Report, engine_error
@@ -177,8 +178,12 @@ class Attempt:
         if read.messages < portion.messages:
             self._inputs[origin] = replace(read, next_offset=portion.offsets.end)
 
-    def finish(self) -> Iterator[Packet]:
-        """The rest of the output, the trailers and the report. Raises DiscardedAttemptError."""
+    def finish(self, together: Together | None = None) -> Iterator[Packet]:
+        """The rest of the output, the trailers and the report. Raises DiscardedAttemptError.
+
+        Args:
+            together: the attempts of this stage, which end one after the other, that this one belongs to.
+        """
         self._sources.check_complete()
         if not self._started:
             yield from self._start_input()
@@ -190,7 +195,8 @@ class Attempt:
             self._find_next_due()
         if not self.failed:
             self._check_stores()
-        yield from self.instance.router.finish(failed=self.failed)
+        together = together or Together(1)
+        yield from together.finish(self.instance.router, failed=self.failed)
         yield self.report().packet()
 
     def report(self) -> Report:

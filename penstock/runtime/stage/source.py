@@ -20,6 +20,7 @@ from penstock.errors import PenstockError, RetryableError, SystemAwayError
 from penstock.graph.topology import Topology
 from penstock.runtime.context import OperatorFailedError, Position
 from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.router import Together
 from penstock.runtime.stage.attempt import Attempt, new_token
 from penstock.runtime.stage.failure import failed_attempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
@@ -219,10 +220,12 @@ def run_source(
     readers: PortionReaders,
     progress: SourceProgress | None = None,
     kept: dict[int, StageInstance] | None = None,
+    together: Together | None = None,
 ) -> Iterator[Packet]:
     """All output for the task's portions (input index, portion): data packets, trailers, the report.
 
     `kept` has instances of stage 0 by task, which serve one batch after the other; one that failed is closed.
+    `together`: see `Attempt.finish`.
     """
     token = new_token()
     instance = None if kept is None else kept.pop(task, None)
@@ -237,7 +240,7 @@ def run_source(
                 for messages in chunks:
                     yield from attempt.accept_input(index, portion.offsets.ssp.partition, messages)
             attempt.end_input(index, portion)
-        yield from attempt.finish()
+        yield from attempt.finish(together)
         if kept is not None and not attempt.failed:
             kept[task], instance = instance, None
     except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
@@ -269,5 +272,6 @@ def run_sources(
     """All output of several tasks, one after the other. `portions`: task → its portions (input index, portion).
     `kept`: see `run_source`."""
     readers.expect(portion for own in portions.values() for _, portion in own)
+    together = Together(len(portions))
     for task, own in portions.items():
-        yield from run_source(topology, settings, batch, task, own, readers, progress, kept)
+        yield from run_source(topology, settings, batch, task, own, readers, progress, kept, together)

@@ -1,0 +1,108 @@
+"""Attempts that leave their messages to the last one send what each alone would have sent, in fewer packets."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+import penstock as ps
+from penstock.api.ssp import SystemStreamPartition
+from penstock.batch.batch import Batch
+from penstock.batch.portions import Portion
+from penstock.graph.topology import Topology, plan_topology
+from penstock.runtime.messages import outlet, router
+from penstock.runtime.messages.packet import Kind, Packet, decode_columns
+from penstock.runtime.messages.sources import Sources
+from penstock.runtime.stage.instance import RuntimeSettings
+from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.system.base import OffsetRange
+from penstock.system.memory import MemorySystem
+
+TASKS = 3
+BATCH = Batch(1, 1, 0)
+SETTINGS = RuntimeSettings("a", TASKS, {"m.copies": 4, "m.rows": 4})
+Sent = tuple[bytes | None, Any, int, int, int]
+"""A message on its way: key, value, timestamp, origin, offset."""
+
+keys = st.sampled_from([None, b"a", b"b", b"c", b"d"])
+inputs = st.lists(st.lists(st.tuples(keys, st.integers(0, 99)), max_size=12), min_size=TASKS, max_size=TASKS)
+
+
+class Count(ps.StreamTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
+        collector.emit(key=envelope.key, value=envelope.value)
+
+
+def topology() -> Topology:
+    """Channels to the task itself, by key, to an output, and of rows that stay in columns."""
+    app = ps.StreamApplication("a")
+    app.store("own")
+    app.store("keyed")
+    messages = app.input("m.i", key=ps.Bytes(), value=ps.Columns(pa.schema({"n": pa.int64()})))
+    messages.process(Count, stores=["own"], id="own")
+    messages.map(lambda row: row["n"], id="plain").partition_by(str, id="by", key=ps.String()).process(
+        Count, stores=["keyed"], id="keyed"
+    )
+    messages.send_to(app.output("m.copies", key=ps.Bytes(), value=ps.Json()))
+    messages.partition_by(ps.col("n"), id="rows", key=ps.Long()).send_to(app.output("m.rows", key=ps.Long()))
+    return plan_topology(app.graph())
+
+
+def system_of(given: list[list[tuple[bytes | None, int]]]) -> MemorySystem:
+    system = MemorySystem("m")
+    system.admin().create_stream("i", TASKS)
+    for task, messages in enumerate(given):
+        here = SystemStreamPartition("m", "i", task)
+        system.writer(None).append(here, [(n, key, b'{"n": %d}' % n) for n, (key, _) in enumerate(messages)])
+    return system
+
+
+def senders(planned: Topology, stage: int, task: int) -> list[int]:
+    return [source for first, source in planned.expected_sources(stage, task, TASKS) if first == 0]
+
+
+def received(planned: Topology, packets: list[Packet]) -> dict[tuple[int, int], list[Sent]]:
+    """What each task gets of each channel, from each input partition in order. All trailers fit the packets."""
+    found: dict[tuple[int, int], list[Sent]] = defaultdict(list)
+    for stage in planned.targets_of(0):
+        for task in range(TASKS):
+            sources = Sources(frozenset((0, task) for task in senders(planned, stage, task)))
+            mine = [packet for packet in packets if (packet.stage, packet.dest) == (stage, task)]
+            for packet in (ready for each in mine for ready in sources.accept(each)):
+                columns = decode_columns(packet, planned.channels[packet.channel].columns or ps.Bytes())
+                place = (packet.channel, packet.partition)
+                read = columns.keys.to_pylist(), columns.values.to_pylist(), *map(list, columns.places)
+                found[place].extend(zip(*read, strict=True))
+            sources.check_complete()
+    return {place: sorted(messages, key=lambda sent: sent[3]) for place, messages in found.items()}
+
+
+@given(inputs, st.sampled_from([2, 5, 8192]))
+def test_the_same_messages_in_fewer_packets(given: list[list[tuple[bytes | None, int]]], flush: int) -> None:
+    planned, system = topology(), system_of(given)
+    with patch.object(outlet, "FLUSH_MESSAGES", flush), patch.object(router, "FLUSH_MESSAGES", flush):
+        portions = {
+            task: [(0, Portion(OffsetRange(SystemStreamPartition("m", "i", task), 0, len(own)), len(own)))]
+            for task, own in enumerate(given)
+        }
+        readers = InputReaders({"m": system})
+        alone = [
+            packet
+            for task, own in portions.items()
+            for packet in run_sources(planned, SETTINGS, BATCH, {task: own}, readers, SourceProgress(), {})
+        ]
+        together = list(run_sources(planned, SETTINGS, BATCH, portions, readers, SourceProgress(), {}))
+    assert received(planned, together) == received(planned, alone)
+    assert count(together) <= count(alone)
+    if flush > TASKS * 12 and all(key is not None for own in given for key, _ in own):
+        places = {(p.channel, p.partition) for p in alone if p.kind == Kind.DATA}
+        assert count(together) == len(places), "one packet for each task or partition, whoever sends"
+
+
+def count(packets: list[Packet]) -> int:
+    return sum(packet.kind == Kind.DATA for packet in packets)
