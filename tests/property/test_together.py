@@ -67,7 +67,7 @@ def senders(planned: Topology, stage: int, task: int) -> list[int]:
 
 
 def received(planned: Topology, packets: list[Packet]) -> dict[tuple[int, int], list[Sent]]:
-    """What each task gets of each channel, from each input partition in order. All trailers fit the packets."""
+    """The messages for each task and channel, those of each input partition in order. All trailers fit the packets."""
     found: dict[tuple[int, int], list[Sent]] = defaultdict(list)
     for stage in planned.targets_of(0):
         for task in range(TASKS):
