@@ -21,6 +21,7 @@ from benchmarks.windows.workload import WindowWorkload, write_window_inputs
 SIDES = {
     "fold": ("penstock", "stream"),
     "aggregates": ("penstock", "stream"),
+    "columns": ("penstock", "columns"),
     "aggregation, json": ("spark", "json"),
     "aggregation, parquet": ("spark", "parquet"),
     "transformWithState": ("spark", "parquet-short"),
@@ -62,6 +63,10 @@ def main(given: Sequence[str] | None = None) -> int:
         found = ratios(sides, "fold", list(TARGETS))
         for other, ratio in found.items():
             bench.target(f"penstock, fold / {other}", ratio, at_least=TARGETS[other])
+        by_column = ratios(sides, "columns", ["aggregation, parquet"])
+        for other, ratio in by_column.items():
+            bench.target(f"penstock, columns / {other}", ratio, at_least=3.0)
+        found |= {f"columns / {other}": ratio for other, ratio in by_column.items()}
         return bench.finish(sides, ratios=found)
 
 

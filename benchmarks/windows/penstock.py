@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
 
 import penstock as ps
 from benchmarks.keyed_fold.penstock import configuration, follow, read_stream
@@ -52,9 +57,28 @@ def application(kind: str) -> ps.StreamApplication:
     return app
 
 
+def column_application() -> ps.StreamApplication:
+    """The same from Parquet to Parquet, by column."""
+    app = ps.StreamApplication("windows")
+    events = app.input(
+        "files.events",
+        value=ps.Columns(pa.schema({"key": pa.string(), "time": pa.int64(), "amount": pa.float64()})),
+        timestamp=ps.col("time"),
+        watermark=ps.BoundedOutOfOrderness(max_delay_ms=BOUND_MS),
+    )
+    wanted = {"count": ps.Count(), "mean": ps.Mean(ps.col("amount"))}
+    minutes = ps.Windows.tumbling(MINUTE_MS, aggregates=wanted)
+    panes = events.partition_by(ps.col("key")).window(minutes, rows=True, id="minutes").with_key("key")
+    panes.send_to(app.output(f"files.{OUTPUT}"))
+    return app
+
+
 def windows(parameters: dict[str, Any]) -> dict[str, Any]:
     """Run over the published stream to its end; one entry per batch that read messages."""
     work, streams = Path(parameters["work"]), Path(parameters["streams"])
+    if parameters["operator"] == "columns":
+        job = column_application().run(config_of_columns(parameters), until="latest")
+        return {"batches": [batch for batch in follow(job) if batch["rows"]]}
     system = LocalSystem("local", str(streams))
     admin = system.admin()
     admin.create_stream(parameters["output"], parameters["partitions"])
@@ -64,8 +88,27 @@ def windows(parameters: dict[str, Any]) -> dict[str, Any]:
     return {"batches": [batch for batch in follow(job) if batch["rows"]]}
 
 
+def config_of_columns(parameters: dict[str, Any]) -> dict[str, Any]:
+    """As `configuration`, from files to files."""
+    work = Path(parameters["work"])
+    files = {
+        "systems.files.samza.factory": "files",
+        "systems.files.folder": parameters["files"],
+        "systems.files.partitions": parameters["threads"],
+        f"systems.files.schema.{OUTPUT}": "key STRING, start_ms BIGINT, count BIGINT, mean DOUBLE",
+    }
+    return {**configuration(work / "streams", work, parameters["batch_messages"], parameters["threads"]), **files}
+
+
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Read what was sent, and compare it with a plain computation."""
+    if parameters["operator"] == "columns":
+        folder = Path(parameters["files"]) / OUTPUT
+        panes = ds.dataset(folder, format="parquet", exclude_invalid_files=True).to_table()
+        shutil.rmtree(folder)
+        numbers = np.array([int(name.removeprefix("key-")) for name in panes.column("key").to_pylist()], np.int64)
+        read = (panes.column(name).to_numpy() for name in ("start_ms", "count", "mean"))
+        return compare_panes(Panes.ordered(numbers, *read), WindowWorkload(**parameters["workload"]).panes())
     system = LocalSystem("local", parameters["streams"])
     rows = [(key.decode(), pane["minute"], pane["count"], pane["mean"]) for _, key, pane in read_stream(system, OUTPUT)]
     system.admin().delete_stream(OUTPUT)

@@ -107,12 +107,13 @@ class WindowWorkload:
 
 
 def write_window_inputs(workload: WindowWorkload, folder: Path, partitions: int, spark_short: int) -> Inputs:
-    """Write the events as a local stream, and for Spark as JSON lines and Parquet, a file a batch, and as Parquet with
-    the first batches only (`parquet-short`). Spark's end with a file of one later event, which closes all windows."""
+    """Write the events as a local stream; as Parquet for Penstock's columns, a file for each batch and partition; and
+    for Spark as JSON lines and Parquet, a file a batch, and as Parquet with the first batches only (`parquet-short`).
+    Spark's end with a file of one later event, which closes all windows."""
     inputs = Inputs(folder)
     system = LocalSystem("local", str(inputs.streams))
     system.admin().create_stream(STREAM, partitions)
-    for form in ("json", "parquet", "parquet-short"):
+    for form in ("json", "parquet", "parquet-short", "columns/events"):
         inputs.files(form).mkdir(parents=True)
     names = [key_name(number) for number in range(workload.keys)]
     for number, (keys, times, amounts, _) in enumerate(workload.columns()):
@@ -121,6 +122,10 @@ def write_window_inputs(workload: WindowWorkload, folder: Path, partitions: int,
         forms = ("parquet", "parquet-short") if number < spark_short else ("parquet",)
         for form in forms:
             _write_table(inputs, form, number, shown, times.tolist(), amounts.tolist())
+        for part in range(partitions):
+            some = slice(part, None, partitions)
+            place = number * partitions + part
+            _write_table(inputs, "columns/events", place, shown[some], times[some].tolist(), amounts[some].tolist())
         publish(system, STREAM, str(lines), PublishOptions())
     last = [FIRST_MS + (workload.batches + 60) * max(workload.batch_ms, MINUTE_MS)]
     _write_lines(inputs, workload.batches, names[:1], last, [0.25])

@@ -19,7 +19,7 @@ from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
 from penstock.application.patterns import Patterns
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import types_of, window_aggregates
+from penstock.graph.aggregation import serde_of_rows, types_of, window_aggregates
 from penstock.graph.declarations import Declarations
 from penstock.graph.specs import (
     FilterSpec,
@@ -79,15 +79,28 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         op = self._operator
         return {"upstream": (op.id,), "key_serde": op.key_serde, "value_serde": op.value_serde}
 
-    def window(self, window: Window, *, id: str | None = None) -> MessageStream[WindowPane[Any, Any]]:  # noqa: A002
+    @overload
+    def window(
+        self, window: Window, *, rows: Literal[False] = False, id: str | None = None
+    ) -> MessageStream[WindowPane[Any, Any]]: ...
+
+    @overload
+    def window(
+        self, window: Window, *, rows: Literal[True], id: str | None = None
+    ) -> MessageStream[dict[str, Any]]: ...
+
+    def window(self, window: Window, *, rows: bool = False, id: str | None = None) -> MessageStream[Any]:  # noqa: A002
         """Group messages into windows, and emit a pane when a window fires, as Samza's `window`.
 
         Args:
             window: the kind of window; make one with `Windows`.
+            rows: True to emit each pane as a row: `start_ms` and `end_ms` of the window, in epoch milliseconds, and the
+                aggregates. If the window is computed by column, its panes then stay in columns.
             id: the operator's stable name. Its store is named after it.
 
         Raises:
-            ConfigError: `window` is not a window, or `late_to` is not an output of the application.
+            ConfigError: `window` is not a window, or `late_to` is not an output of the application; or `rows` is True,
+                and the window has no aggregates, counts messages, or has an aggregate of the name of another column.
 
         Example:
             >>> app = ps.StreamApplication("visits")
@@ -102,6 +115,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         if window.late_to is not None:
             self._declared.check_output(window.late_to)
         by_column = window_aggregates(window, self._operator.value_serde)
+        panes = serde_of_rows(window, by_column) if rows else Panes()
 
         def make(i: str) -> WindowSpec:
             op = self._operator
@@ -109,8 +123,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             if by_column is not None:
                 definition = f"{definition}:columns={types_of(by_column)}"
             store = self._declared.own_store(f"{i}.window", "window", definition, by_column=by_column is not None)
-            same = {**self._same(), "value_serde": Panes()}
-            return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, **same)
+            same = {**self._same(), "value_serde": panes}
+            return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, rows=rows, **same)
 
         return self._next("window", id, make)
 

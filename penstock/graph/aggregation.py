@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.api.expressions import Expression
-from penstock.api.serdes import ColumnSerde, Serde
+from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.time.aggregates import (
     Aggregate,
     Count,
@@ -19,7 +19,7 @@ from penstock.api.time.aggregates import (
     Variance,
     is_whole_value,
 )
-from penstock.api.time.windows import Aggregates, Fixed, Window
+from penstock.api.time.windows import SPAN_COLUMNS, Aggregates, Counting, Fixed, Window
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded with the first aggregate of columns: the command line does without
@@ -152,6 +152,30 @@ def window_aggregates(window: Window, serde: Serde[Any]) -> ColumnAggregates | N
     if not (is_plain and isinstance(window.shape, Fixed) and isinstance(window.contents, Aggregates)):
         return None
     return column_aggregates(window.contents.by_name, serde, "window()")
+
+
+def serde_of_rows(window: Window, by_column: ColumnAggregates | None) -> Serde[Any]:
+    """The serde of panes as rows.
+
+    Args:
+        by_column: the window's aggregates, if they are computed by column.
+
+    Raises:
+        ConfigError: the panes of the window are no rows.
+    """
+    if not isinstance(window.contents, Aggregates) or isinstance(window.shape, Counting):
+        raise ConfigError(
+            "window(rows=True): a row has the window's span of time and its aggregates, so the window needs "
+            "aggregates={...} and must not count messages"
+        )
+    if twice := sorted(window.contents.by_name.keys() & set(SPAN_COLUMNS)):
+        raise ConfigError(f"window(rows=True): `{twice[0]}` is a column of each row: give the aggregate another name")
+    if by_column is None:
+        return Json()
+    import pyarrow as pa
+
+    span = [pa.field(name, pa.int64()) for name in SPAN_COLUMNS]
+    return Columns(pa.schema([*span, *by_column.result_fields]))
 
 
 def definition_of(aggregates: Mapping[str, Aggregate], serde: Serde[Any]) -> str:

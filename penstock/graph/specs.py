@@ -18,7 +18,7 @@ from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
 from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
-from penstock.api.time.windows import Window
+from penstock.api.time.windows import Window, WindowPane, row_of
 from penstock.errors import ConfigError
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
@@ -322,6 +322,8 @@ class WindowSpec(OperatorSpec):
 
     window: Window
     message_serde: Serde[Any]
+    rows: bool = False
+    """True: panes are emitted as rows."""
 
     @property
     def uses_time(self) -> bool:
@@ -329,6 +331,10 @@ class WindowSpec(OperatorSpec):
 
     def callbacks(self) -> Iterator[Callback]:
         return self.window.contents.callbacks()
+
+    def shown(self, pane: WindowPane[Any, Any]) -> Any:
+        """The value of the message for a pane."""
+        return row_of(pane) if self.rows else pane
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -60,6 +60,15 @@ class WindowPane(Generic[K, M]):
         return self.span
 
 
+SPAN_COLUMNS = ("start_ms", "end_ms")
+"""The columns of a pane's row that are not aggregates."""
+
+
+def row_of(pane: WindowPane[Any, Any]) -> dict[str, Any]:
+    """The span and the aggregates of a pane. Its key is the message's."""
+    return {"start_ms": pane.window.start_ms, "end_ms": pane.window.end_ms, **pane.message}
+
+
 class Panes(Serde[WindowPane[Any, Any]]):
     """Panes as JSON, which is how they travel between stages. Keys and messages come back as JSON leaves them."""
 

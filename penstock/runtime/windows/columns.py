@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.api.serdes import ColumnSerde
+from penstock.api.serdes.failures import SerdePlace
+from penstock.api.time.windows import SPAN_COLUMNS, Fixed, TimeWindow, WindowPane
 from penstock.api.time.windows import Firing as FiringType
-from penstock.api.time.windows import Fixed, TimeWindow, WindowPane
 from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.columns.byte_arrays import ByteArray, Integers
 from penstock.columns.entries import Entries, Flags
@@ -27,7 +28,7 @@ from penstock.columns.packed_rows import PackedRows
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.specs import WindowSpec
-from penstock.runtime.messages.columns import Columns, Target, rows_of
+from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, rows_of
 from penstock.runtime.operators.base import Firing, Firings, Node, StageContext
 from penstock.runtime.operators.columns.groups import AT_ONCE, Gathered, Groups, column_task_store
 from penstock.runtime.windows.node import window_key_bytes
@@ -50,6 +51,8 @@ class ColumnWindowNode(Node):
         self._spec, self._shape, self._serde = spec, shape, serde
         self._position = stage.position
         self._downstream = downstream
+        place = SerdePlace(f"rows of operator `{spec.id}`", "")
+        self._entry = Entry(spec.id, place, spec.key_serde, spec.value_serde, stage.position, NOWHERE)
         self._undoable = stage.undoable
         self._store = column_task_store(stage.stores[spec.stores[0]])
         late_to = spec.window.late_to
@@ -181,7 +184,10 @@ class ColumnWindowNode(Node):
             end, some = int(ends[begin]), slice(begin, behind)
             own, rows = _own_keys(keys.slice(some)), ArrowSequence(results.slice(begin, behind - begin))
             span = TimeWindow(end - self._shape.size_ms, end)
-            emit = partial(self._emit, own, span, rows, firing)
+            if self._spec.rows:
+                emit = partial(self._emit_rows, own, _with_span(span, rows.array))
+            else:
+                emit = partial(self._emit, own, span, rows, firing)
             if not self._undoable:
                 yield Firings(own, end - 1, f"{firing} pane 0", emit)
                 continue
@@ -199,6 +205,10 @@ class ColumnWindowNode(Node):
         shown = [None if key is None else decode(key) for key in keys[some]]
         panes = [WindowPane(key, span, row, firing, 0) for key, row in zip(shown, rows[some], strict=True)]
         self._downstream.accept(Columns(None, shown, panes, range(first, first + len(shown))))
+
+    def _emit_rows(self, keys: ArrowSequence, rows: ArrowSequence, some: slice, first: int) -> None:
+        own, shown = keys[some], rows[some]
+        self._downstream.accept(Columns(self._entry, None, shown, range(first, first + len(own)), own, None))
 
     def fired(self, count: int) -> None:
         self._pane_count.inc(count)
@@ -235,6 +245,15 @@ def _ends_of(keys: ByteArray) -> Integers:
         return np.zeros(0, np.int64)
     found: Integers = (np.ascontiguousarray(heads).view(">u8").reshape(-1).astype(np.uint64) ^ _SIGN).view(np.int64)
     return found
+
+
+def _with_span(span: TimeWindow, results: pa.StructArray) -> ArrowSequence:
+    """The rows of panes: their span, and their aggregates."""
+    bounds = [pa.repeat(pa.scalar(time, pa.int64()), len(results)) for time in (span.start_ms, span.end_ms)]
+    fields = [pa.field(name, pa.int64()) for name in SPAN_COLUMNS]
+    return ArrowSequence(
+        pa.StructArray.from_arrays([*bounds, *results.flatten()], fields=[*fields, *results.type.fields])
+    )
 
 
 def _own_keys(keys: ByteArray) -> ArrowSequence:

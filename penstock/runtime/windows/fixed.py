@@ -188,5 +188,8 @@ class PlainNode(FixedNode):
             raise
         finally:
             position.elements = None
-        panes = [WindowPane(key, span, message, firing, 0) for key, message in zip(shown_keys, shown, strict=True)]
+        emitted = self._spec.shown
+        panes = [
+            emitted(WindowPane(key, span, message, firing, 0)) for key, message in zip(shown_keys, shown, strict=True)
+        ]
         self._downstream.accept(Columns(None, shown_keys, panes, range(first, first + len(keys))))

@@ -240,4 +240,4 @@ class WindowNode(Node):
     def _emit(self, key: bytes | None, span: TimeWindow | None, content: Any, firing: FiringType, number: int) -> None:
         shown_key = None if key is None else self._spec.key_serde.from_bytes(key)
         pane = WindowPane(shown_key, span, self._content.shown(content), firing, number)
-        self._downstream.push(shown_key, pane)
+        self._downstream.push(shown_key, self._spec.shown(pane))

@@ -429,10 +429,13 @@ def windows(value: ps.Serde[Any], shape: str) -> ps.StreamApplication:
     app = ps.StreamApplication("windows")
     rows = app.input("local.rows", value=value, watermark=ps.BoundedOutOfOrderness(20))
     late = app.output("local.late")
-    panes = rows.partition_by(ps.col("key")).window(SHAPES[shape], id="w")
-    _ = panes.map(lambda pane: [pane.key, pane.window.start_ms, pane.firing, pane.message]).send_to(
-        app.output("local.panes")
+    keyed = rows.partition_by(ps.col("key"))
+    _ = (
+        keyed.window(SHAPES[shape], id="w")
+        .map(lambda pane: [pane.key, pane.window.start_ms, pane.firing, pane.message])
+        .send_to(app.output("local.panes"))
     )
+    _ = keyed.window(SHAPES[shape], rows=True, id="r").send_to(app.output("local.pane-rows"))
     assert late == ps.SystemStream("local", "late")
     return app
 
@@ -451,6 +454,11 @@ def test_rows_and_columns_have_equal_windows(shape: str, steps: list[tuple[list[
                     runner.crash().restore()
             runner.end_inputs()
             panes = [(m.partition, m.timestamp, m.key, m.value) for m in runner.output("local.panes")]
+            of_panes = [
+                (m.timestamp, m.key, {"start_ms": m.value[1], "end_ms": m.timestamp + 1, **m.value[3]})
+                for m in runner.output("local.panes")
+            ]
+            assert [(m.timestamp, m.key, m.value) for m in runner.output("local.pane-rows")] == of_panes
             late = [(m.partition, m.timestamp, m.value) for m in runner.output("local.late")]
             assert runner.store("w.window") == {}
             found.append((panes, late))
@@ -537,3 +545,17 @@ def test_an_expression_gives_the_event_times(column: str) -> None:
         runner.input("local.rows", [row], timestamp=7).run()
         assert [message.timestamp for message in runner.output("local.out")] == [5000]
         runner.commit()
+
+
+@pytest.mark.parametrize(
+    ("window", "text"),
+    [
+        (ps.Windows.tumbling(50), "needs aggregates"),
+        (ps.Windows.count(2, aggregates={"count": ps.Count()}), "must not count messages"),
+        (ps.Windows.tumbling(50, aggregates={"end_ms": ps.Count()}), "`end_ms` is a column of each row"),
+    ],
+)
+def test_panes_that_are_no_rows(window: Any, text: str) -> None:
+    rows = ps.StreamApplication("windows").input("local.rows", value=COLUMNS)
+    with pytest.raises(ps.ConfigError, match=text):
+        rows.window(window, rows=True)
