@@ -7,6 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,8 +19,11 @@ from penstock.graph.topology import Topology, plan_topology
 from penstock.runtime.messages import outlet, router
 from penstock.runtime.messages.packet import Kind, Packet, decode_columns
 from penstock.runtime.messages.sources import Sources
+from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
+from penstock.runtime.stage.task_instance import TaskInstance
+from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
 
@@ -102,6 +106,69 @@ def test_the_same_messages_in_fewer_packets(given: list[list[tuple[bytes | None,
     if flush > TASKS * 12 and all(key is not None for own in given for key, _ in own):
         places = {(p.channel, p.partition) for p in alone if p.kind == Kind.DATA}
         assert count(together) == len(places), "one packet for each task or partition, whoever sends"
+
+
+def from_all(app: ps.StreamApplication, given: list[list[tuple[bytes | None, bytes]]]) -> list[Packet]:
+    """The packets of tasks that read these messages, from a partition each."""
+    system = MemorySystem("m")
+    system.admin().create_stream("i", len(given))
+    portions = {}
+    for task, messages in enumerate(given):
+        here = SystemStreamPartition("m", "i", task)
+        system.writer(None).append(here, [(0, key, value) for key, value in messages])
+        portions[task] = [(0, Portion(OffsetRange(here, 0, len(messages)), len(messages)))]
+    settings = RuntimeSettings("a", len(given), {"m.o": 1})
+    readers = InputReaders({"m": system})
+    return list(run_sources(plan_topology(app.graph()), settings, BATCH, portions, readers, SourceProgress(), {}))
+
+
+@pytest.mark.parametrize("first", [b"", b"x" * 300])
+def test_packets_stay_below_their_size(first: bytes) -> None:
+    app = ps.StreamApplication("a")
+    app.input("m.i", key=ps.Bytes(), value=ps.Bytes()).send_to(app.output("m.o", key=ps.Bytes(), value=ps.Bytes()))
+    with patch.object(outlet, "MAX_PACKET_BYTES", 1000), patch.object(router, "MAX_PACKET_BYTES", 1000):
+        packets = from_all(app, [[(b"k", first)], [(b"k", b"x" * 300)] * 50])
+    assert sum(packet.messages for packet in packets if packet.kind == Kind.DATA) == 51
+    assert max(packet.messages for packet in packets if packet.kind == Kind.DATA) <= 3
+
+
+class Emits(ps.WindowableTask):
+    """Emits more at the end of its input than fits into a packet."""
+
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
+
+    def window(self, collector: Any, coordinator: Any) -> None:
+        for number in range(50):
+            collector.emit(key=b"%d" % number, value=bytes(300))
+
+
+def test_messages_of_the_end_of_input_count_as_well() -> None:
+    app = ps.StreamApplication("a")
+    app.store("s")
+    emitted = app.input("m.i").process(Emits, stores=["s"], key=ps.Bytes(), value=ps.Bytes())
+    emitted.send_to(app.output("m.o", key=ps.Bytes(), value=ps.Bytes()))
+    planned, settings = plan_topology(app.graph()), RuntimeSettings("a", 2, {"m.o": 1}, window_ms=1)
+    batch, together = Batch(1, 1, 10_000, before_ms=5), router.Together(2)
+    with patch.object(outlet, "FLUSH_BYTES", 1000), patch.object(outlet, "MAX_PACKET_BYTES", 1000):
+        for task in range(2):
+            instance = TaskInstance(task, planned, settings, {"s": MemoryEngine()}, 0)
+            attempt = instance.start_attempt(1, new_token(), batch)
+            list(attempt.accept(Packet(task, 1, Kind.TRAILER, 0, task, "t", -1, -1, 0, 0, None)))
+            packets = list(attempt.finish(together))
+            assert sum(packet.messages for packet in packets if packet.kind == Kind.DATA) == 50
+
+
+def test_two_channels_to_an_output_keep_their_order() -> None:
+    """One of them has a message without a key, and cannot leave it to another task."""
+    app = ps.StreamApplication("a")
+    output = app.output("m.o", key=ps.Bytes(), value=ps.Bytes())
+    messages = app.input("m.i", key=ps.Bytes(), value=ps.Bytes())
+    messages.filter(lambda value: value != b"9").map(lambda value: b"X" + value).send_to(output)
+    messages.map(lambda value: b"Y" + value).send_to(output)
+    packets = from_all(app, [[(b"k", b"1"), (None, b"9")], []])
+    data = sorted((packet for packet in packets if packet.kind == Kind.DATA), key=lambda each: each.source_task)
+    values = [value for packet in data for value in decode_columns(packet, ps.Bytes()).values.to_pylist()]
+    assert values == [b"X1", b"Y1", b"Y9"]
 
 
 def count(packets: list[Packet]) -> int:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from penstock.graph.topology import Channel, Routing, Topology
 from penstock.runtime.context import Page, Position
 from penstock.runtime.messages.column_outlet import ColumnOutlet
 from penstock.runtime.messages.limited import LimitedOutlet
-from penstock.runtime.messages.outlet import FLUSH_BYTES, FLUSH_MESSAGES, Outlet
+from penstock.runtime.messages.outlet import FLUSH_BYTES, FLUSH_MESSAGES, MAX_PACKET_BYTES, Outlet
 from penstock.runtime.messages.packet import Kind, Packet, encode_messages, encode_rows, in_one
 from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
@@ -32,14 +32,15 @@ class Together:
     """
 
     def __init__(self, attempts: int) -> None:
-        """`attempts`: how many end their output here, one after the other, if none fails."""
+        """`attempts`: how many end their output here, one after the other. If fewer do, because one failed before its
+        end, messages may stay here: the trailers of that one say that the batch has failed."""
         self._left = attempts
         self._batches: dict[int, list[pa.RecordBatch]] = {}
         """By channel."""
         self._messages = self._bytes = 0
 
     def finish(self, router: Router, *, failed: bool) -> Iterator[Packet]:
-        """As `Router.finish`. If an attempt fails, messages of others may stay here: the batch has failed."""
+        """As `Router.finish`."""
         self._left -= 1
         before: dict[int, list[pa.RecordBatch]] = {}
         if not failed:
@@ -124,13 +125,16 @@ class Router:
     def may_leave_messages(self) -> bool:
         """False if something was sent already, because packets are in order only if they are of one attempt; or if
         enough was collected for a packet."""
+        self.count_bytes()
         return not self._sent and not any(outlet.is_ready for outlet in self.outlets.values())
 
     def take_for_any_task(self) -> Iterator[tuple[int, list[pa.RecordBatch]]]:
-        """Take the messages, by channel, that have the same targets whichever task sends them."""
+        """Take the messages, by channel, that have the same targets whichever task sends them. All channels to an
+        output leave theirs or none does, so that their order does not change."""
+        by_output = [each for each in self.outlets.values() if each.channel.routing is Routing.OUTPUT]
+        kept = {str(each.channel.output) for each in by_output if each.has_keyless}
         for number, outlet in self.outlets.items():
-            routing = outlet.channel.routing
-            if routing is not Routing.TASK and not (routing is Routing.OUTPUT and outlet.has_keyless):
+            if outlet.channel.routing is not Routing.TASK and str(outlet.channel.output) not in kept:
                 yield number, list(outlet.take())
 
     def finish(self, *, failed: bool, before: Mapping[int, Sequence[pa.RecordBatch]] = {}) -> Iterator[Packet]:
@@ -152,8 +156,7 @@ class Router:
     def _packets(self, outlet: Outlet, before: Sequence[pa.RecordBatch] = ()) -> Iterator[Packet]:
         channel = outlet.channel
         is_bytes = channel.columns is None
-        batches = [*before, *outlet.take()] if before else outlet.take()
-        for batch in [in_one(batches)] if isinstance(batches, list) and len(batches) > 1 else batches:
+        for batch in _joined(chain(before, outlet.take())):
             for dest, partition, messages in self._route(channel, batch):
                 sent = self._sent.setdefault((channel.target_stage, dest), [0, 0])
                 payload, places = (encode_messages(messages), None) if is_bytes else encode_rows(messages)
@@ -194,6 +197,22 @@ class Router:
             targets = np.where(keys.is_null().to_numpy(zero_copy_only=False), self._task % partitions, targets)
         for partition, messages in _group(batch, targets, partitions):
             yield partition % self._tasks, partition, messages
+
+
+def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The messages of all batches, in fewer batches of bounded size."""
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        own = batch.nbytes
+        if group and (rows + batch.num_rows > FLUSH_MESSAGES or size + own > MAX_PACKET_BYTES):
+            yield in_one(group)
+            group, rows, size = [], 0, 0
+        group.append(batch)
+        rows += batch.num_rows
+        size += own
+    if group:
+        yield group[0] if len(group) == 1 else in_one(group)
 
 
 def _group_few(
