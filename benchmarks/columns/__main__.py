@@ -21,6 +21,7 @@ from benchmarks.keyed_fold.workload import Workload
 
 SIDES = {
     "aggregate, parquet": "columns.penstock",
+    "aggregate in RocksDB, parquet": "columns.penstock",
     "aggregate, json": "columns.penstock",
     "process_batch, parquet": "columns.penstock",
     "Spark aggregation, parquet": "columns.spark",

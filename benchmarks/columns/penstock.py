@@ -40,7 +40,7 @@ def application(operator: str) -> ps.StreamApplication:
     """Events by key into the fold; nothing is sent on."""
     app = ps.StreamApplication("columns")
     events = app.input("files.events", value=EVENTS).partition_by(ps.col("key"))
-    if operator == "aggregate":
+    if operator.startswith("aggregate"):
         events.aggregate({"count": ps.Count(), "sum": ps.Sum(ps.col("amount"))}, id="totals")
     else:
         app.store("totals", value=TOTALS)
@@ -56,6 +56,7 @@ def config_of(parameters: dict[str, Any]) -> dict[str, Any]:
         "systems.files.samza.factory": "files",
         "systems.files.folder": parameters["files"],
         "systems.files.partitions": parameters["threads"],
+        "stores.totals.aggregate.factory": "rocksdb" if parameters["operator"].endswith("RocksDB") else "columns",
     }
 
 
@@ -67,7 +68,7 @@ def fold(parameters: dict[str, Any]) -> dict[str, Any]:
 
 def verify(parameters: dict[str, Any]) -> dict[str, Any]:
     """Rebuild the state from the last checkpoint, as a restore does, and compare every key."""
-    is_own = parameters["operator"] == "aggregate"
+    is_own = parameters["operator"].startswith("aggregate")
     store = "totals.aggregate" if is_own else "totals"
     config = load_config(overrides=config_of(parameters), default_job_name="columns")
     counts, sums = totals_of(Workload(**parameters["workload"]))

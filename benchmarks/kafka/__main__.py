@@ -48,8 +48,15 @@ from penstock.testing.kafka_broker import KafkaBroker
 
 PARTITIONS = 2
 TOPIC = "events"
-SIDES = ("penstock", *ENGINES)
-ONLY_LATENCY = {"spark-real-time"}
+SIDES = ("penstock", "columns", *ENGINES)
+NOT_IN = {
+    "throughput": {"spark-real-time"},
+    "restart": {"spark-real-time", "columns"},
+    "latency": {"columns"},
+}
+"""By part, the sides that it does not have."""
+SENDS_THE_LAST = {"spark", "columns"}
+"""The sides that send on one count of a key in a batch at most."""
 AT_EACH_BATCH = {"spark", "spark-real-time"}
 """The sides whose echo becomes durable with each batch."""
 GUARANTEES = ("at-least-once", "exactly-once")
@@ -75,8 +82,14 @@ SHOWN = {
     },
 }
 """By part, the figures of its table."""
-TARGETS = {"spark": 1.2, "quix": 2.0, "bytewax": 2.0, "faust": 2.0}
-"""Penstock's rows per second divided by the side's, at least."""
+TARGETS = (
+    ("penstock", "spark", 1.2),
+    ("penstock", "quix", 2.0),
+    ("penstock", "bytewax", 2.0),
+    ("penstock", "faust", 2.0),
+    ("columns", "spark", 2.0),
+)
+"""A side, another one, and the ratio of their rows per second, at least."""
 NOTHING_WRITTEN = dict.fromkeys(("outbox_bytes_per_message", "outbox_bytes_per_commit", "record_bytes"))
 Measurement = tuple[str, Callable[[], dict[str, Any]]]
 """A side's name, and what makes a run of it."""
@@ -140,7 +153,7 @@ class World:
         seconds = max(self.options.seconds, round(commit_s))  # so that each has a commit in it
         given = {**self._given(side, commit_s), "seconds": seconds}
         run = run_side(f"benchmarks.kafka.sides:{function(side)}", given, Path(given["work"]))
-        every_one = side != "spark"
+        every_one = side not in SENDS_THE_LAST
         verified = check_counts(self.brokers, given["output"], PARTITIONS, self._totals, every_one=every_one)
         return {
             **rates(run, self.options.warm_up_s),
@@ -297,7 +310,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     status = 0
     for part in (part for part in PARTS if part in options.parts):
-        sides = installed([side for side in options.sides if part == "latency" or side not in ONLY_LATENCY])
+        sides = installed([side for side in options.sides if side not in NOT_IN[part]])
         own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
         with harness.Bench("kafka", own) as bench, KafkaBroker(heap_mb=1024, java_options=()) as broker:
             world = World(bench, broker.bootstrap_servers)
@@ -320,12 +333,12 @@ def report(bench: harness.Bench, part: str) -> None:
         for side, runs in bench.runs.items()
     }
     harness.show(part, sides, **figures, verified="")
-    for side, target in TARGETS.items() if part == "throughput" else ():
+    for own, side, target in TARGETS if part == "throughput" else ():
         for commit_s in bench.options.commit_s:
-            ours, theirs = (sides.get(f"{each}, {commit_s:g} s") for each in ("penstock", side))
+            ours, theirs = (sides.get(f"{each}, {commit_s:g} s") for each in (own, side))
             if ours and theirs and theirs["rows_per_second"]:
                 ratio = ours["rows_per_second"] / theirs["rows_per_second"]
-                bench.target(f"penstock / {side}, durable every {commit_s:g} s", ratio, at_least=target)
+                bench.target(f"{own} / {side}, durable every {commit_s:g} s", ratio, at_least=target)
 
 
 def installed(sides: Sequence[str]) -> list[str]:

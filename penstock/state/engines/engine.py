@@ -42,7 +42,11 @@ class Moment(Protocol):
 
 def get_each(content: Content, keys: ByteArray) -> tuple[ByteArray, Flags]:
     """As `Engine.get_many`, one key at a time."""
-    values = [content.get(key) for key in keys.to_arrow().to_pylist()]
+    return found_in([content.get(key) for key in keys.to_arrow().to_pylist()])
+
+
+def found_in(values: list[bytes | None]) -> tuple[ByteArray, Flags]:
+    """The result of `Engine.get_many`, of a value for each key."""
     present = np.fromiter((value is not None for value in values), np.bool_, len(values))
     return ByteArray.of_list([value or b"" for value in values]), present
 

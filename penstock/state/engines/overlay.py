@@ -5,12 +5,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
+import numpy as np
 from sortedcontainers import SortedSet
 
-from penstock.state.engines.engine import Content
+from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.entries import Flags
+from penstock.state.engines.engine import Content, Engine, found_in, get_each
 from penstock.state.engines.gaps import Gaps
 from penstock.state.records import Changes
 
@@ -124,6 +128,19 @@ class Overlay:
     def get(self, key: bytes) -> bytes | None:
         value = self.changes.get(key, MISSING)
         return self._engine.get(key) if isinstance(value, _Missing) else value
+
+    def get_many(self, keys: ByteArray) -> tuple[ByteArray, Flags]:
+        """As `Engine.get_many`."""
+        below = self._engine.get_many if isinstance(self._engine, Engine) else partial(get_each, self._engine)
+        changes = self.changes
+        if not changes:
+            return below(keys)
+        values = [changes.get(key, MISSING) for key in keys.to_arrow().to_pylist()]
+        missing = [place for place, value in enumerate(values) if isinstance(value, _Missing)]
+        stored, present = below(keys.take(np.array(missing, np.int64)))
+        for place, value, is_there in zip(missing, stored.to_arrow().to_pylist(), present.tolist(), strict=True):
+            values[place] = value if is_there else None
+        return found_in([None if isinstance(value, _Missing) else value for value in values])
 
     def scan(self, start: bytes | None, end: bytes | None) -> Iterator[Entry]:
         """The entries with start <= key < end, the changes included, in order; unmoved by later writes."""

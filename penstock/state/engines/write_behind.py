@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.entries import Flags
 from penstock.errors import PenstockError, PenstockTimeoutError
 from penstock.metrics.snapshot import CounterValue, TimerValue
 from penstock.state.engines.engine import Engine, Moment
@@ -68,6 +70,9 @@ class WriteBehindEngine(Engine):
 
     def get(self, key: bytes) -> bytes | None:
         return self._above.get(key)
+
+    def get_many(self, keys: ByteArray) -> tuple[ByteArray, Flags]:
+        return self._above.get_many(keys)
 
     def apply(self, changes: Changes) -> None:
         """Make the changes visible. Waits for a write under way.

@@ -11,7 +11,7 @@ from penstock.api.state.store import StoreSpec
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.entries import Entries, Flags, Found
 from penstock.state.engines.columns import ColumnEngine
-from penstock.state.engines.engine import Content, Engine, get_each
+from penstock.state.engines.engine import Content, Engine
 from penstock.state.engines.overlay import Overlay
 from penstock.state.records import Changes
 from penstock.state.stores.serdes import SerdeStore
@@ -89,7 +89,7 @@ class ColumnTaskStore(SerdeStore):
             if isinstance(self._engine, Engine) and not self._overlay.net:
                 self._engine_gets += len(keys)
                 return self._engine.get_many(keys)
-            return get_each(self._overlay, keys)
+            return self._overlay.get_many(keys)
         except BaseException as error:
             raise self._engine_failed(error) from error
 

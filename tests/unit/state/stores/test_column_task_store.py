@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from penstock.state.engines.columns import ColumnEngine
 from penstock.state.engines.engine import Engine, EngineFailedError
 from penstock.state.engines.memory import MemoryEngine
 from penstock.state.engines.rocksdb import RocksDbEngine
+from penstock.state.engines.write_behind import WriteBehindEngine
 from penstock.state.stores.columns import ColumnTaskStore
 
 KEYS = st.sampled_from([b"", b"a", b"b", b"ab", b"key-0001", b"key-0002", b"\xff"])
@@ -24,15 +26,18 @@ CHANGES = st.dictionaries(KEYS, st.none() | st.sampled_from([b"", b"1", b"22", b
 STEPS = st.lists(st.tuples(st.sampled_from(["many", "single", "end", "discard", "scan"]), CHANGES), max_size=12)
 
 
-@pytest.fixture(params=["columns", "memory", "rocksdb"], scope="module")
+@pytest.fixture(params=["columns", "memory", "rocksdb", "write-behind"], scope="module")
 def engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
     made: Engine
-    if request.param == "rocksdb":
-        made = RocksDbEngine(tmp_path_factory.mktemp("engine"), block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16)
-    else:
+    if request.param in ("columns", "memory"):
         made = {"columns": ColumnEngine, "memory": MemoryEngine}[request.param]()
-    yield made
-    made.close()
+    else:
+        made = RocksDbEngine(tmp_path_factory.mktemp("engine"), block_cache_bytes=1 << 20, write_buffer_bytes=1 << 16)
+    with ThreadPoolExecutor(1) as writer:
+        if request.param == "write-behind":
+            made = WriteBehindEngine(made, writer, gather_bytes=1000)
+        yield made
+        made.close()
 
 
 def look_up(store: ColumnTaskStore, keys: list[bytes]) -> list[bytes | None]:
