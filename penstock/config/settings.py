@@ -329,6 +329,10 @@ class StoreSettings(Settings):
         "The size of RocksDB's block cache for each store of a task.")
     all_write_buffer_bytes = key("stores.rocksdb.write.buffer.bytes", Bytes(65536), "16777216",
         "The size of RocksDB's write buffer for each store of a task, and of the changes gathered above it.")
+    all_memory_bytes = key("stores.memory.total.bytes", Bytes(1 << 20),
+        Absent("each store has its own cache and buffers"),
+        "The memory that RocksDB should take for block caches, indexes and write buffers of all stores in a container "
+        "together. Many writes at once exceed it for a moment. The changes gathered above RocksDB are not in it.")
     all_backup_factories = key("stores.backup.factories", _BACKENDS, "changelog-files",
         "The state backends that every store is backed up to.", "Samza")
     all_restore_factories = key("stores.restore.factories", _BACKENDS,

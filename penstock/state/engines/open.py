@@ -48,6 +48,7 @@ def open_rocksdb(settings: StoreSettings, directory: Path, *, read_only: bool = 
         directory,
         block_cache_bytes=settings.rocksdb_block_cache_bytes,
         write_buffer_bytes=settings.rocksdb_write_buffer_bytes,
+        total_bytes=settings.all_memory_bytes,
         read_only=read_only,
     )
 

@@ -6,6 +6,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ _ABSENT = "key not found"
 _FIRST_CHUNK, _LARGEST_CHUNK = 8, 512
 """The number of entries that a scan of a snapshot reads at a time: first, and at most."""
 _TABLES = "rocksdb.aggregated-table-properties"
+_ARENA_BYTES = 64 << 10
+"""Write buffers that share their memory grow by this much. By default they do by an eighth of their size, so that a
+hundred nearly empty ones take hundreds of megabytes."""
 _ENTRIES = re.compile(r"# entries=(\d+)")
 _NEVER_WAIT = {"level0_slowdown_writes_trigger": "1000000", "level0_stop_writes_trigger": "1000000"}
 """By default RocksDB delays writes at 20 unmerged files, and stops them at 36."""
@@ -74,14 +78,20 @@ class RocksDbEngine(Engine):
         *,
         block_cache_bytes: int,
         write_buffer_bytes: int,
+        total_bytes: int | None = None,
         read_only: bool = False,
         foreign: bool = False,
     ) -> None:
-        """`foreign`: other software wrote the files, which are opened with their own options: their values may need its
-        merge operator."""
+        """
+        Args:
+            total_bytes: of the cache and the write buffers of all engines in this process together; None: this engine
+                has a cache for itself.
+            foreign: other software wrote the files, which are opened with their own options: their values may need its
+                merge operator.
+        """
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
-        self._options = options = _options(block_cache_bytes, write_buffer_bytes)
+        self._options = options = _options(block_cache_bytes, write_buffer_bytes, total_bytes)
         access = rocksdict.AccessType.read_only() if read_only else rocksdict.AccessType.read_write()
         # The binding opens a folder again as it was opened before, if it is not told what the column family is to have.
         families = None if foreign else {"default": options}
@@ -377,7 +387,16 @@ def engine_error(error: Exception, what: str) -> PenstockError:
     return CorruptError(f"{what}: {error}") if cause is None else explain(cause, what, _PLACE)
 
 
-def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Any:
+@lru_cache(maxsize=1)
+def _shared_memory(total_bytes: int) -> tuple[Any, Any]:
+    """A block cache of this size for all engines of this process, and the manager of their write buffers, which count
+    as part of the cache. Once they take a third of it, buffers are written."""
+    cache = rocksdict.Cache(total_bytes)
+    buffers = rocksdict.WriteBufferManager.new_write_buffer_manager_with_cache(total_bytes // 3, False, cache)
+    return cache, buffers
+
+
+def _options(block_cache_bytes: int, write_buffer_bytes: int, total_bytes: int | None) -> Any:
     options = rocksdict.Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(write_buffer_bytes)
@@ -386,7 +405,15 @@ def _options(block_cache_bytes: int, write_buffer_bytes: int) -> Any:
     options.enable_statistics()
     options.set_stats_dump_period_sec(0)  # they would be written to RocksDB's log as well
     table = rocksdict.BlockBasedOptions()
-    table.set_block_cache(rocksdict.Cache(block_cache_bytes))
+    if total_bytes is None:
+        table.set_block_cache(rocksdict.Cache(block_cache_bytes))
+    else:
+        cache, buffers = _shared_memory(total_bytes)
+        table.set_block_cache(cache)
+        table.set_cache_index_and_filter_blocks(True)
+        table.set_pin_l0_filter_and_index_blocks_in_cache(True)
+        options.set_write_buffer_manager(buffers)
+        options.set_arena_block_size(_ARENA_BYTES)
     table.set_bloom_filter(10, False)
     options.set_block_based_table_factory(table)
     return options
