@@ -1,0 +1,154 @@
+"""A repartition of a large state, beside `cp -r` of the same bytes: a rehearsal.
+
+A job on Spark fills a store with values that do not compress. The objects of its state are copied with `cp -r`. Then
+the state is moved to another number of tasks, as `penstock state repartition` does it. In the end every key of the new
+checkpoint has to be in the task that owns it, and a sample of the values has to be right.
+
+    python -m benchmarks.repartition [--megabytes N] [--before N] [--after N] [--sampled N] [--json PATH]
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+import penstock as ps
+from benchmarks import harness
+from benchmarks.keyed_fold.penstock import configuration
+from benchmarks.state.job import folder_bytes
+from penstock.admin.state.repartition import plan_repartition, repartition
+from penstock.api.ssp import SystemStreamPartition
+from penstock.config.load import load_config
+from penstock.spark.state_frames.moved_state import mover
+from penstock.state.reading.reader import read_store
+from penstock.system.local import LocalSystem
+from penstock.system.partitioner import partition_of
+
+VALUE_BYTES = 4000
+ENTRIES = 100
+"""Entries of a message's key."""
+_BATCH_BYTES = 256 << 20
+STORE = "values"
+
+
+def value_of(key: str, number: int) -> bytes:
+    """The value of an entry."""
+    return hashlib.shake_128(f"{key} {number}".encode()).digest(VALUE_BYTES)
+
+
+class Fill(ps.StreamTask):
+    """Stores the entries of each key."""
+
+    def init(self, context: ps.TaskContext) -> None:
+        self.values = context.store(STORE)
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        for number in range(ENTRIES):
+            self.values[envelope.key, number] = value_of(envelope.key, number)
+
+
+def application() -> ps.StreamApplication:
+    """Keys by task into the store."""
+    app = ps.StreamApplication("repartition")
+    app.store(STORE, key=ps.Tuple(ps.String(), ps.Long()), value=ps.Bytes())
+    app.input("local.keys").partition_by(str, key=ps.String()).process(Fill, stores=[STORE])
+    return app
+
+
+def config_of(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
+    """A commit for each batch; the last two checkpoints are kept."""
+    work = Path(parameters["work"])
+    batch = _BATCH_BYTES // (ENTRIES * VALUE_BYTES)
+    return {
+        **configuration(work / "streams", work, batch, parameters["threads"]),
+        "job.intermediate.stream.partitions": tasks,
+        "task.checkpoint.retained": 1,
+        f"stores.{STORE}.object.cache.size": 0,
+    }
+
+
+def rehearse(parameters: dict[str, Any]) -> dict[str, Any]:
+    """Fill, move, copy, compare."""
+    keys, before, after = parameters["keys"], parameters["before"], parameters["after"]
+    work = Path(parameters["work"])
+    writer = LocalSystem("local", str(work / "streams")).writer(None)
+    here = SystemStreamPartition("local", "keys", 0)
+    LocalSystem("local", str(work / "streams")).admin().create_stream("keys", 1)
+    writer.append(here, [(0, None, orjson.dumps(f"key-{number}")) for number in range(keys)])
+    writer.close()
+
+    began = time.monotonic()
+    application().run(config_of(parameters, before), until="latest").await_termination()
+    filled = time.monotonic() - began
+
+    config = config_of(parameters, before)
+    loaded = load_config(overrides=config, default_job_name="repartition")
+    state = work / "jobs" / "repartition-1" / "state"
+    state_bytes = folder_bytes(state)
+    copied = _cp_seconds(state, work / "copy")
+    with plan_repartition(application(), after, overrides=config) as planned:
+        done = repartition(planned, mover(loaded, "repartition"))
+    return {
+        "fill_seconds": round(filled, 1),
+        "move_seconds": round(done.seconds, 1),
+        "cp_seconds": round(copied, 1),
+        "ratio_to_cp": round(copied / done.seconds, 3),
+        "state_bytes": state_bytes,
+        "entries": list(done.stores[0].entries),
+        **_verified(parameters, after),
+    }
+
+
+def _cp_seconds(source: Path, target: Path) -> float:
+    """Until the copies are on disk, as the objects are."""
+    os.sync()
+    began = time.monotonic()
+    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
+    os.sync()
+    seconds = time.monotonic() - began
+    shutil.rmtree(target)
+    return seconds
+
+
+def _verified(parameters: dict[str, Any], tasks: int) -> dict[str, Any]:
+    config = load_config(overrides=config_of(parameters, tasks), default_job_name="repartition")
+    serde = ps.Tuple(ps.String(), ps.Long())
+    found = wrong = 0
+    for task, key, value in read_store(config, STORE):
+        name, number = serde.from_bytes(key)
+        found += 1
+        wrong += partition_of(name.encode(), tasks) != task
+        if found % parameters["sampled"] == 0:
+            wrong += value != value_of(name, number)
+    return {"verified": {"equal": found == parameters["keys"] * ENTRIES and not wrong, "found": found, "wrong": wrong}}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = harness.options(
+        "repartition", __doc__, given, megabytes=10_000, before=4, after=6, sampled=20, threads=2
+    )  # fmt: skip
+    with harness.Bench("repartition", options) as bench:
+        keys = options.megabytes * 1_000_000 // (ENTRIES * VALUE_BYTES)
+        parameters = {
+            "keys": keys,
+            **{name: getattr(options, name) for name in ("before", "after", "sampled", "threads")},
+        }
+        found = bench.run("penstock", "repartition:rehearse", parameters)
+        columns = {"fill_seconds": ".0f", "move_seconds": ".0f", "cp_seconds": ".0f", "ratio_to_cp": ".2f"}
+        harness.show("repartition", {"penstock": found}, **columns, state_bytes="MB", peak_bytes="MB", verified="")
+        return bench.finish()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
