@@ -34,6 +34,7 @@ from penstock.job.shown_failure import Failure, failure_board, failure_of
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import Outage, outage_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
+from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput
 from penstock.side.shown import SideStoreFacts
 from penstock.standby.shown import StandbyFacts, standby_board
@@ -140,6 +141,30 @@ class JobStatus:
     def has_ended(self) -> bool:
         """True if no driver has the job: it is not running, or has failed."""
         return self.status in {"not running", "failed"}
+
+    def _repr_html_(self) -> str:
+        """The status in a notebook."""
+        last, failure = self.last_checkpoint, self.failure
+        facts = facts_html(
+            [
+                ("job", self.job),
+                ("status", f"{self.status}: {self.reason if failure is None else failure.error}"),
+                ("in", None if failure is None else failure.place),
+                ("waits for", None if self.outage is None else self.outage.reason),
+                ("last checkpoint", None if last is None else last.id),
+                ("batch", None if last is None else last.batch),
+                ("tasks", None if last is None else last.task_count),
+                ("dead letters", self.dead_letters or None),
+                ("job root", self.root),
+            ]
+        )
+        rows = [
+            (each.stream, part.partition, part.next_offset, part.upcoming, part.lag)
+            for each in self.inputs
+            for part in each.partitions
+        ]
+        columns = ("stream", "partition", "next", "upcoming", "lag")
+        return facts + table_html("Inputs, as of the last checkpoint", columns, rows) if rows else facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,10 @@ from penstock.driver.show.metrics import JobMetrics
 from penstock.driver.show.replay import Replay
 from penstock.driver.show.state_progress import StateOperatorProgress
 from penstock.job.shown_outage import Outage
+from penstock.notebook import facts_html, table_html
 from penstock.standby.shown import StandbyFacts
 from penstock.system.contract.definition import System
-from penstock.wording import counted, lag_text
+from penstock.wording import counted, duration_text, lag_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,25 @@ class JobProgress:
     def behind(self) -> str:
         """The `lag` of all sources, for people; empty if there is none."""
         return lag_text([(source.lag, source.lag_unit) for source in self.sources])
+
+    def _repr_html_(self) -> str:
+        """The batch in a notebook."""
+        rate = f"{self.processed_rows_per_second:,.0f} messages a second"
+        facts = facts_html(
+            [
+                ("job", self.name),
+                ("batch", f"{self.batch_id}, at {self.timestamp}"),
+                ("messages", f"{self.num_input_rows:,} in, {self.num_output_rows:,} out; {rate}"),
+                ("duration", duration_text(self.batch_duration)),
+                ("way", self.way),
+                ("behind", self.behind),
+                ("watermark", self.event_time.get("watermark")),
+                ("dead letters", self.total_dead_letters or None),
+                ("last checkpoint", self.last_checkpoint),
+            ]
+        )
+        rows = [(each.description, each.num_input_rows, each.lag, each.held_back_by) for each in self.sources]
+        return facts + table_html("Inputs", ("stream", "messages", "lag", "held back by"), rows)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields in Spark's spelling (`batchId`, `numInputRows`, ...)."""

@@ -21,6 +21,7 @@ from penstock.driver.show.progress import (
 from penstock.errors import NotFoundError
 from penstock.job.shown_outage import Outage
 from penstock.metrics.snapshot import Snapshot
+from penstock.notebook import facts_html
 from penstock.spark.job.program_end import RunningWork, stop_with_program
 from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
 
@@ -72,6 +73,13 @@ class Job:
     def __repr__(self) -> str:
         batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
         return f"<Job {self.name}: {self._board.phase}{batch}, checkpoint {self.last_checkpoint}, run {self.run_id}>"
+
+    def _repr_html_(self) -> str:
+        """The job in a notebook, as it is now."""
+        last = self._board.last
+        name = self.name if last is None else None  # the progress has it
+        facts = facts_html([("job", name), ("phase", self.phase), ("run", self.run_id)])
+        return facts if last is None else facts + last._repr_html_()
 
     def __enter__(self) -> Self:
         return self
