@@ -53,6 +53,14 @@ def wrapped(command: str, log: Path) -> str:
         status=$?; echo "{_ENDED}$status" >>{quoted}; exit $status"""
 
 
+def logs_in(directory: Path) -> dict[Path, str]:
+    """The logs in a folder, and the name of the container of each, by name."""
+    return {
+        path: path.stem.removeprefix("container-").rpartition("-")[0]
+        for path in sorted(directory.glob("container-*.log"))
+    }
+
+
 def open_log(path: Path) -> BinaryIO:
     """A new log, for the job's user only. It is not deleted as long as the file is open somewhere: here, and in
     processes that inherit it."""
