@@ -12,7 +12,7 @@ from penstock.api.serdes.failures import process_place
 from penstock.api.state.tables import Table
 from penstock.api.time.aggregates import Aggregate
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import column_aggregates, definition_of
+from penstock.graph.aggregation import check_aggregates, column_aggregates, definition_of
 from penstock.graph.specs import (
     AggregateSpec,
     ColumnTaskSpec,
@@ -271,8 +271,8 @@ class ColumnOperators:
                 raise ConfigError(
                     f"aggregate({{{name!r}: {each!r}}}): an aggregate is one of ps.Count(), ps.Sum(...), ..."
                 )
-            self._check_expression(each.of, f"aggregate(): `{name}`")
         given, serde = dict(aggregates), self._operator.value_serde
+        check_aggregates(given, serde, "aggregate()")
         by_column = column_aggregates(given, serde)
         result = Json() if by_column is None else Columns(pa.schema(by_column.result_fields))
         same = {**self._same(), "value_serde": result}

@@ -15,11 +15,11 @@ from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.time.durations import Duration
 from penstock.api.time.timers import AtDrain
-from penstock.api.time.windows import Panes, Window, WindowPane, definition_of
+from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
 from penstock.application.patterns import Patterns
 from penstock.errors import ConfigError
-from penstock.graph.aggregation import serde_of_rows, types_of, window_aggregates
+from penstock.graph.aggregation import check_aggregates, serde_of_rows, types_of, window_aggregates
 from penstock.graph.declarations import Declarations
 from penstock.graph.specs import (
     FilterSpec,
@@ -99,8 +99,9 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             id: the operator's stable name. Its store is named after it.
 
         Raises:
-            ConfigError: `window` is not a window, or `late_to` is not an output of the application; or `rows` is True,
-                and the window has no aggregates, counts messages, or has an aggregate of the name of another column.
+            ConfigError: `window` is not a window, `late_to` is not an output of the application, or an aggregate does
+                not fit the type of its column; or `rows` is True, and the window has no aggregates, counts messages, or
+                has an aggregate of the name of another column.
 
         Example:
             >>> app = ps.StreamApplication("visits")
@@ -114,6 +115,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             raise ConfigError(f"window() takes a window of `Windows`, not {window!r}")
         if window.late_to is not None:
             self._declared.check_output(window.late_to)
+        if isinstance(window.contents, Aggregates):
+            check_aggregates(window.contents.by_name, self._operator.value_serde, "window()")
         by_column = window_aggregates(window, self._operator.value_serde)
         panes = serde_of_rows(window, by_column) if rows else Panes()
 

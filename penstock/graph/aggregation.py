@@ -19,6 +19,7 @@ from penstock.api.time.aggregates import (
     Variance,
     is_whole_value,
 )
+from penstock.api.time.sketches import ApproxQuantiles
 from penstock.api.time.windows import SPAN_COLUMNS, Aggregates, Counting, Fixed, Window
 from penstock.errors import ConfigError
 
@@ -110,6 +111,31 @@ class ColumnAggregates:
         return pa.StructArray.from_arrays([part.fold.results() for part in self._parts], fields=self.result_fields)
 
 
+def check_aggregates(aggregates: Mapping[str, Aggregate], serde: Serde[Any], what: str) -> None:
+    """Raise ConfigError unless the expressions fit the columns, and quantiles are those of numbers. `what` is the
+    declaration, for errors."""
+    if not isinstance(serde, ColumnSerde):
+        return
+    for name, each in aggregates.items():
+        if isinstance(each.of, Expression):
+            kind = each.of.type_in(serde.schema, f"{what}: `{name}`")
+            if type(each) is ApproxQuantiles and not _is_number(kind):
+                raise _refused(what, name, each, f"values of type {kind} are no numbers")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _refused(what: str, name: str, aggregate: Aggregate, why: object) -> ConfigError:
+    return ConfigError(
+        f"{what}: `{name}`: {type(aggregate).__name__} of `{aggregate.of}`: {why}. Take a function of the row in place "
+        "of the expression, or another column"
+    )
+
+
 def column_aggregates(
     aggregates: Mapping[str, Aggregate], serde: Serde[Any], what: str = "aggregate()"
 ) -> ColumnAggregates | None:
@@ -139,10 +165,7 @@ def column_aggregates(
         try:
             found.append(_Part(name, expression, getattr(folds, fold)(kind)))
         except TypeError as error:
-            raise ConfigError(
-                f"{what}: `{name}`: {type(each).__name__} of `{of}`: {error}. Take a function of the row in place of "
-                "the expression, or another column"
-            ) from None
+            raise _refused(what, name, each, error) from None
     return ColumnAggregates(found)
 
 

@@ -1,5 +1,5 @@
-"""Random lives of a job's storage; `PENSTOCK_LIVES` sets how many (80 by default), `PENSTOCK_LIFE` is the seed of one
-that is to be lived again."""
+"""Random lives of a job's storage, with any number of tasks from time to time; `PENSTOCK_LIVES` sets how many (80 by
+default), `PENSTOCK_LIFE` is the seed of one that is to be lived again."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.admin.checkpoint import change
 from penstock.driver.commit import commit
-from penstock.state import restore
+from penstock.state import outside_backup, restore
 from penstock.state.backends import base_backup
 from penstock.state.backends.changelog_files import backup
 from tests.support.stores.random_life import Life
@@ -28,6 +29,9 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restore, "_RESTORE", replace(restore._RESTORE, pause_s=0.001))
     monkeypatch.setattr(commit, "_APPEND", replace(commit._APPEND, pause_s=0.001))
     monkeypatch.setattr(commit, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(change, "_APPEND", replace(change._APPEND, pause_s=0.001))
+    monkeypatch.setattr(outside_backup, "_UPLOAD", replace(outside_backup._UPLOAD, pause_s=0.001))
+    monkeypatch.setattr(outside_backup, "_BASE_POLL_S", 0.001)
     monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.0)
     monkeypatch.setattr(backup, "_BASE", replace(backup._BASE, pause_s=0.001))
     monkeypatch.setattr("penstock.container.epoch.committers._BASE_POLL_SECONDS", 0.001)

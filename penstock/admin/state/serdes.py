@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.admin.state.aggregate_states import aggregate_states
 from penstock.api.serdes import (
     Bytes,
     JsonKey,
@@ -84,11 +85,13 @@ def store_serdes(
             f"store `{store}` was written with the serdes `{key}` and `{value}` (checkpoint {record.id}); `{called}` "
             f"declares `{own.key_serde.name}` and `{own.value_serde.name}`"
         )
-    return StoreSerdes(key, value, own.key_serde, own.value_serde)
+    return StoreSerdes(key, value, own.key_serde, aggregate_states(value) or own.value_serde)
 
 
 def serde_of(name: str) -> Serde[Any] | None:
     """The serde of a name that a checkpoint has, if it is one of Penstock's."""
+    if (states := aggregate_states(name)) is not None:
+        return states
     kind, bracket, inner = name.partition("(")
     if not (bracket and name.endswith(")")):
         return _BUILT_IN.get(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import msgspec.json
@@ -148,7 +149,11 @@ def _plain(value: object) -> object:
         return str(value)
     if isinstance(value, tuple):  # of a Tuple
         return [field.hex() if isinstance(field, bytes) else _plain(field) for field in value]
-    return orjson.loads(orjson.dumps(value, default=repr, option=orjson.OPT_NON_STR_KEYS))
+    return orjson.loads(orjson.dumps(value, default=_text_of, option=orjson.OPT_NON_STR_KEYS))
+
+
+def _text_of(value: object) -> str:
+    return str(value) if isinstance(value, Decimal) else repr(value)
 
 
 def _json(value: object, option: int = 0) -> str:

@@ -45,9 +45,14 @@ def run(parameters: dict[str, Any]) -> dict[str, Any]:
         from tests.support.faults import ways
 
         ways.alternate()
-    for module in (job_app, sided_app):
+    modules: list[Any] = [job_app, sided_app]
+    if parameters["app"] == "columns":  # it needs Polars
+        from tests.support.apps import columns_app
+
+        modules = [columns_app]
+    for module in modules:
         cloudpickle.register_pickle_by_value(module)
-    app = {**job_app.APPS, **sided_app.APPS, **drained_app.APPS}[parameters["app"]]()
+    app = {name: make for module in (*modules, drained_app) for name, make in module.APPS.items()}[parameters["app"]]()
     job = app.run(parameters["config"], until=parameters["until"], from_checkpoint=parameters["from_checkpoint"])
     signal.signal(signal.SIGTERM, lambda *_: job.stop(wait=False))
     Path(parameters["result"]).with_suffix(".started").touch()

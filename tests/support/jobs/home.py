@@ -215,20 +215,22 @@ class Home:
             for stream, partitions in self.events.items()
         }
 
-    def expected(self, record: CheckpointRecord | None = None) -> tuple[Totals, Totals]:
-        """Totals by key and by region, by a plain loop over the input, up to a checkpoint's offsets."""
-        by_key: Totals = {}
-        by_region: Totals = {}
+    def events_until(self, record: CheckpointRecord | None = None) -> Iterator[Event]:
+        """The events up to a checkpoint's offsets, all by default."""
         for stream, partitions in self.events.items():
             for partition, events in partitions.items():
                 end = len(events)
                 if record is not None:
                     end = record.next_offsets[partition][SystemStreamPartition("local", stream, partition)]
-                for event in events[:end]:
-                    if event is None:
-                        continue
-                    by_key[event["key"]] = add_event(by_key.get(event["key"]), event)
-                    by_region[event["region"]] = add_region(by_region.get(event["region"]), event)
+                yield from (event for event in events[:end] if event is not None)
+
+    def expected(self, record: CheckpointRecord | None = None) -> tuple[Totals, Totals]:
+        """Totals by key and by region, by a plain loop over the input, up to a checkpoint's offsets."""
+        by_key: Totals = {}
+        by_region: Totals = {}
+        for event in self.events_until(record):
+            by_key[event["key"]] = add_event(by_key.get(event["key"]), event)
+            by_region[event["region"]] = add_region(by_region.get(event["region"]), event)
         assert not any(total["disorder"] for total in by_key.values())
         return by_key, by_region
 

@@ -1,13 +1,15 @@
 """The random life of a job's storage, from a seed: epochs with all kinds of configurations, commits, faults and deaths,
-with plain dicts beside it. Whatever happened, each retained checkpoint is restored from every marker that it holds."""
+and moves to other numbers of tasks, with plain dicts beside it. Whatever happened, each retained checkpoint is restored
+from every marker that it holds."""
 
 from __future__ import annotations
 
 import random
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import TypeVar
 
 from penstock.checkpoint.id import CheckpointId
@@ -16,13 +18,17 @@ from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.markers import markers_of
 from penstock.driver.commit.commit import CommitCoordinator
 from penstock.errors import ContainerLostError, PenstockError, RetryableError
+from penstock.job.identity import settle
 from penstock.objects.remote import RemoteObjectStore
 from penstock.objects.store import ObjectStore
+from penstock.repartition.move import MadePart, Move, move_here
+from penstock.repartition.placement import Rule
 from penstock.state.reading.reader import StateReader
 from penstock.system.memory import MemorySystem
+from penstock.system.partitioner import partition_of
 from penstock.testing.faulty_store import FaultyStore
 from penstock.testing.forwarding_store import ForwardingStore
-from tests.support.stores.storage_job import DEADLINE_S, PATHS, StorageJob
+from tests.support.stores.storage_job import DEADLINE_S, PATHS, ROOT, StorageJob
 
 T = TypeVar("T")
 Content = dict[tuple[str, int], dict[bytes, bytes]]
@@ -30,6 +36,7 @@ Content = dict[tuple[str, int], dict[bytes, bytes]]
 BACKENDS = ("changelog-files", "blob", "changelog-stream")
 _KEYS = 12
 _TRIES = 50
+_TASKS = (1, 2, 2, 3, 3, 4, 8)
 
 
 class DeadError(PenstockError):
@@ -48,10 +55,11 @@ class Lifeline(ForwardingStore):
         self._lock = threading.Lock()
         self.dead = False
 
-    def die(self) -> None:
-        """From here on nothing happens any more."""
+    def die(self, calls: int = 0) -> None:
+        """From here on, or from so many calls on, nothing happens any more."""
         with self._lock:
-            self.dead = True
+            self._left = calls
+            self.dead = self.dead or calls == 0
 
     def _call(self, call: Callable[[], T]) -> T:
         with self._lock:
@@ -116,10 +124,20 @@ class Life:
         self._folder = folder
         self._faulty = FaultyStore(memory(), seed, 0.0)
         stores = ("first", "second")[: self.random.choice((1, 1, 2))]
-        tasks = self.random.choice((1, 2))
+        self._moves = self.random.choice((0.0, 0.6))
+        """How often its state is moved to another number of tasks between two drivers."""
+        self._inputs = self.random.choice((1, 1, 2)) if self._moves else 1
         self.job = StorageJob(
-            folder, self._faulty, {"local": MemorySystem("local")}, tasks=tasks, stores=stores, config={}
+            folder,
+            self._faulty,
+            {"local": MemorySystem("local")},
+            tasks=self.random.randint(self._inputs, 2),
+            stores=stores,
+            config={},
+            kept=("kept",) if self._moves and self.random.random() < 0.5 else (),
+            inputs=self._inputs,
         )
+        self.job.uid = settle(self._faulty, PATHS, ROOT)
         self._now: Content = {}
         self._known: dict[CheckpointId, Content] = {}
         """The content of every checkpoint that was ever begun."""
@@ -133,6 +151,8 @@ class Life:
     def live(self, starts: int) -> None:
         """So many drivers, one after the other; after each one everything is looked at."""
         for number in range(starts):
+            if number and self.random.random() < self._moves:
+                self._repartition()
             try:
                 self._run()
             except PenstockError as error:
@@ -150,12 +170,12 @@ class Life:
         """Restore each retained checkpoint from every marker that it holds, with the code that reads state."""
         self._faulty.rate = 0.0
         view = CheckpointLog(self._faulty, PATHS).read()
-        config = self.job.settings()
-        with StateReader(config, PATHS, self._faulty, self.job.systems) as reader:
-            for record in view.restorable:
-                for task in range(self.job.tasks):
+        for record in view.restorable:
+            config = self.job.settings(record.task_count)
+            with StateReader(config, PATHS, self._faulty, self.job.systems) as reader:
+                for task in range(record.task_count):
                     own = markers_of(record, task, config.changelog_partitions(record.stores, task))
-                    for store in self.job.stores:
+                    for store in record.stores:
                         backends = [name for name in own if store in own[name]]
                         assert backends, f"checkpoint {record.id} has no marker of `{store}`"
                         for backend in backends:
@@ -213,6 +233,8 @@ class Life:
                 claim = log.claim("run")
                 record, empty = origin(claim)
                 self._tell(f"epoch {claim.epoch} from {record.id if record else None}{', emptied' if empty else ''}")
+                if record is not None:  # perhaps an older one, with another number of tasks
+                    self.job.tasks = record.task_count
                 commits = self.job.open(log, claim, record, self._homes(), empty=empty)
                 self.job.fleet.at = self._at
                 before = {} if record is None or empty else self._known[record.id]
@@ -278,18 +300,120 @@ class Life:
         self._tell(f"checkpoint {done.record.id}")
 
     def _batch(self) -> None:
-        changes: dict[tuple[str, int], Mapping[bytes, bytes | None]] = {}
-        for place in self._places():
-            count = self.random.choice((0, 1, 1, 3, _KEYS))
-            keys = [b"%d" % self.random.randrange(_KEYS) for _ in range(count)]
-            own = {key: None if self.random.random() < 0.25 else self.random.randbytes(8) for key in keys}
-            changes[place] = own
+        changes: dict[tuple[str, int], dict[bytes, bytes | None]] = {place: {} for place in self._places()}
+        for store in self.job.stores:
+            for key, value in self._some().items():
+                changes[store, partition_of(key, self.job.tasks)][key] = value
+        for store in self.job.kept:
+            for task in range(self._inputs):  # the others read nothing
+                changes[store, task] = self._some()
+        for place, own in changes.items():
             for key, value in own.items():
                 if value is None:
                     self._now[place].pop(key, None)
                 else:
                     self._now[place][key] = value
         self.job.run_batch(changes)
+
+    def _some(self) -> dict[bytes, bytes | None]:
+        """Changes of some keys."""
+        count = self.random.choice((0, 1, 1, 3, _KEYS))
+        keys = [b"%d" % self.random.randrange(_KEYS) for _ in range(count)]
+        return {key: None if self.random.random() < 0.25 else self.random.randbytes(8) for key in keys}
+
+    # Between two drivers.
+
+    def _repartition(self) -> None:
+        """Give the job another number of tasks, or die of it: whatever process dies, and at whatever call, the log ends
+        with the former checkpoint, or with the new one, which has every entry in the task that the partitioner says,
+        and all that the former one retained can be restored."""
+        former = self._last()
+        if former is None:
+            return
+        tasks = self.random.choice([each for each in _TASKS if self._inputs <= each != former.task_count])
+        for attempt in range(_TRIES):
+            error = self._try_to_move(former, tasks, healthy=attempt == 5)
+            found = self._last()
+            assert found is not None
+            if found != former:
+                self._check_moved(former, found, tasks)
+            assert error is not None or found != former, "it said that it was done"
+            if self.random.random() < 0.25 or (error is not None and found != former):
+                self.check()
+            if found != former or self.random.random() < 0.3:
+                return
+        raise AssertionError("no move succeeded")
+
+    def _last(self) -> CheckpointRecord | None:
+        """The last checkpoint, as somebody sees it whose store is healthy."""
+        self._faulty.rate = 0.0
+        return CheckpointLog(self._faulty, PATHS).read().latest
+
+    def _try_to_move(self, former: CheckpointRecord, tasks: int, *, healthy: bool) -> PenstockError | None:
+        """One process that moves the state. Returns what ended it before it was done."""
+        self._faulty.delete(PATHS.lease)  # that of a dead process has run out
+        if self.random.random() < 0.3:
+            self.job.overrides = self._configuration()
+        dies = None if healthy else self.random.choice((None, None, "before", "while", "behind"))
+        calls = self.random.randint(1, 50) if dies == "before" else None
+        self._line = self.job.objects = Lifeline(self._faulty, calls, done=self.random.random() < 0.5)
+        self._faulty.rate = 0.0 if healthy else self.random.choice((0.0, 0.0, 0.03))
+        self._tell(f"moves {former.id} from {former.task_count} to {tasks} tasks")
+        try:
+            self.job.repartition(tasks, lambda move: self._moved_here(move, dies), self._rules(former))
+        except PenstockError as error:
+            if not (
+                self._line.dead or isinstance(error, RetryableError) or isinstance(error.__cause__, RetryableError)
+            ):
+                raise
+            self._tell(f"ended: {error}")
+            return error
+        finally:
+            self._line.die()
+        return None
+
+    def _moved_here(self, move: Move, dies: str | None) -> list[MadePart]:
+        """Some parts are made twice, as if by a task of Spark that was repeated. The process dies `while` they are
+        made, or `behind` that, about where the checkpoint is written."""
+        if dies == "while":
+            self._line.die(self.random.randint(1, 8 * move.after))
+        made = move_here(move, self._scratch())
+        if self.random.random() < 0.2:
+            again = move_here(move, self._scratch())
+            made = [self.random.choice(pair) for pair in zip(made, again, strict=True)]
+        if dies == "behind":
+            self._line.die(self.random.randint(1, 3))
+        return made
+
+    def _scratch(self) -> Path:
+        """Another folder each time: a process that dies leaves files."""
+        return Path(mkdtemp(prefix="moving-", dir=self._folder))
+
+    def _rules(self, former: CheckpointRecord) -> dict[str, Rule]:
+        """All of them say the same. One task needs one."""
+        rules: dict[str, Rule] = {}
+        for store in self.job.stores:
+            choice = self.random.randrange(3)
+            if choice == 0:
+                rules[store] = lambda key, value: key
+            elif choice == 1 or former.task_count == 1:
+                rules[store] = "key"
+        return rules
+
+    def _check_moved(self, former: CheckpointRecord, found: CheckpointRecord, tasks: int) -> None:
+        """Remember what the checkpoint has to hold: the model knows of no task but the key's own."""
+        self._tell(f"moved: checkpoint {found.id}")
+        assert (found.parent, found.task_count, found.batch) == (former.id, tasks, former.batch)
+        if self.job.overrides["task.checkpoint.retained"] != 1:
+            assert former.id in (found.retained or {}).values(), "the job does not retain the former checkpoint"
+        assert found.next_offsets == {task: former.next_offsets.get(task, {}) for task in range(tasks)}
+        content: Content = {}
+        for (store, task), own in self._known[former.id].items():
+            for key, value in own.items():
+                owner = task if store in self.job.kept else partition_of(key, tasks)
+                assert key not in content.setdefault((store, owner), {})
+                content[store, owner][key] = value
+        self._known[found.id] = content
 
     def _configuration(self) -> dict[str, object]:
         backups = self.random.sample(BACKENDS, self.random.choice((1, 1, 2, 3)))
@@ -302,8 +426,9 @@ class Life:
             "state.changelog.enabled": self.random.random() < 0.8,
             "task.checkpoint.retained": self.random.randint(1, 4),
         }
-        for store in self.job.stores:
-            given[f"stores.{store}.factory"] = self.random.choice(("memory",) * 4 + ("columns", "rocksdb"))
+        for store in (*self.job.stores, *self.job.kept):
+            often = 12 if self._moves else 4  # many tasks on disk are slow
+            given[f"stores.{store}.factory"] = self.random.choice(("memory",) * often + ("columns", "rocksdb"))
         self._tell(f"configured {given}")
         return given
 
@@ -316,7 +441,8 @@ class Life:
         return homes
 
     def _places(self) -> list[tuple[str, int]]:
-        return [(store, task) for store in self.job.stores for task in range(self.job.tasks)]
+        stores = (*self.job.stores, *self.job.kept)
+        return [(store, task) for store in stores for task in range(self.job.tasks)]
 
     def _tell(self, what: str) -> None:
         self.story.append(what)

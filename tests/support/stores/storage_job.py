@@ -11,8 +11,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 import penstock as ps
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.repartition import Mover, RepartitionFacts, planned_for, repartition
+from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Batch
+from penstock.batch.positions import TaskSsp
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.markers import markers_of
@@ -30,10 +36,15 @@ from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.repartition import move
+from penstock.repartition.placement import Rule
 from penstock.retry import Retry, retry
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.standby.copies import StandbyCopies
+from penstock.start.layout import store_layout
+from penstock.start.streams.job_streams import JobStreams
+from penstock.state import outside_backup
 from penstock.state.admins import BackendAdmins
 from penstock.state.records import Changes
 from penstock.system.base import System
@@ -44,6 +55,7 @@ from penstock.wire.protocol import Identity, OpenEpoch, Request
 
 STAGE = 1
 DEADLINE_S = 60.0
+ROOT = "memory://life"
 PATHS = JobPaths("life", "1")
 
 
@@ -56,12 +68,16 @@ class Nothing(ps.StreamTask):
         raise AssertionError("no message comes")
 
 
-def graph_with(stores: tuple[str, ...]) -> ApplicationGraph:
+def graph_with(stores: tuple[str, ...], kept: tuple[str, ...] = ()) -> ApplicationGraph:
+    """`stores` are written behind an exchange by key, `kept` where the input's messages come in."""
     app = ps.StreamApplication("life")
-    for store in stores:
+    for store in (*stores, *kept):
         app.store(store, key=ps.Bytes(), value=ps.Bytes())
-    source = app.input("local.events", value=ps.Json())
-    source.partition_by(str).process(Nothing, stores=list(stores), id="use").send_to(app.output("local.results"))
+    source, results = app.input("local.events", value=ps.Json()), app.output("local.results")
+    by_key = source.partition_by(str, key=ps.Bytes())
+    by_key.process(Nothing, stores=list(stores), id="use").send_to(results, id="used")
+    if kept:
+        source.process(Nothing, stores=list(kept), id="keep").send_to(results, id="kept")
     return app.graph()
 
 
@@ -115,29 +131,41 @@ class StorageJob:
         tasks: int,
         stores: tuple[str, ...],
         config: Mapping[str, object],
+        kept: tuple[str, ...] = (),
+        inputs: int = 0,
     ) -> None:
-        """`config` may be changed before each `open`."""
+        """`config` may be changed before each `open`, and `tasks` as well. `kept` are stores of the tasks that read the
+        input. `inputs`: the number of the input's partitions, whose positions are the numbers of batches."""
         self.folder = folder
         self.objects = objects
         self.systems = dict(systems)
         self.tasks = tasks
         self.stores = stores
+        self.kept = kept
+        self.uid = "uid"
         self.overrides = dict(config)
-        self.topology = plan_topology(graph_with(stores))
+        self.graph = graph_with(stores, kept)
+        self.topology = plan_topology(self.graph)
         self.clock: Clock = SYSTEM_CLOCK
         self.fleet = Fleet()
         self.notes: list[str] = []
         self._batch = 0
+        self._inputs = [SystemStreamPartition("local", "events", number) for number in range(inputs)]
+        if inputs:
+            self.systems["local"].admin().create_stream("events", inputs)
         self._open: dict[str, StandbyCopies] = {}
         """By container, the stores that its process keeps open from one epoch to the next."""
 
-    def settings(self) -> Any:
-        """The configuration, as it is now."""
+    def settings(self, tasks: int | None = None) -> Any:
+        """The configuration, as it is now, for this number of tasks. Each number has streams of its own: a changelog
+        has a partition for each task."""
+        number = self.tasks if tasks is None else tasks
         given = {
             "job.name": PATHS.name,
             "job.id": PATHS.job_id,
-            "job.root": "memory://life",
+            "job.root": ROOT,
             "job.logged.store.base.dir": str(self.folder / "local"),
+            **{f"stores.{store}.changelog": f"local.{store}-of-{number}" for store in (*self.stores, *self.kept)},
             **self.overrides,
         }
         return load_config(overrides=given, environ={})
@@ -157,8 +185,8 @@ class StorageJob:
     ) -> CommitCoordinator:
         """Enter the claim's epoch from a checkpoint, with the tasks in these containers; as `Epochs` does."""
         config = self.settings()
-        layout = dict.fromkeys(self.stores, "use bytes bytes")
-        admins = BackendAdmins(config, PATHS, self.objects, self.tasks, list(layout), self.systems, "uid")
+        layout = store_layout(self.graph)
+        admins = BackendAdmins(config, PATHS, self.objects, self.tasks, list(layout), self.systems, self.uid)
         admins.prepare(claim.epoch)
         markers = (
             {}
@@ -172,7 +200,7 @@ class StorageJob:
         self._batch = 0 if record is None else record.batch
         self.fleet = Fleet()
         runtime = RuntimeSettings(PATHS.name, self.tasks, {"local.results": self.tasks})
-        package = JobPackage(self.topology, runtime, config, "uid", "probe", self.systems)
+        package = JobPackage(self.topology, runtime, config, self.uid, "probe", self.systems)
         for name, tasks in homes.items():
             request = OpenEpoch(
                 b"",
@@ -217,7 +245,7 @@ class StorageJob:
             for number, task in home.tasks.items():
                 token = new_token()
                 attempt = task.start_attempt(STAGE, token, Batch(self._batch, 1, 1))
-                for store in self.stores:
+                for store in (*self.stores, *self.kept):
                     attempt.instance.overlays[store].changes.update(changes.get((store, number), {}))
                 task.finish_attempt(attempt)
                 task.end(self._batch, {STAGE: token})
@@ -227,7 +255,7 @@ class StorageJob:
             (store, number): dict(task.engine(store).scan(None, None))
             for home in self.fleet.homes.values()
             for number, task in home.tasks.items()
-            for store in self.stores
+            for store in (*self.stores, *self.kept)
         }
 
     def commit(self, commits: CommitCoordinator, claim: Claim, *, last: bool = False) -> CompletedCommit:
@@ -238,4 +266,16 @@ class StorageJob:
         return done
 
     def request(self, *, last: bool = False) -> CommitRequest:
-        return CommitRequest(Boundary({}, self._batch, 1), ended="stopped" if last else None)
+        positions = {TaskSsp(ssp.partition, ssp): self._batch for ssp in self._inputs}
+        return CommitRequest(Boundary(positions, self._batch, 1), ended="stopped" if last else None)
+
+    def repartition(self, tasks: int, mover: Mover, rules: Mapping[str, Rule]) -> RepartitionFacts:
+        """Move the state of the stopped job to another number of tasks: the command, in this process, over the objects
+        and the systems of this job. Raises what fails."""
+        found = FoundJob(self.settings(tasks), PATHS, self.objects)
+        streams = JobStreams.open(self.graph, found.config, self.systems)
+        with pytest.MonkeyPatch.context() as patch:
+            for module in (move, outside_backup):
+                patch.setattr(module, "open_job_root", lambda _: self.objects)
+                patch.setattr(module, "open_systems", lambda _: self.systems)
+            return repartition(planned_for(found, self.graph, streams, tasks, rules), mover)

@@ -389,6 +389,18 @@ def _append(runner: TestRunner, values: list[Any]) -> None:
         (lambda rows: rows.select("key", key=n), "a column is given twice"),
         (lambda rows: rows.select(), "at least one column"),
         (lambda rows: rows.aggregate({"a": ps.Sum(s)}), "values of type string are no numbers"),
+        (
+            lambda rows: rows.aggregate({"a": ps.Count(), "q": ps.ApproxQuantiles(s)}),
+            "aggregate(): `q`: ApproxQuantiles of `s`: values of type string are no numbers. Take a function",
+        ),
+        (
+            lambda rows: rows.window(ps.Windows.session(50, aggregates={"q": ps.ApproxQuantiles(s)})),
+            "window(): `q`: ApproxQuantiles of `s`: values of type string are no numbers",
+        ),
+        (
+            lambda rows: rows.window(ps.Windows.count(2, aggregates={"a": ps.Max(ps.col("m"))})),
+            "window(): `a`: there is no column `m`",
+        ),
         (lambda rows: rows.aggregate({"a": 1}), "an aggregate is one of ps.Count(), ps.Sum(...), ..."),
         (lambda rows: rows.map(lambda row: row).map_batches(len, SCHEMA), "the values of `map-1` have no schema"),
     ],
