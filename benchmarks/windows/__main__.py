@@ -31,7 +31,7 @@ KINDS = dict.fromkeys(name.partition(",")[0] for name in SIDES)
 TARGETS = {"aggregation": 1.0, "transformWithState": 15.0}
 """The rows per second of Penstock's fold divided by the side's, at least."""
 BY_COLUMN = 3.0
-"""Those of its columns divided by the faster one of Spark's aggregations."""
+"""The rows per second of its columns divided by those of the faster one of Spark's aggregations."""
 
 
 def main(given: Sequence[str] | None = None) -> int:

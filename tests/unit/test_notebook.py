@@ -1,4 +1,4 @@
-"""What a notebook shows: the cells of the tables, and nothing that is markup."""
+"""The tables of a notebook: their cells, and nothing that is markup."""
 
 from __future__ import annotations
 

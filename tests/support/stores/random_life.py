@@ -125,7 +125,7 @@ class Life:
         self._faulty = FaultyStore(memory(), seed, 0.0)
         stores = ("first", "second")[: self.random.choice((1, 1, 2))]
         self._moves = self.random.choice((0.0, 0.6))
-        """How often its state is moved to another number of tasks between two drivers."""
+        """The share of gaps between two drivers in which the state is moved to another number of tasks."""
         self._inputs = self.random.choice((1, 1, 2)) if self._moves else 1
         self.job = StorageJob(
             folder,

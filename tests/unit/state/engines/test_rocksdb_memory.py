@@ -17,7 +17,7 @@ TOTAL = 8 << 20
 ENGINES = 8
 WRITES = 10_000
 VALUE_BYTES = 200
-"""What is written to each engine is twice the share that it would have of the total."""
+"""Each engine gets twice its share of the total."""
 
 
 @contextmanager
