@@ -39,7 +39,8 @@ APPENDER = textwrap.dedent(
         size = rng.choice((1, 3, 200, 3000))
         rows = [(batch, name.encode(), b"%d of %d, batch %d" % (i, size, batch)) for i in range(size)]
         first = writer.append(ssp(system, 0), rows)
-        print(batch, first, size, flush=True)
+        sys.stdout.write(f"{batch} {first} {size}\\n")  # in one piece, whatever the environment says of buffers
+        sys.stdout.flush()
     """
 )
 
@@ -59,7 +60,8 @@ COMPACTOR = textwrap.dedent(
         rows = [(0, b"%d" % (n % 997), None if n % 7 == 0 else b"%d" % n) for n in range(number, number + 500)]
         end = writer.append(here, rows) + 500
         number += 500
-        print(end, flush=True)
+        sys.stdout.write(f"{end}\\n")
+        sys.stdout.flush()
         admin.compact(OffsetRange(here, 0, rng.randrange(end - 200, end + 1)), identity)
     """
 )
