@@ -15,7 +15,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns.plain import cells_by_row, has_map, row_fits
+from penstock.columns.plain import has_map, row_fits
 
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""
@@ -23,6 +23,7 @@ Problems: TypeAlias = Mapping[int, str]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = Annotated[datetime, msgspec.Meta(tz=True)] | int
 _LOCAL = Annotated[datetime, msgspec.Meta(tz=False)]
+_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 class JsonRows:
@@ -52,8 +53,7 @@ class JsonRows:
         self._names = [field.name for field in fields]
         self._required = tuple(required)
         self._fits = row_fits(fields, finite=True)
-        # To look for other keys than text takes several times as long as to write a row.
-        self._options = orjson.OPT_UTC_Z | (orjson.OPT_NON_STR_KEYS if any(map(has_map, self._written)) else 0)
+        self._maps = "strict" if any(map(has_map, self._written)) else None
 
     def read(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, Problems]:
         """The rows of these values, null where there is no value or the value has a problem; and the problems."""
@@ -111,15 +111,9 @@ class JsonRows:
         for column, field in zip(rows.flatten(), self._fields, strict=True):
             if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
                 raise ValueError(f"field `{field.name}` has a NaN or an infinity, which JSON does not have")
-        plain = cells_by_row(rows.cast(self._written).flatten(), len(rows), "strict")
-        names, dump, options = self._names, orjson.dumps, self._options
-        written: list[bytes | None] = [
-            b"%b" % dump(dict(zip(names, row)), json_value, options)  # noqa: B905
-            for row in plain
-        ]
-        if rows.null_count:
-            return [row if there else None for row, there in zip(written, rows.is_valid().to_pylist(), strict=True)]
-        return written
+        plain = rows.cast(self._written).to_pylist(maps_as_pydicts=self._maps)
+        dump: Callable[..., bytes] = orjson.dumps
+        return [None if row is None else b"%b" % dump(row, json_value, _OPTIONS) for row in plain]
 
 
 def json_value(value: Any) -> Any:

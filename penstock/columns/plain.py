@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 
@@ -59,25 +58,8 @@ def row_fits(fields: Sequence[pa.Field], *, finite: bool) -> Callable[[Mapping[s
     return check
 
 
-def cells_by_row(
-    columns: Sequence[pa.Array], count: int, maps: Literal["lossy", "strict"]
-) -> Iterable[tuple[Any, ...]]:
-    """The values of each row, as Python's. `to_pylist` of whole rows takes twice as long, and three times if there may
-    be a map.
-
-    Args:
-        columns: of equal length.
-        count: the number of rows, also of no column.
-        maps: as pyarrow's `maps_as_pydicts`.
-    """
-    if not columns:
-        return repeat((), count)
-    cells = [column.to_pylist(maps_as_pydicts=maps if pa.types.is_nested(column.type) else None) for column in columns]
-    return zip(*cells, strict=True)
-
-
 def has_map(field: pa.Field) -> bool:
-    """True if there is a map in values of the field."""
+    """True if there is a map in values of the field. `to_pylist` takes ten times as long if it may meet one."""
     kind = field.type
     return bool(pa.types.is_map(kind)) or (
         pa.types.is_nested(kind) and any(has_map(kind.field(number)) for number in range(kind.num_fields))

@@ -105,7 +105,7 @@ def test_the_same_messages_in_fewer_packets(given: list[list[tuple[bytes | None,
     assert count(together) <= count(alone)
     if flush > TASKS * 12 and all(key is not None for own in given for key, _ in own):
         places = {(p.channel, p.partition) for p in alone if p.kind == Kind.DATA}
-        assert count(together) == len(places), "one packet for each task or partition, whoever sends"
+        assert count(together) == len(places), "one packet for each task or partition"
 
 
 def from_all(app: ps.StreamApplication, given: list[list[tuple[bytes | None, bytes]]]) -> list[Packet]:

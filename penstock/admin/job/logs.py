@@ -115,7 +115,7 @@ class _Log:
 
 
 def _whole_lines(data: bytes) -> int:
-    """The length of the whole lines in the data. A line that is longer than what is read at once is cut."""
+    """The length of the whole lines in the data. A line longer than one read is cut."""
     return data.rfind(b"\n") + 1 or (len(data) if len(data) == _READ_BYTES else 0)
 
 

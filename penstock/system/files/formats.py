@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from codecs import BOM_UTF8
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import orjson
@@ -17,7 +17,7 @@ from pyarrow import fs
 from penstock.budgets import LINE_BYTES, check_budget
 from penstock.columns.given import converted
 from penstock.columns.json_rows import json_value
-from penstock.columns.plain import cells_by_row, has_map
+from penstock.columns.plain import has_map
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
@@ -38,6 +38,7 @@ COLUMN_ROWS = 1 << 15
 """Rows that are read together into columns."""
 _BLOCK = 1 << 20
 _HEADER_CHARACTERS = 1 << 20
+_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 def format_of(path: str) -> Format:
@@ -209,13 +210,14 @@ def _with(line: bytes, added: bytes) -> bytes:
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
-    arrays, names = [_without_ns(column) for column in batch.columns], batch.schema.names
-    options = orjson.OPT_UTC_Z | (orjson.OPT_NON_STR_KEYS if any(map(has_map, batch.schema)) else 0)
-    for cells in cells_by_row(arrays, batch.num_rows, "lossy"):
-        row = dict(zip(names, cells))  # noqa: B905
+    arrays = [_without_ns(column) for column in batch.columns]
+    maps = "lossy" if any(map(has_map, batch.schema)) else None
+    rows = pa.RecordBatch.from_arrays(arrays, names=batch.schema.names).to_pylist(maps_as_pydicts=maps)
+    dump: Callable[..., bytes] = orjson.dumps
+    for row in rows:
         if columns:
             row.update(columns)
-        yield b"%b" % orjson.dumps(row, json_value, options)
+        yield b"%b" % dump(row, json_value, _OPTIONS)
 
 
 def _without_ns(column: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.api.serdes import Serde
 from penstock.api.state.store import StoreSpec
-from penstock.columns.plain import cells_by_row
+from penstock.columns.plain import has_map
 from penstock.documents import decode
 from penstock.system.partitioner import partitions_of
 from penstock.tables.versions.fingerprint import columns, pushed_table
@@ -100,8 +100,8 @@ class RowEncoder:
         chosen = batch if self.value_columns is None else batch.select(list(self.value_columns))
         if self.single_value:
             return chosen.column(0).to_pylist(maps_as_pydicts="strict")  # type: ignore[no-any-return]
-        names = chosen.schema.names
-        return [dict(zip(names, cells)) for cells in cells_by_row(chosen.columns, len(batch), "strict")]  # noqa: B905
+        maps = "strict" if any(map(has_map, chosen.schema)) else None
+        return chosen.to_pylist(maps_as_pydicts=maps)  # type: ignore[no-any-return]
 
     def _entries(self, keys: list[Any], rows: list[Any]) -> pa.RecordBatch:
         stored = pa.array(self._all(keys, keys, self.key_serde.to_bytes, self._bad_key), pa.binary())

@@ -81,7 +81,7 @@ def published(world: KafkaWorld) -> int:
 
 
 def start_driver(world: KafkaWorld, name: str, config: dict[str, object], until: str | None) -> subprocess.Popen[bytes]:
-    """The job in a process of its own, which logs to the file of that name."""
+    """The job in a separate process, which logs to the file of that name."""
     given = json.dumps([f"kafka.{world.source}", f"kafka.{world.output}", config, until])
     command = [sys.executable, "-c", DRIVER, given]
     with (world.folder / name).open("wb") as log:

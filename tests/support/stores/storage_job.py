@@ -157,7 +157,7 @@ class StorageJob:
         """By container, the stores that its process keeps open from one epoch to the next."""
 
     def settings(self, tasks: int | None = None) -> Any:
-        """The configuration, as it is now, for this number of tasks. Each number has streams of its own: a changelog
+        """The configuration, as it is now, for this number of tasks. Each number has its own streams: a changelog
         has a partition for each task."""
         number = self.tasks if tasks is None else tasks
         given = {
