@@ -2,7 +2,8 @@
 
 Rows per second are those of the batches after the second, the median over batches and rounds. After each run the state
 is read back from the checkpoint and compared, key by key, with a plain computation. `polars` is Polars' group-by over
-the same files, without state and without durability: a floor.
+the same files, without state and without durability: a floor. Pathway and Bytewax are installed
+by themselves, and left out, in one line, if they cannot be.
 
     python -m benchmarks.columns [--events N] [--batches N] [--keys N ...] [--sides ...] [--repeat N] [--json PATH]
 """
@@ -15,7 +16,9 @@ from dataclasses import asdict
 from typing import Any
 
 from benchmarks import harness
+from benchmarks.columns.engines import ENGINES
 from benchmarks.columns.inputs import write_files
+from benchmarks.engines import installed
 from benchmarks.keyed_fold.figures import COLUMNS, of_batches, summary
 from benchmarks.keyed_fold.workload import Workload
 
@@ -28,6 +31,8 @@ SIDES = {
     "Spark aggregation, json": "columns.spark",
     "transformWithStateInPandas, parquet": "columns.spark",
     "polars, parquet": "columns.floor",
+    "Pathway, json": "columns.engines",
+    "Bytewax, json": "columns.engines",
 }
 """By name, the operator and the form of the input: the module that runs it."""
 TARGETS = (
@@ -35,6 +40,8 @@ TARGETS = (
     ("process_batch, parquet", "Spark aggregation, parquet", 4.0),
     ("process_batch, parquet", "transformWithStateInPandas, parquet", 100.0),
     ("aggregate, json", "Spark aggregation, json", 2.5),
+    ("aggregate, json", "Pathway, json", 2.0),
+    ("aggregate, json", "Bytewax, json", 2.0),
 )
 """A side, another one, and the ratio of their rows per second, at least."""
 
@@ -47,11 +54,12 @@ def main(given: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     with harness.Bench("columns", options) as bench:
         found: dict[str, dict[str, Any]] = {}
+        asked = installed([each for each in SIDES if each in options.sides], ENGINES)
         for keys in options.keys:
             workload = Workload(options.events, options.batches, keys, options.seed)
             workload.check(options.threads)
             folder = write_files(workload, bench.work / f"inputs-{keys}", options.threads)
-            for side in bench.turns([each for each in SIDES if each in options.sides], options.repeat):
+            for side in bench.turns(asked, options.repeat):
                 operator, form = side.split(", ")
                 parameters = {
                     "workload": asdict(workload),

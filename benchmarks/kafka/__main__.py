@@ -40,9 +40,10 @@ import orjson
 import psutil
 
 from benchmarks import harness
+from benchmarks.engines import installed
 from benchmarks.harness import ROOT, SideRun, run_facts, run_side, session_processes
 from benchmarks.kafka.flow import Flow
-from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, install, publish
+from benchmarks.kafka.load import ENGINES, EVERY, Ends, check_counts, create, publish
 from benchmarks.keyed_fold.workload import Workload
 from penstock.testing.kafka_broker import KafkaBroker
 
@@ -310,7 +311,7 @@ def main(given: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     status = 0
     for part in (part for part in PARTS if part in options.parts):
-        sides = installed([side for side in options.sides if side not in NOT_IN[part]])
+        sides = installed([side for side in options.sides if side not in NOT_IN[part]], ENGINES)
         own = argparse.Namespace(**{**vars(options), "json": options.json.with_suffix(f".{part}.json")})
         with harness.Bench("kafka", own) as bench, KafkaBroker(heap_mb=1024, java_options=()) as broker:
             world = World(bench, broker.bootstrap_servers)
@@ -339,18 +340,6 @@ def report(bench: harness.Bench, part: str) -> None:
             if ours and theirs and theirs["rows_per_second"]:
                 ratio = ours["rows_per_second"] / theirs["rows_per_second"]
                 bench.target(f"{own} / {side}, durable every {commit_s:g} s", ratio, at_least=target)
-
-
-def installed(sides: Sequence[str]) -> list[str]:
-    """The sides whose engines are installed, or can be."""
-    found = []
-    for side in sides:
-        left_out = install(ENGINES[side]) if side in ENGINES else None
-        if left_out is None:
-            found.append(side)
-        else:
-            harness.console.print(f"{side} is left out: {left_out}")
-    return found
 
 
 if __name__ == "__main__":

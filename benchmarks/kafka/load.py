@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import logging
-import os
-import re
-import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -19,6 +13,7 @@ import orjson
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks.engines import Engine
 from benchmarks.keyed_fold.workload import Workload, key_name
 from penstock.system.partitioner import partition_of
 
@@ -31,113 +26,21 @@ _LOGGER.addHandler(logging.NullHandler())
 _LOGGER.propagate = False
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """Another engine: what is installed, and the script that runs its side."""
-
-    requirement: str
-    """Names for pip, separated by spaces."""
-    script: str
-    connector: tuple[str, str, str] | None = None
-    """The group, name and version of a jar that it needs, with all that this one depends on."""
-    threads: bool = False
-    """True if one process uses all cores."""
-
-    @property
-    def folder(self) -> Path:
-        """Its environment, which is kept for the next run."""
-        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return (
-            caches
-            / "penstock"
-            / "benchmarks"
-            / "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
-        )
-
-    @property
-    def python(self) -> Path:
-        """Its interpreter."""
-        return self.folder / "bin" / "python"
-
-    def jars(self) -> list[str]:
-        """The jars that it needs."""
-        return sorted(str(path) for path in (self.folder / "jars").glob("*.jar"))
-
-    @property
-    def path(self) -> Path:
-        """The script."""
-        return Path(__file__).parent / "peers" / self.script
+_PEERS = Path(__file__).parent / "peers"
 
 
 def _spark(version: str) -> Engine:
     connector = ("org.apache.spark", "spark-sql-kafka-0-10_2.13", version)
-    return Engine(f"pyspark=={version}", "spark_count.py", connector, threads=True)
+    return Engine(f"pyspark=={version}", _PEERS / "spark_count.py", connector, threads=True)
 
 
 ENGINES = {
     "spark": _spark("4.2.0"),
     "spark-real-time": _spark("4.3.0"),  # the first one that drops duplicates there
-    "quix": Engine("quixstreams==3.28.1", "quix.py"),
-    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", "bytewax_count.py"),
-    "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", "faust_count.py"),
+    "quix": Engine("quixstreams==3.28.1", _PEERS / "quix.py"),
+    "bytewax": Engine("bytewax[kafka]==0.21.1 orjson==3.11.4", _PEERS / "bytewax_count.py"),
+    "faust": Engine("faust-streaming[rocksdict]==0.15.3 orjson==3.11.4", _PEERS / "faust_count.py"),
 }
-
-
-def install(engine: Engine) -> str | None:
-    """Install an engine, unless it is there. Returns why it is left out, if it cannot be installed."""
-    if engine.python.exists():
-        return None
-    making = engine.folder.with_suffix(f".{os.getpid()}")
-    making.parent.mkdir(parents=True, exist_ok=True)
-    commands = [
-        [sys.executable, "-m", "venv", str(making)],
-        [
-            str(making / "bin" / "python"),
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            *engine.requirement.split(),
-        ],
-    ]
-    try:
-        if engine.connector is not None:
-            commands.append(_fetch_jars(making, *engine.connector))
-        for command in commands:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-            if done.returncode != 0:
-                return _reason(done.stdout + done.stderr)
-        making.rename(engine.folder)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    finally:
-        shutil.rmtree(making, ignore_errors=True)
-    return None
-
-
-def _reason(said: str) -> str:
-    """The line that says why a command failed: the first error, else the last line."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)  # without colours
-    lines = [line for line in plain.splitlines() if line.strip()] or ["it could not be installed"]
-    return next((line for line in lines if "ERROR" in line), lines[-1])
-
-
-def _fetch_jars(folder: Path, group: str, name: str, version: str) -> list[str]:
-    """The command that fetches a jar and what it depends on into `jars`."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise OSError("its connector needs `mvn`")
-    folder.mkdir(exist_ok=True)
-    pom = folder / "pom.xml"
-    pom.write_text(
-        "<project><modelVersion>4.0.0</modelVersion><groupId>penstock</groupId><artifactId>connector</artifactId>"
-        f"<version>1</version><packaging>pom</packaging><dependencies><dependency><groupId>{group}</groupId>"
-        f"<artifactId>{name}</artifactId><version>{version}</version></dependency></dependencies></project>",
-        encoding="utf-8",
-    )
-    options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
-    return [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
 
 
 def new_producer(brokers: str, **options: object) -> Producer:

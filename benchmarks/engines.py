@@ -1,0 +1,117 @@
+"""Other engines to compare with: each in an environment of its own, which is kept for the next run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.harness import console
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """Another engine: what is installed, and the script that runs its side."""
+
+    requirement: str
+    """Names for pip, separated by spaces."""
+    path: Path
+    """The script."""
+    connector: tuple[str, str, str] | None = None
+    """The group, name and version of a jar that it needs, with all that this one depends on."""
+    threads: bool = False
+    """True if one process uses all cores."""
+
+    @property
+    def folder(self) -> Path:
+        """Its environment, which is kept for the next run."""
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return (
+            caches
+            / "penstock"
+            / "benchmarks"
+            / "".join(c if c.isalnum() or c in ".-" else "-" for c in self.requirement)
+        )
+
+    @property
+    def python(self) -> Path:
+        """Its interpreter."""
+        return self.folder / "bin" / "python"
+
+    def jars(self) -> list[str]:
+        """The jars that it needs."""
+        return sorted(str(path) for path in (self.folder / "jars").glob("*.jar"))
+
+
+def installed(sides: Sequence[str], engines: Mapping[str, Engine]) -> list[str]:
+    """The sides whose engines are installed, or can be. The others are left out, each with a line that says why."""
+    found = []
+    for side in sides:
+        left_out = install(engines[side]) if side in engines else None
+        if left_out is None:
+            found.append(side)
+        else:
+            console.print(f"{side} is left out: {left_out}")
+    return found
+
+
+def install(engine: Engine) -> str | None:
+    """Install an engine, unless it is there. Returns why it is left out, if it cannot be installed."""
+    if engine.python.exists():
+        return None
+    making = engine.folder.with_suffix(f".{os.getpid()}")
+    making.parent.mkdir(parents=True, exist_ok=True)
+    commands = [
+        [sys.executable, "-m", "venv", str(making)],
+        [
+            str(making / "bin" / "python"),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "--disable-pip-version-check",
+            *engine.requirement.split(),
+        ],
+    ]
+    try:
+        if engine.connector is not None:
+            commands.append(_fetch_jars(making, *engine.connector))
+        for command in commands:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+            if done.returncode != 0:
+                return _reason(done.stdout + done.stderr)
+        making.rename(engine.folder)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    finally:
+        shutil.rmtree(making, ignore_errors=True)
+    return None
+
+
+def _reason(said: str) -> str:
+    """The line that says why a command failed: the first error, else the last line."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", said)  # without colours
+    lines = [line for line in plain.splitlines() if line.strip()] or ["it could not be installed"]
+    return next((line for line in lines if "ERROR" in line), lines[-1])
+
+
+def _fetch_jars(folder: Path, group: str, name: str, version: str) -> list[str]:
+    """The command that fetches a jar and what it depends on into `jars`."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise OSError("its connector needs `mvn`")
+    folder.mkdir(exist_ok=True)
+    pom = folder / "pom.xml"
+    pom.write_text(
+        "<project><modelVersion>4.0.0</modelVersion><groupId>penstock</groupId><artifactId>connector</artifactId>"
+        f"<version>1</version><packaging>pom</packaging><dependencies><dependency><groupId>{group}</groupId>"
+        f"<artifactId>{name}</artifactId><version>{version}</version></dependency></dependencies></project>",
+        encoding="utf-8",
+    )
+    options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
+    return [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
