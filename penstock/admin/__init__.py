@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.admin.configuration import KeyFacts as KeyFacts
     from penstock.admin.configuration import effective_values as effective_values
     from penstock.admin.configuration import key_facts as key_facts
+    from penstock.admin.graph import graph as graph
     from penstock.admin.job.audit import AuditRecord as AuditRecord
     from penstock.admin.job.audit import UnreadableAuditRecord as UnreadableAuditRecord
     from penstock.admin.job.audit import audit as audit
@@ -112,6 +113,10 @@ if TYPE_CHECKING:
     from penstock.checkpoint.versions.v1 import CheckpointV1 as CheckpointV1
     from penstock.checkpoint.versions.v2 import CheckpointV2 as CheckpointV2
     from penstock.checkpoint.versions.value import Checkpoint as Checkpoint
+    from penstock.job.shown_graph import GraphEdge as GraphEdge
+    from penstock.job.shown_graph import GraphOperator as GraphOperator
+    from penstock.job.shown_graph import GraphStage as GraphStage
+    from penstock.job.shown_graph import JobGraph as JobGraph
 else:
     __getattr__, __dir__, __all__ = lazy_names(__name__)
 

@@ -42,6 +42,7 @@ class _Entry:
 COMMANDS = {
     "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
+    "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
     "logs": _Entry("logs", "Show what a job's containers on this host have logged and printed, by time.", "logs"),
     "drain": _Entry("drain", "Ask a job to process everything in flight and then end.", "drain"),
     "stop": _Entry("drain", "Ask a running job to stop after its current batch, with a last commit.", "stop"),

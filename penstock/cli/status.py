@@ -184,6 +184,7 @@ def _show(facts: JobStatus) -> None:
             ("  tasks", last.task_count),
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
+    rows += _phase_rows(facts)
     rows += _outbox_rows(facts)
     if facts.dead_letters:
         rows.append(("dead letters", f"{facts.dead_letters:,} in its last run, {_seen(facts)}"))
@@ -224,6 +225,14 @@ def _status_rows(facts: JobStatus) -> list[tuple[str, object]]:
     if failure.since_ms is not None:
         rows.append(("  since", utc_text(failure.since_ms)))
     return rows
+
+
+def _phase_rows(facts: JobStatus) -> list[tuple[str, object]]:
+    phase = facts.phase
+    if phase is None or phase.phase == "running":
+        return []
+    progress = f" ({phase.progress})" if phase.progress else ""
+    return [("phase", f"{phase.phase}{progress}, since {utc_text(phase.since_ms)}")]
 
 
 def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:

@@ -132,6 +132,13 @@ class JobSettings(Settings):
     batch_min_ms = key("job.batch.min.ms", Millis(0), "20",
         "The shortest time from the start of a batch to the start of the next, unless messages have piled up. It "
         "counts with `job.latency.target.ms` only. Batches are further apart where the target lets them be.")
+    dashboard_port = key("job.dashboard.port", Number(0, 65535), Absent("no dashboard"),
+        "The port on the driver's host where the job's dashboard is served; 0 for any free port. The log has its "
+        "address. `penstock dashboard` serves one without a driver.")
+    dashboard_host = key("job.dashboard.host", Verbatim(), "127.0.0.1",
+        "The address on which the dashboard listens. On another one than a loopback address, reading needs the token.")
+    dashboard_token = key("job.dashboard.token", Verbatim(), Absent("a new one at each start, which the log has"),
+        "The token that the dashboard asks for before it stops or drains the job or sets a startpoint.")
     lease_ms = key("job.lease.ms", Millis(1), "10000",
         "How long the lease must stay unchanged before another driver may take the job over.")
     intermediate_stream_partitions = key("job.intermediate.stream.partitions", Number(1),

@@ -30,12 +30,16 @@ class Failure:
     """The error's message, without its traceback."""
     place: str | None = None
     """The message, timer or start at which the application failed, in words; None if something else did."""
+    traceback: str | None = None
+    """The end of the application's traceback; None if something else failed."""
 
     @classmethod
     def of(cls, error: BaseException, now_ms: int) -> Failure:
         """The failure of a run that an error ends now."""
         if isinstance(error, UserCodeError):
-            return cls(now_ms, _storable(error.failed.reason), _storable(error.failed.place))
+            failed = error.failed
+            traceback = _storable(failed.traceback[-_LONGEST:])
+            return cls(now_ms, _storable(failed.reason), _storable(failed.place), traceback)
         name = "" if isinstance(error, PenstockError) else f"{type(error).__name__}: "
         return cls(now_ms, _storable(f"{name}{error}"))
 

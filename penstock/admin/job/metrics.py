@@ -7,10 +7,16 @@ from dataclasses import dataclass
 
 from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
-from penstock.job.shown_metrics import MetricsBoard
+from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.metrics.snapshot import CounterValue, GaugeValue, Snapshot
 
 _STORE, _LAG, _TABLES, _WAY = "store.", "side-inputs-lag-", "tables-", "batches-"
+
+
+def run_of(job: FoundJob) -> ShownRun | None:
+    """The metrics of the job's last run, with the moment at which they were those; None if no run has put any. Raises
+    as `metrics_of`."""
+    return MetricsBoard(job.objects, job.paths).get()
 
 
 def metrics_of(job: FoundJob) -> Snapshot:
@@ -22,7 +28,7 @@ def metrics_of(job: FoundJob) -> Snapshot:
         IncompatibleError: a newer Penstock put them.
         RetryableError: the object store failed.
     """
-    found = MetricsBoard(job.objects, job.paths).get()
+    found = run_of(job)
     if found is None:
         raise NotFoundError(
             f"job {job.paths.root} has no metrics yet: a run writes them to the job's folder every ten seconds and "

@@ -33,6 +33,7 @@ from penstock.job.lease import LeaseHolder
 from penstock.job.shown_failure import Failure, failure_board, failure_of
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import Outage, outage_board
+from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.snapshot import CounterValue, Snapshot
 from penstock.notebook import facts_html, table_html
 from penstock.outbox.unpublished import OwedOutput
@@ -134,6 +135,8 @@ class JobStatus:
     quiet_offsets: int | None = None
     """The offsets to be read again before output is sent, because a startpoint was set with `with_output="after"`.
     None: all output is sent."""
+    phase: RunPhase | None = None
+    """What a running job does, as of a few seconds ago; None if it does not run."""
     failure: Failure | None = None
     """Since when the job has failed, with which error and at which message; None if it has not."""
 
@@ -224,6 +227,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     logs = str(log_directory(job.config, job.paths))
     standbys = None if run_id is None else standby_board(job.objects, job.paths).get_of(run_id)
     outage = None if run_id is None else outage_board(job.objects, job.paths).get_of(run_id)
+    phase = None if run_id is None else phase_board(job.objects, job.paths).get_of(run_id)
     shown = _shown_run(job)
     metrics = Snapshot({}) if shown is None else shown.metrics
     return JobStatus(
@@ -258,6 +262,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         outbox=_outbox(view.owed, job.config),
         outage=None if outage is None else outage.outage,
         quiet_offsets=None if last is None else _quiet_offsets(last),
+        phase=phase,
         failure=failure,
     )
 

@@ -17,7 +17,7 @@ from penstock.cli.shared.output import print_facts, print_table
 from penstock.errors import ConfigError, NotFoundError
 
 if TYPE_CHECKING:
-    from penstock.cli.state.texts import Texts
+    from penstock.admin.state.texts import Texts
     from penstock.state.reading.diff import Difference
     from penstock.state.reading.store_version import Entry
 
@@ -73,8 +73,8 @@ def get_value(
     if no task has the key.
     """
     from penstock.admin.state.reading import open_version
+    from penstock.admin.state.texts import parse_hex
     from penstock.cli.state.reading import print_line, restoring, say_troubles, store_texts
-    from penstock.cli.state.texts import parse_hex
 
     with (
         call.open(job) as found,
@@ -154,7 +154,7 @@ def _bounds(
     keys: Texts, prefix: str | None, from_key: str | None, to_key: str | None, *, as_hex: bool
 ) -> tuple[bytes | None, bytes | None]:
     """The first key and the end (exclusive) of the keys within the prefix and both bounds."""
-    from penstock.cli.state.texts import parse_hex
+    from penstock.admin.state.texts import parse_hex
 
     parse, parse_prefix = (parse_hex, parse_hex) if as_hex else (keys.parse_bound, keys.parse_prefix)
     first = None if prefix is None else parse_prefix(prefix)

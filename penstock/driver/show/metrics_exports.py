@@ -17,11 +17,14 @@ from penstock.batch.positions import Positions, TaskSsp
 from penstock.config.settings import JobSettings
 from penstock.drain.progress import DrainProgress
 from penstock.drain.shown import drain_board
+from penstock.driver.show.graph import graph_of
 from penstock.driver.show.progress import ProgressBoard
 from penstock.errors import PenstockError
 from penstock.job.board import Board
+from penstock.job.shown_graph import graph_board
 from penstock.job.shown_metrics import MetricsBoard, ShownRun
 from penstock.job.shown_outage import RunOutage, outage_board
+from penstock.job.shown_phase import RunPhase, phase_board
 from penstock.metrics.samza import Origin, samza_messages
 from penstock.metrics.snapshot import Snapshot
 from penstock.standby.shown import RunStandbys, standby_board
@@ -29,6 +32,7 @@ from penstock.start.prepare import PreparedJob
 from penstock.system.base import System
 from penstock.system.partitioner import partition_of
 from penstock.system.registry import open_system
+from penstock.wording import size_text
 
 logger = logging.getLogger(__name__)
 SHOW_SECONDS = 10.0
@@ -103,7 +107,13 @@ def _board_exports(
     def standbys() -> RunStandbys:
         return RunStandbys(run_id, board.standbys())
 
+    phase = _PhaseWatch(run_id, board)
+    graph = graph_of(job.topology, run_id)
+    put_graph = put_changes(graph_board(objects, paths), lambda: graph, owns_job)
+    put_phase = put_changes(phase_board(objects, paths), phase.now, owns_job)
     exports = [
+        Export("about the graph", SHOW_CHANGES_SECONDS, put_graph),
+        Export("about the phase", SHOW_CHANGES_SECONDS, put_phase),
         Export("to the job's folder", SHOW_SECONDS, put_metrics),
         Export("about the drain", SHOW_CHANGES_SECONDS, put_changes(drain_board(objects, paths), drain, owns_job)),
         Export(
@@ -116,6 +126,27 @@ def _board_exports(
         put_standbys = put_changes(standby_board(objects, paths), standbys, owns_job)
         exports.append(Export("about the standbys", SHOW_CHANGES_SECONDS, put_standbys))
     return exports
+
+
+class _PhaseWatch:
+    """Sees the phases of a run begin."""
+
+    def __init__(self, run_id: str, board: ProgressBoard) -> None:
+        self._run_id = run_id
+        self._board = board
+        self._last = ("", 0)
+
+    def now(self) -> RunPhase:
+        phase = self._board.phase
+        if phase != self._last[0]:
+            self._last = phase, _now_ms()
+        return RunPhase(self._run_id, *self._last, self._progress(phase))
+
+    def _progress(self, phase: str) -> str:
+        if phase == "restoring":
+            return size_text(self._board.restored_bytes)
+        shown = {"bootstrapping": self._board.bootstrap, "publishing": self._board.publishing}.get(phase)
+        return "" if shown is None else str(shown)
 
 
 def put_changes(

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from penstock.drain.progress import DrainProgress
 from penstock.driver.feed.stop import StopRequest
@@ -24,6 +24,9 @@ from penstock.metrics.snapshot import Snapshot
 from penstock.notebook import facts_html
 from penstock.spark.job.program_end import RunningWork, stop_with_program
 from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
+
+if TYPE_CHECKING:
+    from penstock.dashboard.server import Dashboard
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -60,6 +63,8 @@ class Job:
         """The folder of the containers' logs, on each host. `container-*.log` has what the tasks print and log."""
         self.prometheus_port: int | None = None
         """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
+        self.dashboard: Dashboard | None = None
+        """The dashboard, which ends with the job; None without `job.dashboard.port`."""
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
@@ -124,6 +129,8 @@ class Job:
             self._error = error
         finally:
             self._board.update(phase="failed" if self._error else "drained" if self._board.drained else "ended")
+            if self.dashboard is not None:
+                self.dashboard.close()
             self.ending.done.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:

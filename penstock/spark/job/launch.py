@@ -81,6 +81,10 @@ def run_application(
         root, run = first.run.job.paths.root, first.run
         handle = Job(root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.job.paths)))
         handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
+        if settings.job.dashboard_port is not None:
+            from penstock.spark.job.dashboard import serve  # only a job that has one pays for it
+
+            handle.dashboard = serve(settings, run.job.paths, lambda: (handle.run_id, handle.metrics()))
         undo.pop_all()
         handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)

@@ -1,0 +1,75 @@
+"""`penstock dashboard`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli.shared.errors import say
+from penstock.cli.shared.options import Call
+from penstock.errors import NotFoundError
+from penstock.wording import listed
+
+if TYPE_CHECKING:
+    from penstock.admin.jobs import FoundJob
+
+PORT = 8450
+TOKEN = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+"""The variable with the token: an option could be read by others on the host."""
+
+
+def dashboard(
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these jobs; without any, all.")] = None,
+    *,
+    call: Call,
+    host: Annotated[
+        str,
+        typer.Option("--host", metavar="ADDRESS", help="The address to listen on. All but 127.0.0.1 can be reached."),
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="0 for any free one.")] = PORT,
+) -> None:
+    """Serve a page on which people look at jobs, until Ctrl-C.
+
+    The page shows whether a job keeps up and what holds it back, its graph, inputs, batches, commits, stores and
+    errors, running or not. Everybody on this host can read it; to stop or drain a job and to set startpoints, it needs
+    the token in the address that this command prints. PENSTOCK_DASHBOARD_TOKEN sets the token.
+    """
+    from penstock.admin.jobs import open_all_jobs
+    from penstock.dashboard.server import Dashboard
+    from penstock.dashboard.watch import Watches
+
+    names = []
+    for each in jobs or ():
+        with call.open(each) as found:
+            names.append(found.paths.root)
+
+    @contextmanager
+    def open_job(name: str) -> Iterator[FoundJob]:
+        if names and name not in names:
+            raise NotFoundError(f"this dashboard shows {listed([f'`{each}`' for each in names])} only")
+        with call.open(name) as found:
+            yield found
+
+    @contextmanager
+    def open_all() -> Iterator[list[FoundJob]]:
+        with open_all_jobs(call.config, call.assignments) as found:
+            yield [each for each in found if not names or each.paths.root in names]
+
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: ended.set())
+    watches = Watches(open_job, open_all)
+    home = names[0] if len(names) == 1 else ""
+    served = Dashboard(watches, open_job, host=host, port=port, token=os.environ.get(TOKEN), home=home)
+    try:
+        typer.echo(served.url_with_token)
+        say("Open this address in a browser. Ctrl-C ends the dashboard, and no job.")
+        ended.wait()
+    finally:
+        served.close()

@@ -1,0 +1,138 @@
+"""What a job did between two looks at its metrics. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from penstock.metrics.snapshot import GaugeValue, Snapshot, TimerValue
+
+MOMENTS = 240
+"""Intervals that are kept: 40 minutes of a job that is looked at every ten seconds."""
+PARTS = {
+    "run-ns": "stages",
+    "end-ns": "applying",
+    "snapshot-ns": "snapshot",
+    "commit-wait-ns": "waiting for the last commit",
+}
+"""The parts of a batch, by their timers. What is left of `batch-ns` is `other`."""
+_STAGE, _STREAM = "stage.", "stream."
+_LAG = "messages-behind-high-watermark"
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The metrics of all sources added up, by group and name: counts, sums of gauges, and of timers milliseconds."""
+
+    run_id: str
+    time_ms: int
+    sums: Mapping[tuple[str, str], float]
+    calls: Mapping[tuple[str, str], int]
+    """The counts of timers."""
+    longest_ms: Mapping[tuple[str, str], float]
+
+    @classmethod
+    def of(cls, run_id: str, time_ms: int, metrics: Snapshot) -> Totals:
+        """Add up the metrics of a run at one moment."""
+        sums: dict[tuple[str, str], float] = {}
+        calls: dict[tuple[str, str], int] = {}
+        longest: dict[tuple[str, str], float] = {}
+        for key, value in metrics.items():
+            at = key.group, key.name
+            if isinstance(value, TimerValue):
+                sums[at] = sums.get(at, 0.0) + value.total_ns / 1e6
+                calls[at] = calls.get(at, 0) + value.count
+                longest[at] = max(longest.get(at, 0.0), value.max_ns / 1e6)
+            else:
+                sums[at] = sums.get(at, 0.0) + (value.value if isinstance(value, GaugeValue) else value.count)
+        return cls(run_id, time_ms, sums, calls, longest)
+
+    def get(self, group: str, name: str) -> float:
+        """The sum, or 0."""
+        return self.sums.get((group, name), 0.0)
+
+    def mean_ms(self, group: str, name: str) -> float | None:
+        """The mean of a timer; None if it has no call."""
+        calls = self.calls.get((group, name), 0)
+        return self.get(group, name) / calls if calls else None
+
+    def subjects(self, kind: str) -> list[str]:
+        """What groups of a kind are about, such as the stores of `store.`."""
+        return sorted({group.removeprefix(kind) for group, _ in self.sums if group.startswith(kind)})
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What a run did from one moment to another. Rates are per second."""
+
+    end_ms: int
+    seconds: float
+    batches: int
+    batch_ms: Mapping[str, float]
+    """The mean batch by part, in milliseconds; empty without a batch."""
+    read: Mapping[str, float]
+    """By input."""
+    sent: Mapping[str, float]
+    """By output."""
+    processed: Mapping[int, float]
+    """By stage."""
+    lag: Mapping[str, float]
+    """By input, at the end, in offsets."""
+
+    @property
+    def rate(self) -> float:
+        """Messages read per second."""
+        return sum(self.read.values())
+
+
+def between(before: Totals, after: Totals) -> Interval | None:
+    """What happened between two moments; None if they are of two runs, or the later one is not later."""
+    seconds = (after.time_ms - before.time_ms) / 1000
+    if before.run_id != after.run_id or seconds <= 0:
+        return None
+
+    def rates(kind: str, name: str) -> Iterator[tuple[str, float]]:
+        for group, own in after.sums:
+            if own == name and group.startswith(kind):
+                yield group.removeprefix(kind), (after.get(group, name) - before.get(group, name)) / seconds
+
+    batches = round(after.get("job", "batches") - before.get("job", "batches"))
+    return Interval(
+        after.time_ms,
+        seconds,
+        batches,
+        _parts(before, after, batches) if batches > 0 else {},
+        dict(rates(_STREAM, "messages-read")),
+        dict(rates(_STREAM, "messages-sent")),
+        {int(stage): rate for stage, rate in rates(_STAGE, "messages-actually-processed")},
+        {group.removeprefix(_STREAM): value for (group, name), value in after.sums.items() if name == _LAG},
+    )
+
+
+def _parts(before: Totals, after: Totals, batches: int) -> dict[str, float]:
+    def spent(name: str) -> float:
+        return max(0.0, after.get("job", name) - before.get("job", name)) / batches
+
+    parts = {part: spent(name) for name, part in PARTS.items()}
+    return {**parts, "other": max(0.0, spent("batch-ns") - sum(parts.values()))}
+
+
+@dataclass(slots=True)
+class History:
+    """The last intervals of a job, of however many runs."""
+
+    intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=MOMENTS))
+    last: Totals | None = None
+
+    def add(self, now: Totals) -> None:
+        """Take the next moment. One that is known is left out."""
+        found = None if self.last is None else between(self.last, now)
+        if found is not None:
+            self.intervals.append(found)
+        self.last = now
+
+    @property
+    def now(self) -> Interval | None:
+        """The last interval of the run that was seen last."""
+        return self.intervals[-1] if self.intervals else None

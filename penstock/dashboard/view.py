@@ -1,0 +1,344 @@
+"""The page of a job as a document for the browser: sentences, a graph, series for charts, and tables. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.admin.checkpoint.facts import ListedCheckpoint
+from penstock.admin.job.status import JobStatus, UnreadableJob
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.time.watermarks import END_OF_TIME
+from penstock.dashboard.rates import History, Interval, Totals
+from penstock.dashboard.verdict import Verdict, next_start, verdict
+from penstock.job.shown_graph import JobGraph
+from penstock.wording import counted, duration_text, lag_text, size_text, utc_text
+
+ROWS = 50
+"""The most rows of a table; those with the largest lag come first."""
+_CHECKPOINTS = 20
+_STORE, _BACKEND = "store.", "backend."
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known of a job at one moment."""
+
+    status: JobStatus
+    graph: JobGraph | None
+    checkpoints: Sequence[ListedCheckpoint]
+    history: History
+    reached: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
+    """How far the run has read, some seconds ago; empty if that is not known."""
+
+
+def job_document(seen: Seen) -> Document:
+    """The page of a job."""
+    status, intervals = seen.status, tuple(seen.history.intervals)
+    if status.has_ended:
+        intervals = ()  # rates of a run that has ended would be read as those of now
+    found = verdict(status, intervals)
+    return {
+        "job": status.job,
+        "status": status.status,
+        "verdict": asdict(found),
+        "next": next_start(status),
+        "facts": list(_facts(status)),
+        "traceback": None if status.failure is None else status.failure.traceback,
+        "actions": list(_actions(status)),
+        "graph": None if seen.graph is None else _graph(seen.graph, status, seen.history.now),
+        "series": _series(seen.history.intervals),
+        "stores": [] if status.last_checkpoint is None else sorted(status.last_checkpoint.stores),
+        "inputs": [each.stream for each in status.inputs],
+        "tables": [each for each in _tables(seen) if each["rows"]],
+    }
+
+
+def list_document(found: Iterable[JobStatus | UnreadableJob]) -> Document:
+    """The page with all jobs."""
+    return {"jobs": [_line(each) for each in found]}
+
+
+def _line(found: JobStatus | UnreadableJob) -> Document:
+    if not isinstance(found, JobStatus):
+        return {"job": found.job, "verdict": asdict(Verdict("bad", f"Cannot be read: {found.problem}"))}
+    last = found.last_checkpoint
+    return {
+        "job": found.job,
+        "verdict": asdict(verdict(found, ())),
+        "lag": _behind(found),
+        "checkpoint": None if last is None else last.id,
+        "at": utc_text(last.batch_time_ms) if last is not None and last.batch_time_ms else None,
+    }
+
+
+def _behind(status: JobStatus) -> str | None:
+    if any(each.lag is None for each in status.inputs):
+        return None
+    return lag_text((each.lag or 0, each.lag_unit) for each in status.inputs) or "0"
+
+
+def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
+    last, outbox = status.last_checkpoint, status.outbox
+    rows: list[tuple[str, object]] = [
+        ("status", f"{status.status}: {status.reason}"),
+        ("behind its last checkpoint", _behind(status)),
+        ("last checkpoint", None if last is None else last.id),
+        ("batch", None if last is None else f"{last.batch:,}"),
+        ("at", utc_text(last.batch_time_ms) if last is not None and last.batch_time_ms else None),
+        ("tasks", None if last is None else last.task_count),
+        ("holder", status.holder),
+        ("run", status.run_id),
+        ("epoch", status.epoch),
+        ("drain", status.drain.step),
+        ("exactly-once output to publish", None if outbox is None else counted(outbox.messages, "message")),
+        ("dead letters in this run", f"{status.dead_letters:,}" if status.dead_letters else None),
+        ("job root", status.root),
+        ("container logs", status.logs),
+    ]
+    return ((name, str(value)) for name, value in rows if value is not None)
+
+
+def _actions(status: JobStatus) -> Iterator[str]:
+    if not status.has_ended:
+        yield "stop"
+    if status.drain.step in {"asked", "draining"} or status.drain.awaiting:
+        yield "cancel drain"
+    elif status.drain.step is None:
+        yield "drain"
+    yield "startpoint"
+    if status.startpoints:
+        yield "delete startpoints"
+
+
+def _graph(graph: JobGraph, status: JobStatus, now: Interval | None) -> Document:
+    live = None if status.has_ended else now
+    lags: dict[int | str, str] = {
+        each.stream: lag_text([(each.lag or 0, each.lag_unit)])
+        for each in status.inputs
+        if live is None or each.lag_unit != "message"
+    }
+    if live is not None:
+        lags |= {stream: lag_text([(round(lag), "message")]) for stream, lag in live.lag.items()}
+    channels: dict[tuple[int | str, int | str], list[str]] = {}
+    for each in graph.edges:
+        channels.setdefault((each.source, each.target), []).append(each.channel)
+
+    return {
+        "stages": [
+            {
+                "number": stage.number,
+                "operators": [asdict(op) for op in stage.operators],
+                "rate": None if live is None else live.processed.get(stage.number),
+            }
+            for stage in graph.stages
+        ],
+        "edges": [
+            {"source": source, "target": target, "rate": rate, "lag": lags.get(source) or None}
+            for (source, target), names in channels.items()
+            # Dead letters are drawn once there are any.
+            if (rate := _rate(source, target, live)) or names != [""] or isinstance(source, str)
+        ],
+    }
+
+
+def _rate(source: int | str, target: int | str, live: Interval | None) -> float | None:
+    """The messages per second of an edge. One that ends in a stream shows all that the job sends there."""
+    if live is None:
+        return None
+    if isinstance(source, str):
+        return live.read.get(source)
+    return live.sent.get(target) if isinstance(target, str) else live.processed.get(target)
+
+
+def _series(intervals: Iterable[Interval]) -> Document:
+    """The points of the charts, by name."""
+    found = list(intervals)
+
+    def by(name: str) -> dict[str, list[float | None]]:
+        keys = dict.fromkeys(key for each in found for key in getattr(each, name))
+        return {key: [getattr(each, name).get(key) for each in found] for key in keys}
+
+    return {
+        "times": [each.end_ms for each in found],
+        "read": by("read"),
+        "sent": by("sent"),
+        "lag": by("lag"),
+        "parts": by("batch_ms"),
+    }
+
+
+def _table(title: str, columns: str, rows: Iterable[Sequence[object]], right: str = "", note: str = "") -> Document:
+    """A table. `columns` and `right` are separated by commas."""
+    names = columns.split(", ")
+    made = [["" if cell is None else f"{cell:,}" if type(cell) is int else str(cell) for cell in row] for row in rows]
+    return {"title": title, "columns": names, "right": right.split(", "), "rows": made, "note": note}
+
+
+def _tables(seen: Seen) -> Iterator[Document]:
+    status, totals = seen.status, seen.history.last
+    yield _inputs(status, {} if status.has_ended else seen.reached)
+    yield _table(
+        "Watermarks",
+        "operator, watermark, behind",
+        (
+            (each.operator, _time(each.watermark_ms), None if each.delay_ms is None else duration_text(each.delay_ms))
+            for each in status.watermarks
+        ),
+        "behind",
+    )
+    if totals is not None:
+        yield _stores(totals)
+        yield _commits(totals)
+    yield _table(
+        "Backends, as of the last checkpoint",
+        "store, backend, can restore",
+        ((each.store, each.backend, f"{each.tasks_with_marker} of {each.tasks} tasks") for each in status.backends),
+    )
+    yield _checkpoints(seen.checkpoints)
+    yield _table(
+        "Startpoints that wait for the next start",
+        "stream, partition, task, startpoint, state, status",
+        (
+            (each.stream, each.partition, each.task, each.text, each.state_choice, each.problem or each.status)
+            for each in status.startpoints
+        ),
+        "partition",
+    )
+    yield _drain(status)
+    yield _table(
+        "Standbys",
+        "task, container, checkpoint, behind, does",
+        (
+            (e.task, e.container, e.checkpoint_id, None if e.behind_ms is None else duration_text(e.behind_ms), e.doing)
+            for e in sorted(status.standbys, key=lambda each: -(each.behind_ms or 0))[:ROWS]
+        ),
+        "task, behind",
+    )
+    yield _table(
+        "Side inputs",
+        "store, partition, lag, state",
+        (
+            (e.store, e.partition, e.lag, "fails" if e.failing else "catches up" if e.catching_up else "")
+            for e in sorted(status.side_inputs, key=lambda each: -each.lag)[:ROWS]
+        ),
+        "lag",
+    )
+    yield _table(
+        "Pushed tables",
+        "table, version, loading",
+        (
+            (e.table, e.in_use, None if e.loading is None else f"version {e.loading}, {e.percent} %")
+            for e in status.tables
+        ),
+        "version",
+    )
+    yield _table(
+        "Containers on the dashboard's host",
+        "container, pid",
+        ((each.container, str(each.pid)) for each in status.containers),
+        "pid",
+    )
+
+
+def _inputs(status: JobStatus, reached: Mapping[SystemStreamPartition, int]) -> Document:
+    rows: list[tuple[int, tuple[object, ...]]] = []
+    for each in status.inputs:
+        for p in each.partitions:
+            ssp = SystemStreamPartition.parse(f"{each.stream}.{p.partition}")
+            read = max(reached.get(ssp, p.next_offset), p.next_offset)
+            lag = p.lag if p.lag is None else max(0, p.lag - (read - p.next_offset))
+            cells = (
+                each.stream,
+                p.partition,
+                p.next_offset,
+                read,
+                p.upcoming,
+                lag,
+                _time(p.event_time_ms),
+                p.lost or None,
+            )
+            rows.append((-1 if lag is None else lag, cells))
+    rows.sort(key=lambda row: -row[0])
+    more = f"{ROWS} of {len(rows)} partitions, those with the most lag" if len(rows) > ROWS else ""
+    columns = "stream, partition, committed, read, upcoming, lag, event time, lost"
+    right = "partition, committed, read, upcoming, lag, lost"
+    return _table("Input partitions by lag", columns, (cells for _, cells in rows[:ROWS]), right, more)
+
+
+def _stores(totals: Totals) -> Document:
+    rows: list[tuple[object, ...]] = []
+    for store in totals.subjects(_STORE):
+        group = f"{_STORE}{store}"
+        gets, hits = totals.get(group, "gets"), totals.get(group, "cache-hits")
+        size = totals.get(group, "rocksdb.live-sst-files-size") + totals.get(group, "rocksdb.cur-size-all-mem-tables")
+        rows.append(
+            (
+                store,
+                round(totals.get(group, "keys")),
+                size_text(round(size)) if size else None,
+                round(gets),
+                f"{hits / gets:.0%}" if gets else None,
+                round(totals.get(group, "puts")),
+                round(totals.get(group, "deletes")),
+                round(totals.get(group, "expired")) or None,
+            )
+        )
+    columns = "store, keys in RocksDB, size, gets, from memory, keys written, keys deleted, expired"
+    return _table("Stores, all tasks, since the run began", columns, rows, columns.partition(", ")[2])
+
+
+def _commits(totals: Totals) -> Document:
+    rows = [
+        _timer(totals, "job", "commit-ns", "whole commit"),
+        _timer(totals, "job", "snapshot-ns", "snapshot, which processing waits for"),
+        _timer(totals, "job", "commit-wait-ns", "waiting for the commit before"),
+    ]
+    for backend in totals.subjects(_BACKEND):
+        group = f"{_BACKEND}{backend}"
+        uploads = _timer(totals, group, "upload-ns", f"upload to {backend}, each task")
+        rows.append((*uploads[:-1], size_text(round(totals.get(group, "bytes-uploaded")))))
+    columns = "part, times, mean, longest, uploaded"
+    kept = [row for row in rows if row[1]]
+    return _table("Commits, since the run began", columns, kept, columns.partition(", ")[2])
+
+
+def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ...]:
+    mean = totals.mean_ms(group, name)
+    if mean is None:
+        return (what, 0, None, None, None)
+    return (what, totals.calls[group, name], f"{mean:,.0f} ms", f"{totals.longest_ms[group, name]:,.0f} ms", None)
+
+
+def _checkpoints(found: Sequence[ListedCheckpoint]) -> Document:
+    rows: list[tuple[object, ...]] = []
+    for each in reversed(found[-_CHECKPOINTS:]):
+        own = each.checkpoint
+        if own is None:
+            rows.append((None, None, None, None, each.problem.what if each.problem is not None else None))
+            continue
+        at = utc_text(own.batch_time_ms) if own.batch_time_ms else None
+        what = "kept: can be restored" if each.retained else "its state may be gone"
+        rows.append((own.id, own.kind if own.ended is None else own.ended, own.batch, at, what))
+    more = f"the newest {_CHECKPOINTS} of {len(found)}" if len(found) > _CHECKPOINTS else ""
+    return _table("Checkpoints, newest first", "checkpoint, kind, batch, at, state", rows, "batch", more)
+
+
+def _drain(status: JobStatus) -> Document:
+    progress = status.drain.progress
+    stages = () if progress is None else progress.stages
+    return _table(
+        "Drain",
+        "stage, operators, processed, left, ended",
+        ((e.stage, ", ".join(e.names), e.counts, e.left or None, "yes" if e.ended else "") for e in stages),
+        "stage, left",
+    )
+
+
+def _time(epoch_ms: int | None) -> str | None:
+    if epoch_ms is None:
+        return None
+    return "its inputs have ended" if epoch_ms == END_OF_TIME else utc_text(epoch_ms)

@@ -1,0 +1,149 @@
+"""Looks at jobs as long as somebody looks at their pages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from penstock.admin.checkpoint.facts import checkpoints
+from penstock.admin.graph import graph
+from penstock.admin.job.metrics import run_of
+from penstock.admin.job.status import status, statuses
+from penstock.admin.jobs import FoundJob
+from penstock.api.ssp import SystemStreamPartition
+from penstock.dashboard.rates import History, Totals
+from penstock.dashboard.view import Document, Seen, job_document, list_document
+from penstock.errors import PenstockError
+from penstock.job.shown_metrics import ShownRun
+from penstock.metrics.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 2.0
+"""The pause between two looks."""
+FORGOTTEN_S = 120.0
+"""A page that nobody has asked for so long is no longer kept up to date."""
+WATCHES = 100
+"""The most pages that are kept up to date at once."""
+
+OpenJob = Callable[[str], AbstractContextManager[FoundJob]]
+OpenAll = Callable[[], AbstractContextManager[list[FoundJob]]]
+Live = Callable[[], tuple[str, Snapshot]]
+"""The id of the run in this process, and its metrics now."""
+
+
+class Page:
+    """The newest version of a page, from a thread that looks again and again. Thread-safe."""
+
+    def __init__(self, name: str, look: Callable[[], Document], forgotten: Callable[[], bool]) -> None:
+        """
+        Args:
+            name: for the thread.
+            look: makes the page. Its errors become the page.
+            forgotten: True if the thread is to end.
+        """
+        self.version = 0
+        """Counts the pages that differed from the one before."""
+        self.document: Document = {}
+        self._look = look
+        self._forgotten = forgotten
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"penstock-page-{name}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """False once nobody keeps the page up to date."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.is_set() and not self._forgotten():
+            try:
+                document = self._look()
+            except PenstockError as error:
+                document = {"error": str(error)}
+            except Exception as error:  # a fault in the page must not end the page
+                logger.exception("the dashboard failed to look at a job")
+                document = {"error": f"{type(error).__name__}: {error}"}
+            if document != self.document:
+                self.document = document
+                self.version += 1
+            self._closing.wait(LOOK_S)
+
+
+class Watches:
+    """The pages that somebody looks at, by the name of the job; `` is the list of all jobs. Thread-safe."""
+
+    def __init__(self, open_job: OpenJob, open_all: OpenAll, live: Live | None = None) -> None:
+        """
+        Args:
+            open_job: opens the job of a name.
+            open_all: opens all jobs.
+            live: the metrics of the run in this process; None: the metrics in the job's folder are shown.
+        """
+        self._open_job = open_job
+        self._open_all = open_all
+        self._live = live
+        self._pages: dict[str, Page] = {}
+        self._asked: dict[str, float] = {}
+        self._histories: dict[str, History] = {}
+        self._lock = threading.Lock()
+
+    def page(self, job: str) -> Page | None:
+        """The page of a job, which is kept up to date from now on; None if there are too many."""
+        with self._lock:
+            self._asked[job] = time.monotonic()
+            found = self._pages.get(job)
+            if found is not None and found.is_alive:
+                return found
+            for name in [name for name, page in self._pages.items() if not page.is_alive]:
+                self._pages.pop(name)
+                self._histories.pop(name, None)
+            self._asked = {name: at for name, at in self._asked.items() if name in self._pages or name == job}
+            if len(self._pages) >= WATCHES:
+                return None
+            look = (lambda: self._look_at(job)) if job else self._list
+            made = self._pages[job] = Page(job, look, lambda: self._is_forgotten(job))
+            made.start()
+            return made
+
+    def close(self) -> None:
+        """End all threads."""
+        with self._lock:
+            for page in self._pages.values():
+                page.close()
+
+    def _is_forgotten(self, job: str) -> bool:
+        with self._lock:
+            return time.monotonic() - self._asked.get(job, 0.0) > FORGOTTEN_S
+
+    def _list(self) -> Document:
+        with self._open_all() as jobs:
+            return list_document(statuses(jobs))
+
+    def _look_at(self, name: str) -> Document:
+        history = self._histories.setdefault(name, History())
+        with self._open_job(name) as job:
+            # A run in this process is known to live, so nobody has to wait for the lease.
+            found = status(job, wait=self._live is None)
+            run = run_of(job)
+            self._add(history, run)
+            reached: dict[SystemStreamPartition, int] = {}
+            for (_, ssp), offset in () if run is None else run.reached.items():
+                reached[ssp] = min(offset, reached.get(ssp, offset))
+            return job_document(Seen(found, graph(job), checkpoints(job), history, reached))
+
+    def _add(self, history: History, run: ShownRun | None) -> None:
+        if self._live is not None:
+            run_id, metrics = self._live()
+            history.add(Totals.of(run_id, time.time_ns() // 1_000_000, metrics))
+        elif run is not None and (history.last is None or run.time_ms != history.last.time_ms):
+            history.add(Totals.of(run.run_id, run.time_ms, run.metrics))

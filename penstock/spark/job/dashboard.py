@@ -1,0 +1,56 @@
+"""The dashboard in a job's driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+from penstock.admin.jobs import FoundJob
+from penstock.config.model import JobConfig
+from penstock.dashboard.server import Dashboard
+from penstock.dashboard.watch import Watches
+from penstock.errors import NotFoundError
+from penstock.job.paths import JobPaths
+from penstock.metrics.snapshot import Snapshot
+from penstock.objects.open import open_job_root
+
+logger = logging.getLogger(__name__)
+
+
+def serve(config: JobConfig, paths: JobPaths, live: Callable[[], tuple[str, Snapshot]]) -> Dashboard:
+    """Serve the page of this driver's job, on `job.dashboard.port`.
+
+    Args:
+        config: the job's configuration.
+        paths: the job.
+        live: the id of the run, and its metrics now.
+
+    Raises:
+        ConfigError: nothing can listen on the port, or a package is missing.
+    """
+    settings = config.job
+
+    @contextmanager
+    def open_job(name: str) -> Iterator[FoundJob]:
+        if name != paths.root:
+            raise NotFoundError(f"the dashboard of a driver shows its job `{paths.root}` only")
+        with closing(open_job_root(settings)) as objects:
+            yield FoundJob(config, paths, objects)
+
+    @contextmanager
+    def open_all() -> Iterator[list[FoundJob]]:
+        with open_job(paths.root) as found:
+            yield [found]
+
+    served = Dashboard(
+        Watches(open_job, open_all, live),
+        open_job,
+        host=settings.dashboard_host,
+        port=settings.dashboard_port or 0,
+        token=settings.dashboard_token,
+        home=paths.root,
+    )
+    # A token of the configuration is a secret; one that was made is of no use to anybody who cannot read it.
+    logger.info("dashboard: %s", served.url if settings.dashboard_token else served.url_with_token)
+    return served
