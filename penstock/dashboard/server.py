@@ -85,7 +85,7 @@ class Dashboard:
         self._home = home
         self._watches = watches
         self._closing = threading.Event()
-        app = _Application(watches, open_job, Access(host, self.token), home, self._closing)
+        self._application = app = _Application(watches, open_job, Access(host, self.token), home, self._closing)
         config = uvicorn.Config(
             app.routes(),
             http=_impatient(),
@@ -135,7 +135,8 @@ class _Application:
         self._access = access
         self._home = home
         self._closing = closing
-        self._streams = 0
+        self.streams = 0
+        """The clients that get events now."""
 
     def routes(self) -> Any:
         from starlette.applications import Starlette
@@ -206,17 +207,17 @@ class _Application:
         """The page of a job, whenever it has changed. A client that is slow gets the newest page next, and not all."""
         refused = self._refused(request, changes=False)
         page = None if refused is not None else self._watches.page(request.query_params.get("job", ""))
-        if page is None or self._streams >= STREAMS:
+        if page is None or self.streams >= STREAMS:
             answer = refused or _answer({"error": "too many pages are open: close some of them"}, 503)
             await answer(request.scope, request.receive, send)
             return
-        self._streams += 1
+        self.streams += 1
         try:
             await self._send_pages(request, page, send)
         except (TimeoutError, OSError):
             return  # the client is gone, or takes nothing
         finally:
-            self._streams -= 1
+            self.streams -= 1
 
     async def _send_pages(self, request: Request, page: Page, send: Send) -> None:
         async def write(message: dict[str, Any]) -> None:

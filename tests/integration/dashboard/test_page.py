@@ -1,0 +1,112 @@
+"""The dashboard in a browser: a job that does not run, with hostile keys, and a job of many tasks and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from penstock import admin
+from penstock.dashboard.server import Dashboard
+from tests.support.jobs.dashboards import dashboard
+from tests.support.jobs.example_job import ExampleJob, publish, run
+from tests.support.jobs.home import wait_until
+from tests.support.tools.browser import browser, complaints, resize
+
+JOB = "flights-1"
+HOSTILE = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dashboard]:
+    folder = tmp_path_factory.mktemp("job")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_HOME", str(folder / "home"))
+        ExampleJob(folder / "home", folder / "kept")
+        publish([(HOSTILE, 17)])
+        run()
+        with dashboard() as found:
+            yield found
+
+
+@pytest.fixture(scope="module")
+def page() -> Iterator[WebDriver]:
+    with browser() as found:
+        yield found
+
+
+def shown(page: WebDriver) -> str:
+    return page.find_element(By.TAG_NAME, "body").text
+
+
+def click(page: WebDriver, name: str) -> None:
+    """Press the button of this name, which may be made again at any moment."""
+    found = "[...document.querySelectorAll('button')].find(button => button.textContent === arguments[0])"
+    script = f"const button = {found}; button?.click(); return !!button"
+    wait_until(lambda: page.execute_script(script, name), f"the button {name!r}")
+
+
+def test_a_job_is_read_and_drained_and_hostile_keys_are_texts(page: WebDriver, served: Dashboard) -> None:
+    page.get(f"{served.url_with_token}&job={JOB}")
+    wait_until(lambda: "Not running" in shown(page), "the page of the job")
+    assert "token" not in page.current_url
+
+    click(page, "Look up")
+    wait_until(lambda: "onerror" in shown(page), "the entries")
+    assert page.find_elements(By.CSS_SELECTOR, "#entries img, #entries script") == []
+    assert [cell.text for cell in page.find_elements(By.CSS_SELECTOR, "#entries tr td:nth-child(2)")].count("17") == 1
+
+    click(page, "drain…")
+    wait_until(lambda: "reads no more input" in shown(page), "what the drain would do")
+    with admin.open_job(JOB) as job:
+        assert admin.status(job).drain.awaiting == ()
+    click(page, "Yes: drain")
+    with admin.open_job(JOB) as job:
+        wait_until(lambda: admin.status(job).drain.awaiting, "the request")
+    click(page, "Close")
+    click(page, "cancel drain…")
+    click(page, "Yes: cancel drain")
+    with admin.open_job(JOB) as job:
+        wait_until(lambda: not admin.status(job).drain.awaiting, "the end of the request")
+    assert page.title.startswith(JOB)
+    assert complaints(page) == []
+
+
+def test_without_a_token_a_change_asks_for_it(served: Dashboard) -> None:
+    with browser() as page:
+        page.get(f"{served.url}#job={JOB}")
+        click(page, "drain…")
+        wait_until(lambda: page.find_elements(By.NAME, "token"), "the question")
+        page.find_element(By.NAME, "token").send_keys("another")
+        click(page, "Go on")
+        wait_until(lambda: page.find_elements(By.NAME, "token"), "the next question")
+        with admin.open_job(JOB) as job:
+            assert admin.status(job).drain.awaiting == ()
+
+
+def test_the_list_leads_to_a_job_and_back(page: WebDriver, served: Dashboard) -> None:
+    page.get("about:blank")
+    page.get(served.url)
+    wait_until(lambda: page.find_elements(By.LINK_TEXT, JOB), "the list")
+    page.find_element(By.LINK_TEXT, JOB).click()
+    wait_until(lambda: "Input partitions by lag" in shown(page), "the page of the job")
+    page.find_element(By.ID, "home").click()
+    wait_until(lambda: page.find_elements(By.LINK_TEXT, JOB), "the list")
+
+
+@pytest.mark.parametrize("width", [400, 1400])
+def test_nothing_is_wider_than_the_window(page: WebDriver, served: Dashboard, width: int) -> None:
+    resize(page, width, 900)
+    page.get("about:blank")
+    page.get(f"{served.url}#job={JOB}")
+    wait_until(lambda: "Look into a store" in shown(page), "the page of the job")
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+
+
+def test_a_dashboard_that_is_gone_is_said_and_found_again(page: WebDriver) -> None:
+    with dashboard() as first:
+        page.get(f"{first.url}#job={JOB}")
+        wait_until(lambda: "as of" in shown(page), "the page")
+    wait_until(lambda: "what you see is old" in shown(page), "the end of the connection")
