@@ -57,7 +57,8 @@ def _plan_drain(job: FoundJob, given: Given) -> list[str]:
 
 def _drain(job: FoundJob, given: Given) -> list[str]:
     found = drain(job)
-    return [f"Asked {'before' if found.status == 'asked before' else 'now'}: {', '.join(found.requests)}."]
+    before = " before" if found.status == "asked before" else ""
+    return [f"The job was asked to drain{before}. The page shows how far it is."]
 
 
 def _plan_cancel(job: FoundJob, given: Given) -> list[str]:

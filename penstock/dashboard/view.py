@@ -158,14 +158,14 @@ def _series(intervals: Iterable[Interval]) -> Document:
     """The points of the charts, by name."""
     found = list(intervals)
 
-    def by(name: str) -> dict[str, list[float | None]]:
+    def by(name: str, otherwise: float | None = None) -> dict[str, list[float | None]]:
         keys = dict.fromkeys(key for each in found for key in getattr(each, name))
-        return {key: [getattr(each, name).get(key) for each in found] for key in keys}
+        return {key: [getattr(each, name).get(key, otherwise) for each in found] for key in keys}
 
     return {
         "times": [each.end_ms for each in found],
-        "read": by("read"),
-        "sent": by("sent"),
+        "read": by("read", 0.0),
+        "sent": by("sent", 0.0),
         "lag": by("lag"),
         "parts": by("batch_ms"),
     }
@@ -263,7 +263,7 @@ def _inputs(status: JobStatus, reached: Mapping[SystemStreamPartition, int]) -> 
             )
             rows.append((-1 if lag is None else lag, cells))
     rows.sort(key=lambda row: -row[0])
-    more = f"{ROWS} of {len(rows)} partitions, those with the most lag" if len(rows) > ROWS else ""
+    more = f"{ROWS} of {len(rows):,} partitions, those with the most lag" if len(rows) > ROWS else ""
     columns = "stream, partition, committed, read, upcoming, lag, event time, lost"
     right = "partition, committed, read, upcoming, lag, lost"
     return _table("Input partitions by lag", columns, (cells for _, cells in rows[:ROWS]), right, more)

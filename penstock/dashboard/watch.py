@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 
 from penstock.admin.checkpoint.facts import checkpoints
 from penstock.admin.graph import graph
@@ -132,8 +133,10 @@ class Watches:
     def _look_at(self, name: str) -> Document:
         history = self._histories.setdefault(name, History())
         with self._open_job(name) as job:
-            # A run in this process is known to live, so nobody has to wait for the lease.
             found = status(job, wait=self._live is None)
+            if self._live is not None and found.status == "held, not verified":
+                # The run is in this process, so nobody has to watch its lease.
+                found = replace(found, status="running", reason="its driver serves this page")
             run = run_of(job)
             self._add(history, run)
             reached: dict[SystemStreamPartition, int] = {}

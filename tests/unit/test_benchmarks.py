@@ -54,6 +54,11 @@ CASES = [
     pytest.param(
         "kafka.__main__", f"{KAFKA} --rates 200 --latency-s 2 --latency-commit-s 1", marks=[*SLOW, pytest.mark.kafka]
     ),
+    pytest.param(
+        "kafka_width",
+        "--partitions 3 --ways direct --outputs output --backlog 1000 --seconds 3 --batches 8 --commit-s 1",
+        marks=[*SLOW, pytest.mark.kafka],
+    ),
 ]
 
 

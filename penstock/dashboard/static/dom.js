@@ -1,5 +1,7 @@
 // Elements are made of texts only: whatever a stream, a key or an error has in it is shown, and never run.
 
+const SHORT = 32;
+
 export function element(tag, properties = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -23,8 +25,9 @@ export function table(found) {
   const right = new Set(found.right);
   const side = (name) => (right.has(name) ? { class: "right" } : {});
   const head = element("tr", {}, ...found.columns.map((name) => element("th", side(name), name)));
+  const kind = (name, cell) => (right.has(name) ? "right" : cell.length <= SHORT ? "short" : "");
   const rows = found.rows.map((row) =>
-    element("tr", {}, ...row.map((cell, at) => element("td", side(found.columns[at]), cell))));
+    element("tr", {}, ...row.map((cell, at) => element("td", { class: kind(found.columns[at], cell) }, cell))));
   const body = [element("thead", {}, head), element("tbody", {}, ...rows)];
   return [
     element("h2", {}, found.title),

@@ -1,0 +1,68 @@
+"""Rates and parts of batches, from metrics at two moments."""
+
+from __future__ import annotations
+
+from penstock.dashboard.rates import MOMENTS, PARTS, History, Interval, Totals, between
+from penstock.metrics.snapshot import CounterValue, GaugeValue, MetricId, Snapshot, TimerValue
+
+MS = 1_000_000
+
+
+def totals(time_ms: int, count: int, run: str = "a") -> Totals:
+    """The metrics of two tasks that have each processed `count` messages, after `count` batches of 10 ms."""
+    tasks = ("Partition 0", "Partition 1")
+    values: dict[MetricId, CounterValue | GaugeValue | TimerValue] = {
+        **{MetricId(task, "stage.1", "messages-actually-processed"): CounterValue(count) for task in tasks},
+        **{MetricId(task, "stream.local.in", "messages-read"): CounterValue(2 * count) for task in tasks},
+        **{MetricId(task, "stream.local.out", "messages-sent"): CounterValue(count) for task in tasks},
+        MetricId("job", "stream.local.in", "messages-behind-high-watermark"): GaugeValue(count + 5),
+        MetricId("job", "job", "batches"): CounterValue(count),
+        MetricId("job", "job", "batch-ns"): TimerValue(count, 10 * count * MS, 12 * MS),
+        MetricId("job", "job", "run-ns"): TimerValue(count, 6 * count * MS, 7 * MS),
+        MetricId("job", "job", "end-ns"): TimerValue(count, 1 * count * MS, 2 * MS),
+    }
+    return Totals.of(run, time_ms, Snapshot(values))
+
+
+def test_what_happened_between_two_moments() -> None:
+    found = between(totals(10_000, 100), totals(12_000, 300))
+    assert found == Interval(
+        end_ms=12_000,
+        seconds=2.0,
+        batches=200,
+        batch_ms={"stages": 6.0, "applying": 1.0, "snapshot": 0.0, "waiting for the last commit": 0.0, "other": 3.0},
+        read={"local.in": 400.0},
+        sent={"local.out": 200.0},
+        processed={1: 200.0},
+        lag={"local.in": 305.0},
+    )
+    assert found.rate == 400.0
+    assert set(found.batch_ms) == {*PARTS.values(), "other"}
+
+
+def test_moments_that_give_no_rate() -> None:
+    assert between(totals(1_000, 1), totals(1_000, 2)) is None
+    assert between(totals(1_000, 1), totals(2_000, 2, run="b")) is None
+    idle = between(totals(1_000, 1), totals(2_000, 1))
+    assert idle is not None
+    assert (idle.batches, idle.batch_ms, idle.rate) == (0, {}, 0.0)
+
+
+def test_sums_of_all_sources() -> None:
+    found = totals(1_000, 4)
+    assert found.get("stage.1", "messages-actually-processed") == 8
+    assert found.mean_ms("job", "run-ns") == 6.0
+    assert found.longest_ms["job", "run-ns"] == 7.0
+    assert found.mean_ms("job", "commit-ns") is None
+    assert found.subjects("stream.") == ["local.in", "local.out"]
+
+
+def test_a_history_is_bounded_and_goes_on_with_the_next_run() -> None:
+    history = History()
+    for number in range(MOMENTS + 50):
+        history.add(totals(1_000 * number, number))
+    assert len(history.intervals) == MOMENTS
+    history.add(totals(900_000, 1, run="b"))
+    history.add(totals(901_000, 11, run="b"))
+    assert history.now is not None
+    assert history.now.read == {"local.in": 40.0}

@@ -1,0 +1,100 @@
+"""The document of a large job: it stays small, whatever the job has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import orjson
+
+from penstock.admin.job.inputs import InputStatus, PartitionStatus
+from penstock.admin.job.metrics import SideInputStatus
+from penstock.admin.job.status import BackendStatus
+from penstock.dashboard.rates import History, Totals
+from penstock.dashboard.view import ROWS, Seen, job_document
+from penstock.job.shown_graph import GraphEdge, GraphOperator, GraphStage, JobGraph
+from penstock.metrics.snapshot import CounterValue, MetricId, Snapshot
+from tests.unit.dashboard.test_verdict import LAST, RUNNING
+
+TASKS, STORES = 200, 50
+
+
+def metrics(count: int) -> Snapshot:
+    """10,000 metrics of all tasks and stores."""
+    return Snapshot(
+        {
+            MetricId(f"Partition {task}", f"store.s{store}", "gets"): CounterValue(count + task)
+            for task in range(TASKS)
+            for store in range(STORES)
+        }
+    )
+
+
+def large() -> Seen:
+    partitions = tuple(PartitionStatus(n, 0, n, n) for n in range(TASKS))
+    inputs = tuple(InputStatus(f"local.in{n}", partitions, 9, None) for n in range(5))
+    status = replace(
+        RUNNING,
+        inputs=inputs,
+        last_checkpoint=replace(LAST, task_count=TASKS, stores={f"s{n}": "" for n in range(STORES)}),
+        backends=tuple(BackendStatus(f"s{n}", "blob", TASKS, TASKS) for n in range(STORES)),
+        side_inputs=tuple(SideInputStatus("s1", f"local.side.{n}", n, False, False) for n in range(TASKS)),
+    )
+    history = History()
+    for number in range(400):
+        history.add(Totals.of("r", 10_000 * number, metrics(number) if number < 2 else Snapshot()))
+    history.add(Totals.of("r", 9_000_000, metrics(5)))
+    return Seen(status, None, (), history)
+
+
+def test_a_large_job_has_a_small_page() -> None:
+    assert len(metrics(1)) == TASKS * STORES
+    found = job_document(large())
+    assert len(orjson.dumps(found)) < 150_000
+    tables = {table["title"]: table for table in found["tables"]}
+    inputs = tables["Input partitions by lag"]
+    assert len(inputs["rows"]) == ROWS
+    assert inputs["note"] == "50 of 1,000 partitions, those with the most lag"
+    lags = [int(row[inputs["columns"].index("lag")]) for row in inputs["rows"]]
+    assert lags == sorted((n for n in range(TASKS) for _ in range(5)), reverse=True)[:ROWS]
+    stores = tables["Stores, all tasks, since the run began"]
+    assert len(stores["rows"]) == STORES
+    assert stores["rows"][0][stores["columns"].index("gets")] == f"{sum(5 + task for task in range(TASKS)):,}"
+
+
+def test_a_graph_has_rates_and_dead_letters_only_once_there_are_some() -> None:
+    graph = JobGraph(
+        "r",
+        (GraphStage(0, (GraphOperator("in", "input"),)), GraphStage(1, (GraphOperator("sum", "process", ("s1",)),))),
+        (
+            GraphEdge("local.in", 0),
+            GraphEdge(0, 1, "in"),
+            GraphEdge(0, 1, "other"),
+            GraphEdge(1, "local.out", "sum"),
+            GraphEdge(0, "local.dead"),
+        ),
+    )
+
+    def totals(time_ms: int, count: int, dead: int) -> Totals:
+        task = "Partition 0"
+        return Totals.of(
+            "r",
+            time_ms,
+            Snapshot(
+                {
+                    MetricId(task, "stream.local.in", "messages-read"): CounterValue(count),
+                    MetricId(task, "stage.1", "messages-actually-processed"): CounterValue(2 * count),
+                    MetricId(task, "stream.local.out", "messages-sent"): CounterValue(3 * count),
+                    MetricId(task, "stream.local.dead", "messages-sent"): CounterValue(dead),
+                }
+            ),
+        )
+
+    def rates(dead: int) -> dict[tuple[str | int, str | int], float | None]:
+        history = History()
+        history.add(totals(1_000, 0, 0))
+        history.add(totals(2_000, 10, dead))
+        edges = job_document(Seen(RUNNING, graph, (), history))["graph"]["edges"]
+        return {(edge["source"], edge["target"]): edge["rate"] for edge in edges}
+
+    assert rates(0) == {("local.in", 0): 10.0, (0, 1): 20.0, (1, "local.out"): 30.0}
+    assert rates(4)[0, "local.dead"] == 4.0
