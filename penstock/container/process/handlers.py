@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
+import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -16,6 +16,7 @@ from penstock.api.shipped import read_shipped
 from penstock.container.epoch.container import Container
 from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.metrics import ChangedRows
+from penstock.metrics.snapshot import Row
 from penstock.wire.calls import (
     BEAT,
     BEAT_SECONDS,
@@ -26,6 +27,7 @@ from penstock.wire.calls import (
     END,
     FOLLOW,
     LOAD_TABLE,
+    METRICS_SHARE,
     OPEN,
     PUBLISH,
     RENEW_PORT,
@@ -138,8 +140,15 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
     process = psutil.Process()
     changed = ChangedRows()
     with container.audience:
-        for beat in itertools.count():
-            rows = changed.of(container.metrics()) if beat % BEATS_PER_METRICS == 0 else []
+        left = 0
+        while True:
+            rows: list[Row] = []
+            if left == 0:
+                began = time.thread_time()
+                rows = changed.of(container.metrics())
+                spent = time.thread_time() - began
+                left = max(BEATS_PER_METRICS, round(spent / METRICS_SHARE / BEAT_SECONDS))
+            left -= 1
             yield replace(container.beat(process.memory_info().rss), metrics=rows)
             if container.closed.wait(BEAT_SECONDS):
                 return

@@ -54,6 +54,6 @@ def test_collecting_metrics_takes_a_bounded_share_of_a_core(
     cpu_s: float, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     container: Any = CountingContainer(cpu_s)
-    monkeypatch.setattr(handlers.time, "thread_time", lambda: container.now_s)
+    monkeypatch.setattr("time.thread_time", lambda: container.now_s)
     list(itertools.islice(handlers._beat(container, Identity("a", 1), NoArguments()), 25))
     assert container.looks == looks

@@ -1,0 +1,249 @@
+"""A topic with many partitions: the cost of batches, commits and processes; and that no batch opens anything.
+
+A keyed count (one exchange, a store, a task for each partition) reads a topic of a real broker: with Spark jobs
+(`spark`) or with a latency target (`direct`), without an output or with a topic of as many partitions (`output`). A run
+first reads a backlog, then a few messages a second that are spread over all partitions. The figures are those of the
+second part. From its fifth batch to its end, samples are taken of all processes: processor time, memory, threads, open
+files, Kafka clients and connections to the broker. The exit status is 1 if threads or files grow, or if connections
+come or go. The counts of the last checkpoint are compared with a plain computation.
+
+    python -m benchmarks.kafka_width [--partitions 2 200 1000] [--ways spark direct] [--outputs none output]
+        [--backlog N] [--rate N] [--seconds N] [--batches N] [--commit-s N] [--json PATH]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import count, product
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+
+import penstock as ps
+from benchmarks import harness
+from benchmarks.kafka.load import create, new_producer
+from benchmarks.kafka.sides import STORE, Count, commits, configuration
+from benchmarks.keyed_fold.penstock import await_job
+from penstock.config.load import load_config
+from penstock.spark.job.handle import Job
+from penstock.state.reading.reader import read_store
+from penstock.testing.kafka_broker import KafkaBroker
+
+JOB, TOPIC, OUTPUT = "kafka-count", "events", "counts"
+KEYS = 20_000
+FIRST_SAMPLE = 5
+"""The batch after the backlog at which the first sample is taken."""
+SAMPLES, GROWING = 5, ("threads", "open_files")
+MOST_CHANGED, MOST_GROWTH = 4, 50
+"""So many connections may come or go: a reader opens one client more when it first has to ask for offsets. So many more
+threads or files a kind of process may have at the end, beside a file for each store, which comes with its first flush.
+"""
+_NOT_COUNTED = ("block-manager-", "Worker Monitor")
+"""Threads of Spark's whose number follows the speed of the batches, as in the soak."""
+_DEADLINE_S, _PAUSE_S = 600.0, 0.01
+Batch = dict[str, Any]
+
+
+class CountAll(Count):
+    """Counts the messages of each key, and sends every count on."""
+
+    def process(
+        self, envelope: ps.IncomingMessageEnvelope, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator
+    ) -> None:
+        number = self.counts.get(envelope.key, 0) + 1
+        self.counts.put(envelope.key, number)
+        collector.emit(key=envelope.key, value=number)
+
+
+def application(output: bool) -> ps.StreamApplication:
+    """Events by key into the count."""
+    app = ps.StreamApplication(JOB)
+    app.store(STORE, key=ps.String(), value=ps.Json())
+    events = app.input(f"kafka.{TOPIC}", value=ps.Json())
+    counts = events.partition_by(lambda event: event["key"], key=ps.String()).process(CountAll, stores=[STORE])
+    if output:
+        counts.send_to(app.output(f"kafka.{OUTPUT}", key=ps.String(), value=ps.Json()))
+    return app
+
+
+def key_of(number: int) -> str:
+    """The key of the n-th message, which is in partition n modulo their number."""
+    return f"key-{number * 7919 % KEYS}"
+
+
+def send(given: Mapping[str, Any], numbers: Iterable[int]) -> None:
+    """Produce these messages, and wait until the broker has them."""
+    producer = new_producer(given["brokers"], **{"linger.ms": 5, "queue.buffering.max.messages": 10_000_000})
+    for number in numbers:
+        value = orjson.dumps({"key": key_of(number), "n": number})
+        producer.produce(TOPIC, value, partition=number % given["partitions"])
+        producer.poll(0)
+    if producer.flush(300):
+        raise RuntimeError("the broker did not take all events")
+
+
+def few(given: Mapping[str, Any], work: Path, ended: threading.Event) -> Iterator[int]:
+    """The messages after the backlog, each at its time, until the job has had enough."""
+    while not (work / "backlog-read").exists():
+        if ended.wait(_PAUSE_S):
+            return
+    began, first = time.monotonic(), given["backlog"]
+    for number in count(first):
+        while time.monotonic() - began < (number - first) / given["rate"]:
+            if (work / "enough").exists() or ended.wait(_PAUSE_S):
+                (work / "sent").write_text(str(number))
+                return
+        yield number
+
+
+def job(given: dict[str, Any]) -> dict[str, Any]:
+    """Count all messages. Returns the batches after the end of the backlog, and samples of the processes."""
+    work, backlog = Path(given["work"]), given["backlog"]
+    port = int(given["brokers"].rpartition(":")[2])
+    job = application(given["output_topic"]).run(configuration(given))
+    first = _follow(job, 1, [])
+    started = time.monotonic()
+    read = _follow(job, backlog, [])
+    took = time.monotonic() - started
+    (work / "backlog-read").touch()
+    batches, samples, started = list[Batch](), list[dict[str, Any]](), time.monotonic()
+    for part in range(SAMPLES):
+        share = part / (SAMPLES - 1)
+        least = FIRST_SAMPLE + share * (given["batches"] - FIRST_SAMPLE)
+        while len(batches) < least or time.monotonic() - started < share * given["seconds"]:
+            read = _follow(job, read + 1, batches)
+        samples.append(sample(port, batches[-1]["batch"]))
+    (work / "enough").touch()
+    await_job(job, lambda: (work / "sent").exists() and (work / "sent").read_text(), "all was sent")
+    _follow(job, int((work / "sent").read_text()), [])
+    job.stop()
+    found = {**commits(work / "jobs"), "backlog_rows_per_second": round((backlog - first) / took)}
+    return {**found, "partitions": given["partitions"], "batches": batches, "samples": samples}
+
+
+def _follow(job: Job, rows: int, found: list[Batch]) -> int:
+    """Keep each batch that ends until so many messages were read. Returns how many were read."""
+    board, deadline, newest = job._board, time.monotonic() + _DEADLINE_S, found[-1]["batch"] if found else -1
+    with board.changed:
+        while True:
+            last = board.last
+            if last is not None and last.batch_id != newest:
+                newest = last.batch_id
+                kept = {"batch": newest, "rows": last.num_input_rows, "way": last.way, **last.duration_ms}
+                found.append({**kept, "checkpoint": last.last_checkpoint, "commit": dict(last.commit_ms)})
+            if last is not None and last.total_input_rows >= rows:
+                return last.total_input_rows
+            if not job.is_active or time.monotonic() > deadline:
+                job.await_termination(0)  # raises what ended it
+                raise RuntimeError(f"{rows} messages were not read")
+            board.changed.wait(0.5)
+
+
+def sample(port: int, batch: int) -> dict[str, Any]:
+    """Kind of process -> its figures; and every connection to the broker, as process and local port."""
+    session, kinds, connections = os.getsid(0), dict[str, Counter[str]](), list[tuple[int, int]]()
+    for process in harness.session_processes(session):
+        try:
+            kind = harness.process_kind(process, session)
+            if kind is None:
+                continue
+            kind = "direct worker" if "penstock.direct" in process.cmdline() else kind
+            own = [each.laddr.port for each in process.net_connections("tcp") if each.raddr and each.raddr.port == port]
+            names = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+            kinds.setdefault(kind, Counter()).update(
+                processes=1, pss_bytes=int(process.memory_full_info().pss), open_files=process.num_fds(),
+                threads=sum(not name.startswith(_NOT_COUNTED) for name in names), clients=names.count("rdk:main\n"),
+                connections=len(own), cpu_ms=round(sum(process.cpu_times()[:2]) * 1000),
+            )  # fmt: skip
+        except (psutil.Error, OSError):
+            continue  # it has ended
+        connections += [(process.pid, each) for each in own]
+    return {"batch": batch, "kinds": kinds, "connections": sorted(connections)}
+
+
+def figures(run: harness.SideRun) -> dict[str, Any]:
+    """The figures of a run, from its batches and samples."""
+    samples, batches = run.result["samples"], [each for each in run.result["batches"] if each["rows"]]
+    took = [each["triggerExecution"] for each in batches]
+    saved = [each["commit"] for each in {each["checkpoint"]: each for each in batches}.values() if each["commit"]]
+    first, last = samples[0]["kinds"], samples[-1]["kinds"]
+    before, *later = [{tuple(each) for each in own["connections"]} for own in samples]
+    passed = max(1, samples[-1]["batch"] - samples[0]["batch"])
+    cpu = {kind: (own["cpu_ms"] - first.get(kind, own)["cpu_ms"]) / passed for kind, own in last.items()}
+    return {
+        **run.result,
+        "batch_ms": statistics.median(took),
+        "batch_p99_ms": harness.percentile(took, 0.99),
+        "batch_rows": statistics.median(each["rows"] for each in batches),
+        "cpu_ms_by_kind": cpu,
+        "cpu_ms": sum(cpu.values()),
+        "snapshot_ms": harness.median(saved, "snapshot") if saved else None,
+        "commit_ms": harness.median(saved, "total") if saved else None,
+        "ways": Counter(each["way"] for each in batches),
+        "pss_bytes": sum(each["pss_bytes"] for each in last.values()),
+        "connections": len(samples[-1]["connections"]),
+        "clients": sum(each["clients"] for each in last.values()),
+        "changed": len({each for own in later for each in own ^ before}),
+        "grown": {f"{what} of {kind}": last[kind][what] - first[kind][what] for kind, what in product(first, GROWING)},
+    }
+
+
+def verify(given: Mapping[str, Any], work: Path) -> dict[str, Any]:
+    """Compare the counts of the last checkpoint with a plain computation."""
+    config = load_config(overrides=configuration({**given, "work": str(work)}), default_job_name=JOB)
+    found = {key.decode(): orjson.loads(value) for _, key, value in read_store(config, STORE)}
+    wanted = Counter(map(key_of, range(sent := int((work / "sent").read_text()))))
+    return {"equal": found == wanted, "keys": len(found), "messages": sent}
+
+
+def measure(bench: harness.Bench, partitions: int, way: str, output: str) -> None:
+    """One run, with a broker of its own."""
+    options, work = bench.options, bench.work / "side"
+    with KafkaBroker(heap_mb=1024, java_options=()) as broker:
+        create(brokers := broker.bootstrap_servers, [TOPIC, OUTPUT] if output == "output" else [TOPIC], partitions)
+        given = {
+            **{name: value for name, value in vars(options).items() if name != "json"},
+            "partitions": partitions, "brokers": brokers, "output_topic": output == "output", "output": OUTPUT,
+            "config": {"job.latency.target.ms": options.target_ms} if way == "direct" else {},
+        }  # fmt: skip
+        send(given, range(options.backlog))
+        ended = threading.Event()
+        (sender := threading.Thread(target=lambda: send(given, few(given, work, ended)))).start()
+        side = f"{partitions:,} partitions, {way}{', output' if output == 'output' else ''}"
+        try:
+            bench.run(side, "kafka_width:job", given, figures=figures, verify=partial(verify, given))
+        finally:
+            ended.set()
+            sender.join()
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    options = harness.options(
+        "kafka_width", __doc__, given, partitions=[2, 200, 1000], ways=["spark", "direct"], outputs=["none", "output"],
+        backlog=500_000, rate=1000, seconds=30.0, batches=15, commit_s=3.0, threads=2, target_ms=50,
+    )  # fmt: skip
+    with harness.Bench("kafka_width", options) as bench:
+        for sizes in product(options.partitions, options.ways, options.outputs):
+            measure(bench, *sizes)
+        sides = {side: runs[-1] for side, runs in bench.runs.items()}
+        times = dict.fromkeys(("batch_ms", "batch_p99_ms", "cpu_ms", "snapshot_ms", "commit_ms"), ",.0f")
+        harness.show("few messages a second: times", sides, **times, record_bytes=",d", backlog_rows_per_second=",d")
+        harness.show("processes", sides, pss_bytes="MB", clients="d", connections="d", changed="d")
+        changed = max(run["changed"] for run in sides.values())
+        bench.target("connections that came or went", changed, at_most=MOST_CHANGED)
+        grown = max(max(run["grown"].values()) - run["partitions"] for run in sides.values())
+        bench.target("threads or files that a kind of process has more", grown, at_most=MOST_GROWTH)
+        return bench.finish() or int(not all(bench.targets.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
