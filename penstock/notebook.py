@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
+_WIDTH, _HEIGHT = 480, 90
+_COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b")
 _LEFT = ' style="text-align: left"'
 
 
@@ -28,6 +30,36 @@ def facts_html(rows: Iterable[tuple[str, object]]) -> str:
         f"<tr><th{_LEFT}>{escape(name)}</th>{_cell(value)}</tr>" for name, value in rows if value not in (None, "")
     )
     return f"<table><tbody>{body}</tbody></table>"
+
+
+def plot_svg(title: str, unit: str, lines: Mapping[str, Sequence[float]]) -> str:
+    """Lines over the same moments, as a small picture; the newest values are at the right. Empty without two moments.
+
+    Args:
+        title: above the picture.
+        unit: of the values, which begin at 0.
+        lines: the values by name, all of the same length.
+    """
+    count, top = max(map(len, lines.values()), default=0), max((max(own) for own in lines.values() if own), default=0.0)
+    if count < 2:
+        return ""
+    shown = []
+    for number, (name, values) in enumerate(lines.items()):
+        color = _COLORS[number % len(_COLORS)]
+        points = " ".join(
+            f"{x * _WIDTH / (count - 1):.1f},{_HEIGHT - (y / top * _HEIGHT if top else 0):.1f}"
+            for x, y in enumerate(values)
+        )
+        last = f"{name}: {values[-1]:,.0f} {unit}"
+        shown.append(
+            f'<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.5"/>'
+            f'<text x="0" y="{_HEIGHT + 14 * (number + 1)}" font-size="11" fill="{color}">{escape(last)}</text>'
+        )
+    height = _HEIGHT + 14 * len(lines) + 6
+    return (
+        f'<div>{escape(title)}, up to {top:,.0f}</div><svg width="{_WIDTH}" height="{height}" role="img">'
+        f"{''.join(shown)}</svg>"
+    )
 
 
 def _cell(value: object) -> str:

@@ -16,7 +16,7 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
-"""Of every answer. The charts set styles, but no script comes from anywhere else."""
+"""The headers of every answer. The charts set styles, but no script comes from anywhere else."""
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a page asks for one thing at a time: entries of a store, dead letters, logs, and what a collection would do."""
+"""Look-ups of a page: entries of a store, dead letters, logs, and the objects that a collection would delete."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.admin.state.garbage import collect_garbage
 from penstock.admin.state.held import state_versions
 from penstock.admin.state.reading import open_version
 from penstock.admin.state.serdes import store_serdes
-from penstock.admin.state.texts import Texts
+from penstock.admin.state.texts import Texts, parse_hex
 from penstock.admin.stream.names import ConfigSources, FoundStream
 from penstock.admin.stream.tail import StreamTail
 from penstock.api.ssp import SystemStream
@@ -26,6 +26,7 @@ from penstock.wording import counted, printable, size_text, utc_text
 
 ENTRIES = 50
 """The most entries of an answer."""
+_HEX = "0x"
 LETTERS = 20
 LINES = 300
 _LONGEST = 2_000
@@ -43,11 +44,11 @@ def entries(job: FoundJob, given: Given) -> Document:
         serdes = store_serdes(opened.record, store)
         keys, values = Texts("key", serdes.key_name, serdes.key), Texts("value", serdes.value_name, serdes.value)
         if key:
-            found = opened.get(keys.parse(key))
+            found = opened.get(parse_hex(key) if key.startswith(_HEX) else keys.parse(key))
         else:
             found = list(islice(opened.scan(keys.parse_bound(first) if first else None, None), ENTRIES))
         rows = [(keys.full(each.key), _cut(values.full(each.value)), str(each.task)) for each in found]
-        troubles = [each.trouble for each in (keys, values) if each.trouble is not None]
+        troubles = [each.trouble.partition("; ")[0] for each in (keys, values) if each.trouble is not None]
         return {
             "title": f"{store}, as of checkpoint {opened.record.id}",
             "columns": ["key", "value", "task"],

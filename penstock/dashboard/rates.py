@@ -1,4 +1,4 @@
-"""What a job did between two looks at its metrics. Pure."""
+"""The work of a job between two looks at its metrics. Pure."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class Totals:
         return self.get(group, name) / calls if calls else None
 
     def subjects(self, kind: str) -> list[str]:
-        """What groups of a kind are about, such as the stores of `store.`."""
+        """The subjects of the groups of a kind, such as the stores of `store.`."""
         return sorted({group.removeprefix(kind) for group, _ in self.sums if group.startswith(kind)})
 
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a run did from one moment to another. Rates are per second."""
+    """The work of a run between two moments. Rates are per second."""
 
     end_ms: int
     seconds: float
@@ -87,7 +87,7 @@ class Interval:
 
 
 def between(before: Totals, after: Totals) -> Interval | None:
-    """What happened between two moments; None if they are of two runs, or the later one is not later."""
+    """The work between two moments; None if they are of two runs, or the later one is not later."""
     seconds = (after.time_ms - before.time_ms) / 1000
     if before.run_id != after.run_id or seconds <= 0:
         return None

@@ -1,4 +1,5 @@
-"""What a person wants to know first: does the job keep up, what holds it back, and what will a start do? Pure."""
+"""The first things that a person wants to know: does the job keep up, what holds it back, and what will a start do?
+Pure."""
 
 from __future__ import annotations
 
@@ -111,7 +112,7 @@ def _others(status: JobStatus) -> Iterator[str]:
 
 
 def next_start(status: JobStatus) -> tuple[str, ...]:
-    """What a start of the job would do now, in sentences."""
+    """The effect of a start of the job now, in sentences."""
     last = status.last_checkpoint
     if last is None:
         return ("There is no checkpoint yet: a start begins where the configuration says.",)

@@ -25,14 +25,14 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is known of a job at one moment."""
+    """The facts of a job at one moment."""
 
     status: JobStatus
     graph: JobGraph | None
     checkpoints: Sequence[ListedCheckpoint]
     history: History
     reached: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
-    """How far the run has read, some seconds ago; empty if that is not known."""
+    """The next offsets of the run, some seconds ago; empty if they are not known."""
 
 
 def job_document(seen: Seen) -> Document:

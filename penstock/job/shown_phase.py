@@ -18,7 +18,7 @@ class RunPhase:
     since_ms: int
     """The begin of the phase, in epoch milliseconds."""
     progress: str = ""
-    """How far a restore, a bootstrap or a publication is, in words; empty in other phases."""
+    """The progress of a restore, a bootstrap or a publication, in words; empty in other phases."""
 
 
 def phase_board(objects: ObjectStore, paths: JobPaths) -> Board[RunPhase]:

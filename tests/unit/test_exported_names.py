@@ -20,7 +20,7 @@ from tests.support.tools.places import ROOT
 
 SUBMODULES = {
     "admin", "api", "application", "batch", "budgets", "checkpoint", "cli", "clock", "columns", "config",
-    "container", "direct", "documents", "drain", "driver", "errors", "file_modes", "forms", "graph", "host",
+    "container", "dashboard", "direct", "documents", "drain", "driver", "errors", "file_modes", "forms", "graph", "host",
     "job", "metrics", "notebook", "objects", "os_errors", "outbox", "parallel", "public_names", "repartition", "retry",
     "runtime", "schemas", "side", "signing", "spark", "standby", "start", "state", "system", "tables", "testing",
     "wire", "wording",

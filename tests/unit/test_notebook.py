@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
+from IPython.core.displaypub import CapturingDisplayPublisher
+from IPython.core.interactiveshell import InteractiveShell
 
 from penstock import admin
 from penstock.driver.feed.stop import StopRequest
 from penstock.driver.show.progress import JobProgress, ProgressBoard, SourceProgress
 from penstock.job.shown_failure import Failure
-from penstock.notebook import facts_html, table_html
+from penstock.notebook import facts_html, plot_svg, table_html
+from penstock.spark.job import live_view
 from penstock.spark.job.handle import Job
+from tests.support.jobs.home import wait_until
 from tests.support.stores.stopped_job import StoppedJob, saved
 
 HOSTILE = '<script>alert("x")</script>&<b>'
@@ -69,6 +75,49 @@ def test_a_job_before_its_first_batch_and_after_it() -> None:
     assert ["messages", "30 in, 7 out; 1,500 messages a second"] in shown
     assert ["behind", "1,200"] in shown
     assert ["dead letters", "0"] not in shown
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The outputs and updates of a notebook's cells."""
+    shell = InteractiveShell.instance()
+    publisher = CapturingDisplayPublisher(parent=shell)
+    monkeypatch.setattr(shell, "display_pub", publisher)
+    return publisher.outputs
+
+
+def test_a_job_is_drawn_again_until_it_ends(published: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_view, "EVERY_S", 0.01)
+    board = ProgressBoard()
+    job = Job("shop-1", "r", board, StopRequest())
+    board.update(phase="restoring")
+    formatter = InteractiveShell.instance().display_formatter
+    assert formatter is not None
+    formatter.format(job)  # the last line of a cell
+    wait_until(lambda: len(published) > 2, "an update")
+    assert "restoring" in published[0]["data"]["text/html"]
+    assert not published[0]["update"]
+    assert {each["transient"]["display_id"] for each in published} == {published[0]["transient"]["display_id"]}
+    board.update(phase="running", last=progress())
+    wait_until(lambda: "30 in, 7 out" in published[-1]["data"]["text/html"], "the batch")
+
+    job._ipython_display_()  # in another cell: the first one stays as it is
+    ids = {each["transient"]["display_id"] for each in published}
+    assert len(ids) == 2
+    board.update(phase="ended")
+    job.ending.done.set()
+    wait_until(lambda: "ended" in published[-1]["data"]["text/html"], "the end")
+    wait_until(lambda: not [each for each in threading.enumerate() if each.name == "penstock-notebook"], "no thread")
+
+
+def test_a_plot() -> None:
+    assert plot_svg("Lag", "messages", {"a": [1.0]}) == ""
+    found = plot_svg("Lag", "messages", {HOSTILE: [0.0, 50.0, 100.0], "b": [0.0, 0.0, 25.0]})
+    assert "up to 100" in found
+    assert 'points="0.0,90.0 240.0,45.0 480.0,0.0"' in found
+    assert 'points="0.0,90.0 240.0,90.0 480.0,67.5"' in found
+    assert "<script" not in found
+    assert "b: 25 messages" in found
 
 
 def test_the_status_of_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ class JobStatus:
     """The offsets to be read again before output is sent, because a startpoint was set with `with_output="after"`.
     None: all output is sent."""
     phase: RunPhase | None = None
-    """What a running job does, as of a few seconds ago; None if it does not run."""
+    """The phase of a running job, as of a few seconds ago; None if it does not run."""
     failure: Failure | None = None
     """Since when the job has failed, with which error and at which message; None if it has not."""
 

@@ -29,12 +29,12 @@ from penstock.api.serdes import (
 )
 from penstock.api.serdes.numbers import OrderedDouble, OrderedInteger, OrderedLong
 from penstock.errors import ConfigError
-from penstock.wording import printable, size_text
+from penstock.wording import argument, flag, printable, size_text
 
 _JSON = (Json, JsonKey)
 _WHOLE = (Integer, Long, OrderedInteger, OrderedLong)
 _DOUBLE = (Double, OrderedDouble)
-_HOW = "--app module:object takes it from the application"
+_HOW = f"{argument('app')} takes it from the application"
 _OF_PROCESSOR = re.compile(r"(key|value|list|map)-\d+\(")
 _HOW_PROCESSOR = "`penstock.spark.read_state` shows the state of a PySpark processor as a DataFrame"
 _SHOWN = 60
@@ -73,7 +73,9 @@ class Texts:
 
     def _parsed(self, text: str, write: Callable[[Serde[Any], Any], bytes]) -> bytes:
         if self._serde is None or type(self._serde) is Bytes:
-            raise ConfigError(f"keys of the serde `{self._name}` cannot be given as text: give them as hex, with --hex")
+            raise ConfigError(
+                f"keys of the serde `{self._name}` cannot be given as text: give them as hex, with {flag('as_hex')}"
+            )
         try:
             return write(self._serde, _key_of(self._serde, text))
         except Exception as error:
@@ -81,7 +83,7 @@ class Texts:
             if isinstance(self._serde, Tuple):
                 hint = " A tuple is written as a JSON list of its fields, as '[\"text\", 5]', bytes as hex."
             raise ConfigError(
-                f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} --hex takes a key's bytes"
+                f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} {flag('as_hex')} takes a key's bytes"
             ) from error
 
     def parse_prefix(self, text: str) -> bytes:
@@ -89,11 +91,13 @@ class Texts:
         if isinstance(self._serde, Tuple):
             return self._parsed(text, lambda serde, key: serde.prefix_to_bytes(key))
         if not isinstance(self._serde, (String, *_JSON)):
-            raise ConfigError(f"keys of the serde `{self._name}` do not begin with text: give the prefix with --hex")
+            raise ConfigError(
+                f"keys of the serde `{self._name}` do not begin with text: give the prefix with {flag('as_hex')}"
+            )
         try:
             return text.encode()
         except UnicodeEncodeError as error:
-            raise ConfigError(f"{text!r} is not UTF-8: give the prefix as hex, with --hex") from error
+            raise ConfigError(f"{text!r} is not UTF-8: give the prefix as hex, with {flag('as_hex')}") from error
 
     def field(self, name: str, data: bytes) -> dict[str, Any]:
         """A field of a JSON object: the value under `name`, or its hex under `<name>Hex`."""

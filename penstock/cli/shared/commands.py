@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 OPTIONS = {
     "app": "--app",
+    "as_hex": "--hex",
     "assignments": "-c",
     "clamp": "--clamp",
     "file": "--config",

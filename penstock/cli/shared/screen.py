@@ -49,7 +49,7 @@ def bars(values: Sequence[float | None]) -> str:
     Example:
         >>> from penstock.cli.shared.screen import bars
         >>> bars([0, None, 7, 14])
-        '\u2581 \u2584\u2588'
+        '\u2581 \u2585\u2588'
     """
     shown = values[-_POINTS:]
     top = max((value for value in shown if value is not None), default=0.0)

@@ -15,6 +15,7 @@ from penstock.admin.state.serdes import store_serdes
 from penstock.admin.state.texts import Texts
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.cli.shared.application import load_application
+from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.output import stderr_console
 from penstock.wording import size_text
@@ -84,4 +85,4 @@ def say_troubles(*texts: Texts) -> None:
     """Say once why something was shown as hex."""
     for each in texts:
         if each.trouble is not None:
-            say(each.trouble)
+            say(with_options(each.trouble))

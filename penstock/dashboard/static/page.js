@@ -112,7 +112,7 @@ async function ask(place, path, body) {
 
 function browser(job, stores) {
   const store = element("select", { name: "store", "aria-label": "store" }, ...stores.map((name) => element("option", {}, name)));
-  const key = element("input", { name: "key", placeholder: "key; empty: the first entries", "aria-label": "key" });
+  const key = element("input", { name: "key", placeholder: "key, or 0x…; empty: the first", "aria-label": "key" });
   const found = element("div", { id: "entries" });
   const look = (event) => {
     event.preventDefault();

@@ -27,6 +27,7 @@ from penstock.spark.job.stop_signals import JobEnd, count_end_of_program
 
 if TYPE_CHECKING:
     from penstock.dashboard.server import Dashboard
+    from penstock.spark.job.live_view import LiveView
 
 logger = logging.getLogger(__name__)
 _CANCEL_SECONDS = 0.2
@@ -65,6 +66,7 @@ class Job:
         """The port of the Prometheus endpoint; None without `metrics.prometheus.port`."""
         self.dashboard: Dashboard | None = None
         """The dashboard, which ends with the job; None without `job.dashboard.port`."""
+        self._view: LiveView | None = None
         self._board = board
         self._stop = stop
         self._cancel: Callable[[], None] = lambda: None
@@ -79,8 +81,17 @@ class Job:
         batch = "" if self._board.last is None else f", batch {self._board.last.batch_id}"
         return f"<Job {self.name}: {self._board.phase}{batch}, checkpoint {self.last_checkpoint}, run {self.run_id}>"
 
+    def _ipython_display_(self) -> None:
+        """Show the job in a notebook. Its tables and plots are drawn again each second, until it ends or is shown
+        elsewhere."""
+        from penstock.spark.job.live_view import LiveView
+
+        if self._view is not None:
+            self._view.close()
+        self._view = LiveView(self)
+
     def _repr_html_(self) -> str:
-        """The job in a notebook, as it is now."""
+        """The job as HTML, as it is now."""
         last = self._board.last
         name = self.name if last is None else None  # the progress has it
         facts = facts_html([("job", name), ("phase", self.phase), ("run", self.run_id)])

@@ -1,0 +1,53 @@
+"""A running job in a notebook: its tables and plots, which are drawn again until it ends."""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from penstock.dashboard.rates import History, Totals
+from penstock.notebook import plot_svg
+
+if TYPE_CHECKING:
+    from penstock.spark.job.handle import Job
+
+EVERY_S = 1.0
+POINTS = 120
+"""Moments in a plot: the last two minutes."""
+
+
+class LiveView:
+    """The output of one cell. A job has one at most: a newer one takes the place of the one before."""
+
+    def __init__(self, job: Job) -> None:
+        """Show the job, from now on. Call it in a notebook only: it needs IPython."""
+        display: Any = importlib.import_module("IPython.display")
+        self._job = job
+        self._html = display.HTML
+        self._history = History()
+        self._closing = threading.Event()
+        self._output = display.display(self._html(self._drawn()), display_id=True)
+        threading.Thread(target=self._run, name="penstock-notebook", daemon=True).start()
+
+    def close(self) -> None:
+        """Leave the output as it is."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            has_ended = self._job.ending.done.wait(EVERY_S)
+            if not self._closing.is_set():
+                self._output.update(self._html(self._drawn()))
+            if has_ended:
+                return
+
+    def _drawn(self) -> str:
+        self._history.add(Totals.of(self._job.run_id, time.time_ns() // 1_000_000, self._job.metrics()))
+        lately = list(self._history.intervals)[-POINTS:]
+        reads = {stream: None for each in lately for stream in each.read}
+        rates = {stream: [each.read.get(stream, 0.0) for each in lately] for stream in reads}
+        lags = {stream: [each.lag.get(stream, 0.0) for each in lately] for stream in reads}
+        plots = plot_svg("Messages read", "a second", rates) + plot_svg("Lag", "messages", lags)
+        return self._job._repr_html_() + plots
