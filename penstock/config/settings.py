@@ -31,6 +31,7 @@ from penstock.config.values.kinds import (
 from penstock.config.values.retained import Retention
 from penstock.errors import ConfigError
 
+LogFormat: TypeAlias = Literal["text", "json"]
 OffsetDefault: TypeAlias = Literal["oldest", "upcoming"]
 EngineKind: TypeAlias = Literal["rocksdb", "memory", "columns"]
 OnDataLoss: TypeAlias = Literal["fail", "skip"]
@@ -54,6 +55,7 @@ _SYSTEM_FACTORY = Factory(
     ("database", "delta", "files", "iceberg", "kafka", "local", "memory"),
     {"org.apache.samza.system.inmemory.InMemorySystemFactory": "memory", _SAMZAS_KAFKA: "kafka"},
 )
+_LOG_FORMAT = Choice[LogFormat](("text", "json"))
 _OFFSET_DEFAULT = Choice[OffsetDefault](("oldest", "upcoming"))
 
 
@@ -132,6 +134,9 @@ class JobSettings(Settings):
     batch_min_ms = key("job.batch.min.ms", Millis(0), "20",
         "The shortest time from the start of a batch to the start of the next, unless messages have piled up. It "
         "counts with `job.latency.target.ms` only. Batches are further apart where the target lets them be.")
+    log_format = key("job.log.format", _LOG_FORMAT, "text",
+        "The form of the lines in the logs of containers and of `penstock run`. `json`: each line is an object with "
+        "`time`, `level`, `logger`, `job`, `message` and, where they are known, `epoch`, `batch` and `task`.")
     dashboard_port = key("job.dashboard.port", Number(0, 65535), Absent("no dashboard"),
         "The port on the driver's host where the job's dashboard is served; 0 for any free port. The log has its "
         "address. `penstock dashboard` serves one without a driver.")

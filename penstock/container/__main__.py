@@ -70,11 +70,11 @@ def main() -> None:
         spec.callers,
     )
     output = os.dup(1)
-    log_to(log)
+    stream = log_to(log)
     os.write(output, orjson.dumps(asdict(address)) + b"\n")
     os.close(output)
     faulthandler.enable()
-    setup_logging()
+    container.passed_on = setup_logging(stream, spec.log_format, spec.job)
     logging.info("container %s, incarnation %s, of executor %d", name, incarnation, parent)
     settle()
     remove_dead_folders()

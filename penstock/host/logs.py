@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from penstock.config.model import JobConfig
+from penstock.config.settings import LogFormat
+from penstock.host.log_lines import LineFormatter, PassedOn, PrintedText
 from penstock.host.machine import ending
 from penstock.job.paths import JobPaths
 
@@ -96,13 +98,15 @@ def _is_held(path: Path) -> bool:
 # In the container.
 
 
-def log_to(path: Path) -> None:
-    """Redirect standard output and error, including the application's prints, to the log."""
+def log_to(path: Path) -> io.TextIOBase:
+    """Redirect the descriptors of standard output and error to the log, and Python's streams with them. Returns a
+    stream into the log."""
     log = _Log(path)
     sys.stdout = sys.stderr = io.TextIOWrapper(
         _Stream(log), encoding="utf-8", errors="backslashreplace", line_buffering=True
     )
     threading.Thread(target=log.watch, name="log", daemon=True).start()
+    return sys.stderr
 
 
 class _Log:
@@ -197,7 +201,14 @@ def epitaph(pid: int, log: Path) -> Iterator[str]:
         yield f"its last words: {' | '.join(words)}"
 
 
-def setup_logging() -> None:
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(threadName)s %(message)s", stream=sys.stderr
-    )
+def setup_logging(stream: io.TextIOBase, form: LogFormat, job: str) -> PassedOn:
+    """Log to the stream, each line with the work that it belongs to, and what the application prints as well. Returns
+    the lines for the driver."""
+    handler, passed_on = logging.StreamHandler(stream), PassedOn()
+    handler.setFormatter(LineFormatter(form, job))
+    root = logging.getLogger()
+    root.setLevel(logging.INFO)
+    for each in (handler, passed_on):
+        root.addHandler(each)
+    sys.stdout, sys.stderr = PrintedText(logging.INFO), PrintedText(logging.WARNING)
+    return passed_on

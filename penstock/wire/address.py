@@ -8,6 +8,7 @@ from typing import Annotated, TypeAlias
 
 import msgspec
 
+from penstock.config.settings import LogFormat
 from penstock.documents import Count
 
 ProcessId: TypeAlias = Annotated[int, msgspec.Meta(ge=1, lt=1 << 31)]
@@ -66,6 +67,8 @@ class ContainerSpec:
     reached_at: str | None = None
     """The address by which others reach the port, if it differs from `host`."""
     executor_id: str = "driver"
+    job: str = ""
+    log_format: LogFormat = "text"
     tls: bool = False
     """True if the port speaks TLS. The socket does not: it is on the same host, in a private folder."""
     callers: str | None = field(default=None, repr=False)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.errors import KINDS, ContainerLostError, PenstockError
+from penstock.host.log_lines import Work
 from penstock.host.machine import machine_id
 from penstock.metrics.snapshot import Row, Snapshot
 from penstock.wire.address import ContainerAddress
@@ -27,6 +28,8 @@ from penstock.wire.protocol import Beat, Identity, NoArguments, RenewPort, Reque
 from penstock.wire.tls import TlsIdentity, connect
 
 logger = logging.getLogger(__name__)
+tasks_logger = logging.getLogger("penstock.tasks")
+"""Logs what the application prints and logs in containers."""
 Q = TypeVar("Q", bound=Request)
 A = TypeVar("A")
 ANY_EPOCH = -1
@@ -153,6 +156,7 @@ class ContainerClient:
         with closing(self.stream(BEAT, ANY_EPOCH, NoArguments(), None)) as beats:
             for beat in beats:
                 self.note_metrics(beat.metrics)
+                self._log_lines(beat)
                 self.last_beat = beat
                 self.last_beat_at = time.monotonic()
                 if self._disconnected:
@@ -169,6 +173,16 @@ class ContainerClient:
         """
         if self._beats is not None:
             self._beats.join(timeout_s)
+
+    def _log_lines(self, beat: Beat) -> None:
+        """Log what the application has printed and logged in the container."""
+        for line in beat.lines:
+            work = Work(epoch=line.epoch, batch=line.batch, task=line.task)
+            place = f"task {line.task}" if line.task >= 0 else f"container {self.address.container}"
+            tasks_logger.log(line.level, "%s: %s", place, line.text, extra={"work": work, "bare": line.text})
+        if beat.lines_left_out:
+            left_out = f"{beat.lines_left_out:,} more lines"
+            tasks_logger.info("container %s: %s, see `penstock logs`", self.address.container, left_out)
 
     def note_metrics(self, rows: Sequence[Row]) -> None:
         if rows:

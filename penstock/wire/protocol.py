@@ -14,6 +14,7 @@ import msgspec
 from penstock.batch.batch import Batch, Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, decoder, decoding
+from penstock.host.log_lines import LogLine
 from penstock.metrics.snapshot import Row
 from penstock.outbox.unpublished import OutboxObject
 from penstock.side.fill.failure import SideFailure
@@ -328,6 +329,10 @@ class Beat:
     standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words: the run fails with it."""
+    lines: list[LogLine] = field(default_factory=list)
+    """Lines that the application has printed or logged since the last beat."""
+    lines_left_out: int = 0
+    """Further lines, which are in the container's log only."""
     wants_commit: bool = False
     """True if backends have time-based work for which they need a commit."""
 

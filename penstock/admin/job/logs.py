@@ -15,7 +15,7 @@ from penstock.admin.jobs import FoundJob
 from penstock.errors import NotFoundError
 from penstock.host.logs import log_directory, logs_in
 
-_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}")
+_TIME = re.compile(r'(?:\{"time":")?(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)')
 _TAIL_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
 _POLL_S = 0.5
@@ -23,8 +23,8 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """A line of a container's log. `time` is that of the line, or of the last line before it that has one, in the
-    host's local time; empty if there is none."""
+    """A line of a container's log. `time` is that of the line, or of the last line before it that has one, in UTC;
+    empty if there is none."""
 
     container: str
     time: str
@@ -109,7 +109,7 @@ class _Log:
             file.seek(self._position)
             for line in data[:end].decode(errors="replace").splitlines():
                 if (written := _TIME.match(line)) is not None:
-                    self._time = written[0]
+                    self._time = written[1]
                 lines.append(LogLine(self._container, self._time, line))
         return lines
 

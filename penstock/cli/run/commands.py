@@ -15,6 +15,7 @@ from penstock.cli.shared.application import load_application
 from penstock.cli.shared.errors import report_failed_message, say, tracebacks_wanted
 from penstock.cli.shared.options import Call, Debug
 from penstock.config.load import load_config
+from penstock.config.settings import LogFormat
 from penstock.errors import UserCodeError
 from penstock.job.paths import JobPaths
 from penstock.wording import counted
@@ -58,7 +59,7 @@ def run(
             "--reset-operator",
             metavar="ID",
             help="Drop what waits in this operator and keep all other state; may be repeated. Windows, joins, tasks "
-            "with timers and partition_by through a stream can be reset.",
+            "with timers, aggregates (their totals begin at 0 again) and partition_by through a stream can be reset.",
         ),
     ] = None,
     debug: Debug = False,
@@ -95,12 +96,12 @@ def run(
                 say("interrupted before the job had started; no message was processed")
                 raise typer.Exit(1) from None
             signals.count_only(1)
-        _run_to_end(job, signals)
+        _run_to_end(job, signals, settings.job.log_format)
 
 
-def _run_to_end(job: Job, signals: StopSignals) -> None:
+def _run_to_end(job: Job, signals: StopSignals, form: LogFormat) -> None:
     began = time.monotonic()
-    display = open_display()
+    display = open_display(form, job.name)
     display.say(f"job {job.name} started, run {job.run_id}; the output of its tasks is in {job.log_directory}")
     try:
         stops = _await(job, display, signals)

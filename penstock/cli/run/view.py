@@ -12,10 +12,11 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 
 from penstock.cli.shared.commands import with_options
 from penstock.cli.shared.output import stderr_console
+from penstock.config.settings import LogFormat
+from penstock.host.log_lines import LineFormatter
 from penstock.spark.job.run_view import PROGRESS_LOGGER, RunObserver, RunView, ViewLog
 
 __all__ = ["LogDisplay", "RunDisplay", "RunObserver", "TerminalDisplay", "open_display"]
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class RunDisplay(Protocol):
@@ -31,9 +32,9 @@ class RunDisplay(Protocol):
         """Leave the last state visible. Idempotent."""
 
 
-def open_display() -> RunDisplay:
-    """The display that fits standard error."""
-    return TerminalDisplay() if stderr_console().is_terminal else LogDisplay()
+def open_display(form: LogFormat = "text", job: str = "") -> RunDisplay:
+    """The display that fits standard error. `job` is for lines of JSON."""
+    return TerminalDisplay() if form == "text" and stderr_console().is_terminal else LogDisplay(form, job)
 
 
 class TerminalDisplay:
@@ -74,9 +75,9 @@ class TerminalDisplay:
 class LogDisplay:
     """A log line every few seconds while there is something new to say, and when the phase changes."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, form: LogFormat = "text", job: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         handler = logging.StreamHandler()
-        handler.setFormatter(_utc_formatter())
+        handler.setFormatter(LineFormatter(form, job, shown=with_options))
         self._remove_handler = _log_to(handler)
         self._logger = logging.getLogger("penstock.run")
         self._log = ViewLog(self._logger, clock)
@@ -94,12 +95,6 @@ class LogDisplay:
 class _WithOptions(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         return with_options(super().format(record))
-
-
-def _utc_formatter() -> logging.Formatter:
-    formatter = _WithOptions(_LOG_FORMAT, "%Y-%m-%dT%H:%M:%SZ")
-    formatter.converter = time.gmtime
-    return formatter
 
 
 def _log_to(handler: logging.Handler) -> Callable[[], None]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from penstock.batch.batch import NO_BATCH, Batch
 from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
+from penstock.host.log_lines import Work, at_work
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import DiscardedAttemptError
@@ -23,8 +24,9 @@ from penstock.wire.protocol import AttemptCall
 class RunningAttempt:
     """An attempt and the right to touch it. Whoever holds the lock may; once cancelled, nobody may any more."""
 
-    def __init__(self, attempt: TaskAttempt) -> None:
+    def __init__(self, attempt: TaskAttempt, batch: int) -> None:
         self.attempt = attempt
+        self.batch = batch
         self.lock = threading.Lock()
         self.cancelled = False
         self._busy_since: float | None = None
@@ -124,7 +126,7 @@ class Attempts(Service):
             older = self._running.get(place)
         if older is not None:
             self._discard(older)  # it stays listed until then, so that a beat tells how long this takes
-        running = RunningAttempt(task.begin_attempt(call.stage, new_token(), call.batch))
+        running = RunningAttempt(task.begin_attempt(call.stage, new_token(), call.batch), call.batch.number)
         with self._lock:
             try:
                 self._check_attempt(call, number)
@@ -138,12 +140,12 @@ class Attempts(Service):
 
     def process(self, running: RunningAttempt, packets: Iterable[Packet]) -> list[Packet]:
         """Feed packets to an attempt. Returns the packets that are ready to be sent."""
-        with running.touch() as attempt:
+        with at_work(self._work(running)), running.touch() as attempt:
             return [ready for packet in packets for ready in attempt.accept(packet)]
 
     def finish(self, running: RunningAttempt, together: Together | None = None) -> list[Packet]:
         """See `Attempt.finish`."""
-        with running.touch() as attempt:
+        with at_work(self._work(running)), running.touch() as attempt:
             rest = list(attempt.finish(together) if isinstance(attempt, Attempt) else attempt.finish())
             with self._lock:
                 if not self._unlist(running):
@@ -152,6 +154,9 @@ class Attempts(Service):
             running.cancelled = True  # it belongs to the task from here on
             self._tasks[attempt.task].finish_attempt(attempt)
         return rest
+
+    def _work(self, running: RunningAttempt) -> Work:
+        return Work("", self._epoch, running.batch, running.attempt.task)
 
     def abandon(self, running: RunningAttempt) -> None:
         """The attempt's stream broke, or its input was not complete: discard it and all it touched."""

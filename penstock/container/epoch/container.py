@@ -14,6 +14,7 @@ from penstock.container.epoch.attempts import Activity
 from penstock.container.epoch.epoch import Epoch
 from penstock.container.shared.resources import EpochResources
 from penstock.errors import ContainerLostError
+from penstock.host.log_lines import PassedOn
 from penstock.metrics.snapshot import GaugeValue, MetricId, Snapshot
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.standby.copies import StandbyCopies
@@ -64,6 +65,8 @@ class Container:
         self.closed = threading.Event()
         """Set once the process should end."""
         self.audience = Audience(clock)
+        self.passed_on = PassedOn()
+        """The lines of the application for the driver."""
         self.renew_port: Callable[[str], RenewedPort] = _has_no_port
         self._lock = threading.Lock()
         self._number = -1

@@ -140,8 +140,8 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
     process = psutil.Process()
     changed = ChangedRows()
     with container.audience:
-        left = 0
-        while True:
+        left, is_last = 0, False
+        while not is_last:
             rows: list[Row] = []
             if left == 0:
                 began = time.thread_time()
@@ -149,9 +149,13 @@ def _beat(container: Container, identity: Identity, request: NoArguments) -> Ite
                 spent = time.thread_time() - began
                 left = max(BEATS_PER_METRICS, round(spent / METRICS_SHARE / BEAT_SECONDS))
             left -= 1
-            yield replace(container.beat(process.memory_info().rss), metrics=rows)
-            if container.closed.wait(BEAT_SECONDS):
-                return
+            lines, left_out = container.passed_on.take()
+            beat = container.beat(process.memory_info().rss)
+            yield replace(beat, metrics=rows, lines=lines, lines_left_out=left_out)
+            is_last = container.closed.wait(BEAT_SECONDS)
+        lines, left_out = container.passed_on.take()
+        if lines:
+            yield replace(beat, lines=lines, lines_left_out=left_out)
 
 
 def _renew_port(container: Container, identity: Identity, request: RenewPort) -> Iterator[RenewedPort]:

@@ -285,6 +285,8 @@ def container_spec(context: SparkContext, job: PreparedJob, shipment: Shipment) 
         host=host,
         log_directory=str(log_directory(config, job.paths)),
         copies_directory=str(stores_directory(config, job.uid)) if keeps_stores else None,
+        job=job.paths.root,
+        log_format=config.job.log_format,
         tls=tls,
     )
 

@@ -41,6 +41,7 @@ class Totals(ps.StreamTask):
         if envelope.value.get("poison"):
             raise ValueError("the message is poisoned")
         if "waits for" in envelope.value:
+            print("waits for", envelope.value["to"])
             Path(envelope.value["reached"]).touch()
             while not Path(envelope.value["waits for"]).exists():
                 time.sleep(0.05)
@@ -173,6 +174,7 @@ def test_a_run_its_state_and_its_stop(project: Path) -> None:
             first = call_json("state", "list", "weigh")["versions"][-1]["checkpoint"]
             publish(more)
             await_file(reached)
+            await_line(lines, r" INFO \[epoch 1 batch \d+ task \d\] waits for town-1\n")
             assert scanned() == totals(parcels()), "a batch that has not ended is in no version"
             assert call("state", "get", *STORE, "town-1")[0] == f"{totals(parcels())['town-1']}\n"
             assert "there is no key `fresh`" in call("state", "get", *STORE, "fresh", status=1)[1]
@@ -235,6 +237,7 @@ def test_a_second_sigterm_drops_the_batch_and_loses_nothing(project: Path) -> No
         try:
             lines = lines_of(process)
             await_file(reached)
+            await_line(lines, r" INFO \[epoch 1 batch \d+ task \d\] waits for town-1\n")
             process.send_signal(signal.SIGTERM)
             await_line(lines, "stopping after the current batch")
             time.sleep(0.6)  # signals within half a second are one

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import orjson
 import pytest
 
 from penstock.host import logs
+from penstock.host.log_lines import (
+    LINE_CHARACTERS,
+    LINES_AT_ONCE,
+    LineFormatter,
+    LogLine,
+    PassedOn,
+    Work,
+    at_work,
+)
 
 LIMIT = 100_000
 WRITER = """
@@ -18,8 +30,7 @@ import os, sys
 from pathlib import Path
 from penstock.host import logs
 logs.FILE_BYTES = int(sys.argv[2])
-logs.log_to(Path(sys.argv[1]))
-logs.setup_logging()
+logs.setup_logging(logs.log_to(Path(sys.argv[1])), "text", "clicks-1")
 """
 
 
@@ -33,7 +44,7 @@ def test_prints_without_end_leave_two_files_of_bounded_size(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["container-a-1.log", "container-a-1.log.1"]
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert all(size < LIMIT + 1000 for size in sizes), sizes
-    lines = [line for path in (Path(f"{log}.1"), log) for line in path.read_text().splitlines()]
+    lines = [line.partition(" INFO ")[2] for p in (Path(f"{log}.1"), log) for line in p.read_text().splitlines()]
     assert lines == [f"line {n}" for n in range(100_000 - len(lines), 100_000)], "nothing is lost in between"
 
 
@@ -49,6 +60,74 @@ def test_every_line_is_there_after_kill_9(tmp_path: Path) -> None:
     assert write(log, f"{code}; os.kill(os.getpid(), 9)") == -9
     text = log.read_text()
     assert [word in text for word in ("logged", "printed", "past Python")] == [True] * 3
+
+
+def test_a_line_has_its_time_its_level_and_the_work_that_it_belongs_to(tmp_path: Path) -> None:
+    log = tmp_path / "container-a-1.log"
+    code = """
+import logging, threading
+from penstock.host.log_lines import Work, at_work
+def work(task):
+    with at_work(Work("", 3, 7, task)):
+        print("begun", end=" ")
+        for _ in range(3): both.wait()
+        print("and", "ended")
+        logging.getLogger("shop").warning("of %s", task)
+both = threading.Barrier(2)
+threads = [threading.Thread(target=work, args=(task,)) for task in (0, 1)]
+for each in threads: each.start()
+for each in threads: each.join()
+print("two\\nlines", file=sys.stderr)
+try: 1 / 0
+except ZeroDivisionError: logging.exception("no")
+"""
+    assert write(log, code) == 0
+    time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
+    lines = log.read_text().splitlines()
+    assert all(re.match(time, line) for line in lines[:7])
+    assert sorted(line.partition(" ")[2] for line in lines[:4]) == [
+        "INFO [epoch 3 batch 7 task 0] begun and ended",
+        "INFO [epoch 3 batch 7 task 1] begun and ended",
+        "WARNING [epoch 3 batch 7 task 0] of 0",
+        "WARNING [epoch 3 batch 7 task 1] of 1",
+    ]
+    assert [line.partition(" ")[2] for line in lines[4:7]] == ["WARNING two", "WARNING lines", "ERROR no"]
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+
+
+def test_lines_of_json() -> None:
+    record = logging.LogRecord("shop", logging.INFO, "", 0, "of %s", ("b\udcff",), None)
+    record.created = 1.25
+    record.work = Work("", 3, 7, 2)
+    assert orjson.loads(LineFormatter("json", "clicks-1").format(record)) == {
+        "time": "1970-01-01T00:00:01.250Z",
+        "level": "INFO",
+        "logger": "shop",
+        "job": "clicks-1",
+        "epoch": 3,
+        "batch": 7,
+        "task": 2,
+        "message": "of b\\udcff",
+    }
+
+
+def test_only_so_many_lines_of_the_application_are_passed_on() -> None:
+    passed_on, logger = PassedOn(), logging.getLogger("of-an-application")
+    logger.addHandler(passed_on)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    with at_work(Work("", 3, 7, 2)):
+        for number in range(LINES_AT_ONCE + 5):
+            logger.info("line %d", number)
+    logger.debug("no")
+    passed_on.emit(logging.LogRecord("penstock.state", logging.ERROR, "", 0, "its own", (), None))
+    lines, left_out = passed_on.take()
+    assert lines == [LogLine(logging.INFO, f"line {n}", 3, 7, 2) for n in range(LINES_AT_ONCE)]
+    assert left_out == 5
+    logger.warning("x" * 5_000)
+    ((line,), left_out) = passed_on.take()
+    assert (len(line.text), line.task, left_out) == (LINE_CHARACTERS, -1, 0)
+    assert passed_on.take() == ([], 0)
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ print("done")
 
 def without_linux(*arguments: str, cwd: Path = ROOT) -> str:
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    own["HYPOTHESIS_NO_PLUGINS"] = "1"  # trio has one, which refuses to be loaded there
     own |= {
         "PYTHONPATH": f"{ROOT / 'tests/support/without_linux'}{os.pathsep}{ROOT}",
         "PENSTOCK_HOME": str(cwd / "home"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.container.process import handlers
+from penstock.host.log_lines import PassedOn
 from penstock.metrics.snapshot import Snapshot
 from penstock.wire.protocol import Beat, Identity, NoArguments
 
@@ -30,6 +31,7 @@ class CountingContainer:
     beats: int = 0
     audience: Any = field(default_factory=nullcontext)
     closed: NeverClosed = field(default_factory=NeverClosed)
+    passed_on: PassedOn = field(default_factory=PassedOn)
 
     def check_incarnation(self, identity: Identity) -> None: ...
 

@@ -1,0 +1,181 @@
+"""Lines of a log: their form, the work that they belong to, and the lines that a container passes on to its driver."""
+
+from __future__ import annotations
+
+import io
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import msgspec
+import orjson
+
+from penstock.config.settings import LogFormat
+
+LINES_AT_ONCE = 20
+"""The most lines that a container passes on with one beat. The others stay in its log."""
+LINE_CHARACTERS = 1_000
+"""The most characters of a line that is passed on, and of a printed text without a line break."""
+PRINTED = "printed"
+"""The logger of what the application prints."""
+_OWN = "penstock"
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work that a thread does for a job. -1: none in particular."""
+
+    job: str = ""
+    epoch: int = -1
+    batch: int = -1
+    task: int = -1
+
+    def __str__(self) -> str:
+        numbers = (("epoch", self.epoch), ("batch", self.batch), ("task", self.task))
+        return " ".join(f"{name} {number}" for name, number in numbers if number >= 0)
+
+
+_work: ContextVar[Work] = ContextVar("penstock-work", default=Work())  # noqa: B039 - it is frozen
+
+
+def work_now() -> Work:
+    """The work of this thread."""
+    return _work.get()
+
+
+@contextmanager
+def at_work(work: Work) -> Iterator[None]:
+    """Meanwhile, lines of this thread belong to this work."""
+    token = _work.set(work)
+    try:
+        yield
+    finally:
+        _work.reset(token)
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """A line that a container passes on."""
+
+    level: int
+    text: str
+    epoch: int
+    batch: int
+    task: int
+
+
+class LineFormatter(logging.Formatter):
+    """One form of lines for the logs of drivers and containers: a text that begins with the time (UTC), the level and
+    the work, or an object of JSON with the same."""
+
+    def __init__(self, form: LogFormat, job: str = "", *, shown: Callable[[str], str] = str) -> None:
+        """
+        Args:
+            form: text, or JSON.
+            job: the job of lines that do not say so by themselves.
+            shown: called with each message.
+        """
+        super().__init__()
+        self._form = form
+        self._job = job
+        self._shown = shown
+
+    def format(self, record: logging.LogRecord) -> str:
+        work: Work = getattr(record, "work", None) or work_now()
+        # A line of a container says its task in other people's forms of logs. Here the work does.
+        message = self._shown(getattr(record, "bare", None) or record.getMessage())
+        trace = self._trace(record)
+        if self._form == "json":
+            return _json_line(record, work, self._job, message, trace)
+        place = str(work)
+        line = f"{utc(record.created)} {record.levelname}{f' [{place}]' if place else ''} {message}"
+        return f"{line}\n{trace}" if trace else line
+
+    def _trace(self, record: logging.LogRecord) -> str:
+        return self.formatException(record.exc_info) if record.exc_info and record.exc_info[0] is not None else ""
+
+
+def utc(seconds: float) -> str:
+    """A moment in UTC, with milliseconds."""
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+def _json_line(record: logging.LogRecord, work: Work, job: str, message: str, trace: str) -> str:
+    fields = {
+        "time": utc(record.created),
+        "level": record.levelname,
+        "logger": record.name,
+        "job": work.job or job,
+        **{name: n for name in ("epoch", "batch", "task") if (n := getattr(work, name)) >= 0},
+        "message": message,
+        **({"traceback": trace} if trace else {}),
+    }
+    try:
+        return orjson.dumps(fields).decode()
+    except TypeError:  # lone surrogates, such as those of file names
+        plain = {
+            key: v.encode(errors="backslashreplace").decode() if type(v) is str else v for key, v in fields.items()
+        }
+        return orjson.dumps(plain).decode()
+
+
+class PassedOn(logging.Handler):
+    """Keeps the newest lines of the application for the driver: what it prints, and logs at INFO and above. Lines of
+    Penstock stay in the container's log."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self._lines: deque[LogLine] = deque()
+        self._left_out = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.name == _OWN or record.name.startswith(f"{_OWN}."):
+            return
+        if len(self._lines) >= LINES_AT_ONCE:
+            self._left_out += 1
+            return
+        work = work_now()
+        text = record.getMessage()[:LINE_CHARACTERS].encode(errors="backslashreplace").decode()
+        self._lines.append(LogLine(record.levelno, text, work.epoch, work.batch, work.task))
+
+    def take(self) -> tuple[list[LogLine], int]:
+        """The lines since the last call, and how many were left out."""
+        with self.lock or threading.RLock():
+            found, left_out = list(self._lines), self._left_out
+            self._lines.clear()
+            self._left_out = 0
+        return found, left_out
+
+
+class PrintedText(io.TextIOBase):
+    """A standard output whose lines become lines of the log. Thread-safe: each thread has its own begun line."""
+
+    def __init__(self, level: int) -> None:
+        self._level = level
+        self._logger = logging.getLogger(PRINTED)
+        self._begun = threading.local()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return 2
+
+    def write(self, text: str) -> int:
+        lines = (getattr(self._begun, "text", "") + text).split("\n")
+        rest = lines.pop()
+        if len(rest) > LINE_CHARACTERS:
+            lines.append(rest)
+            rest = ""
+        self._begun.text = rest
+        for line in lines:
+            self._logger.log(self._level, "%s", line)
+        return len(text)
