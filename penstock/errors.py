@@ -104,7 +104,7 @@ class Interrupted(KeyboardInterrupt):
 
 
 FIRED_OFFSET = -2
-"""The offset of firings, which have no message: timers, windows that close, the end of input."""
+"""The offset of firings, which have no message: timers, windows that close, the end of a batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +114,8 @@ class FailedMessage:
     `stream`, `partition` and `offset` name the input message that the failing message was made from. `key` is the
     printable form of the failing message's key, `operator` the operator that failed.
     Offset -1: the operator failed in its constructor or `init`, before any message; the partition is its task.
-    Offset -2: the operator failed without a message, at a timer or at the end of input; the partition is its task, and
-    `what` says more of a timer.
+    Offset -2: the operator failed without a message, at a timer or at the end of a batch; the partition is its task,
+    and `what` says more of a timer.
     """
 
     stream: str
@@ -137,7 +137,7 @@ class FailedMessage:
                 f"{self.offset} key {self.key}"
             )
         if self.offset == FIRED_OFFSET:
-            what = self.what or "the end of input"
+            what = self.what or "the end of a batch"
             return f"operator `{self.operator}`, at {what} of task {self.partition}, key {self.key}"
         if self.offset < 0:
             return f"the constructor or `init` of operator `{self.operator}`, task {self.partition}, before any message"

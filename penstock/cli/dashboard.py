@@ -62,8 +62,14 @@ def dashboard(
             yield [each for each in found if not names or each.paths.root in names]
 
     ended = threading.Event()
+
+    def end(number: int, _: object) -> None:
+        if ended.is_set():
+            os._exit(128 + number)
+        ended.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: ended.set())
+        signal.signal(number, end)
     watches = Watches(open_job, open_all)
     home = names[0] if len(names) == 1 else ""
     served = Dashboard(watches, open_job, host=host, port=port, token=os.environ.get(TOKEN), home=home)

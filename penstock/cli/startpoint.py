@@ -10,12 +10,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from penstock.admin.checkpoint.change import PositionFacts
 from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.set import AskedFacts
 from penstock.admin.startpoint.set import import_startpoints as write_startpoints
 from penstock.admin.startpoint.set import set_startpoint as write_startpoint
 from penstock.admin.startpoint.waiting import delete_startpoints, export_startpoints, startpoints
 from penstock.admin.stream.names import full_name
+from penstock.api.ssp import SystemStream
 from penstock.api.startpoint import (
     Startpoint,
     StartpointOldest,
@@ -30,7 +32,10 @@ from penstock.cli.shared.input import read_text
 from penstock.cli.shared.options import Call, JobName, JsonCall, command
 from penstock.cli.shared.output import effect, print_json, print_table, time_text
 from penstock.clock import SYSTEM_CLOCK
+from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, PenstockError
+from penstock.system.registry import open_system
+from penstock.wording import counted
 
 _DAY_MS = 86_400_000
 _DAYS = {"today": 0, "yesterday": 1}
@@ -145,7 +150,8 @@ def set_startpoint(
             with_output=with_output,
             dry_run=dry_run,
         )
-    _show_asked(facts, call)
+        config = found.config
+    _show_asked(facts, config, call)
 
 
 def time_of(text: str, now_ms: int) -> int:
@@ -211,7 +217,8 @@ def import_startpoints(
     lines = read_text(file).split("\n")
     with call.target(job, application) as found:
         facts = write_startpoints(found, lines, dry_run=dry_run)
-    _show_asked(facts, call)
+        config = found.config
+    _show_asked(facts, config, call)
 
 
 @command(app, "list")
@@ -286,7 +293,17 @@ def _show_requests(facts: tuple[RequestFacts, ...]) -> None:
             say(f"warning: {what}{each.problem}")
 
 
-def _show_asked(facts: AskedFacts, call: JsonCall) -> None:
+def _moved(config: JobConfig, change: PositionFacts) -> str:
+    """The distance that a position moves by, in the unit of its system, and the direction."""
+    system = open_system(config.system(SystemStream.parse(change.stream).system))
+    if change.old_next is None or system.lag_unit == "message":
+        return effect(change.old_next, change.new_next)
+    count = system.lag(*sorted((change.old_next, change.new_next)))
+    direction = "back" if change.new_next < change.old_next else "ahead"
+    return f"{counted(count, system.lag_unit) if count else f'less than 1 {system.lag_unit}'} {direction}"
+
+
+def _show_asked(facts: AskedFacts, config: JobConfig, call: JsonCall) -> None:
     if call.as_json:
         print_json(replace(facts, notes=tuple(map(with_options, facts.notes))))
         return
@@ -301,12 +318,10 @@ def _show_asked(facts: AskedFacts, call: JsonCall) -> None:
         right="partition",
     )
     if facts.changes:
-        rows = [
-            (c.task, c.stream, c.partition, c.old_next, c.new_next, effect(c.old_next, c.new_next))
-            for c in facts.changes
-        ]
+        rows = [(c.task, c.stream, c.partition, c.old_next, c.new_next, _moved(config, c)) for c in facts.changes]
         title = "The next start would move, as of the last checkpoint"
-        columns = ("task", "stream", "partition", "next", "begins at", "messages")
+        by = "messages" if all(row[-1] == effect(*row[3:5]) for row in rows) else "moves by"
+        columns = ("task", "stream", "partition", "next", "begins at", by)
         print_table(title, columns, rows, right="task partition next")
     for note in facts.notes:
         say(f"note: {note}")

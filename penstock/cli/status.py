@@ -30,7 +30,7 @@ from penstock.cli.shared.output import (
     stdout_console,
     time_text,
 )
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, RetryableError
 from penstock.standby.shown import StandbyFacts
 from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
@@ -119,8 +119,11 @@ def _watch_on_screen(job: str, call: JsonCall) -> None:
     history = History()
     with suppress(KeyboardInterrupt), Live(console=stdout_console(), screen=True, auto_refresh=False) as live:
         while True:
-            with call.open(job) as found:
-                page = look_at(found, history)
+            try:
+                with call.open(job) as found:
+                    page = look_at(found, history)
+            except RetryableError as error:
+                page = {"error": str(error), "status": "running"}
             live.update(screen_of(page), refresh=True)
             if page["status"] != "running":
                 break

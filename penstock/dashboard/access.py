@@ -60,8 +60,11 @@ class Access:
         if is_loopback(self.host) and not is_loopback(_without_port(name)):
             # Otherwise a name that another site lets point to this host could read the pages.
             return Refusal(421, f"this server is not {name!r}: use the address that it printed")
-        if method == "POST" and (refusal := _foreign(name, headers)) is not None:
+        if (refusal := _foreign(name, headers)) is not None:
             return refusal
+        if method == "POST" and headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            # A browser sends JSON of another site only if this server allows it, which it does not.
+            return Refusal(415, "application/json is expected")
         if (changes or not is_loopback(self.host)) and not self._has_token(headers):
             return Refusal(401, "the token is needed that the dashboard printed when it started")
         return None
@@ -72,14 +75,12 @@ class Access:
 
 
 def _foreign(host: str, headers: Mapping[str, str]) -> Refusal | None:
-    """A browser sends JSON of another site only if this server allows it, which it does not."""
-    if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
-        return Refusal(415, "application/json is expected")
+    """Why a request is refused that a page of another site makes. None also for programs, which do not say so."""
     origin = headers.get("origin")
-    same = origin is None or origin.partition("://")[2] == host
-    if not same or headers.get("sec-fetch-site", "same-origin") != "same-origin":
-        return Refusal(403, "requests of other sites are refused")
-    return None
+    is_same = origin is None or origin.partition("://")[2] == host
+    if is_same and headers.get("sec-fetch-site", "none") in ("same-origin", "none"):
+        return None
+    return Refusal(403, "requests of other sites are refused")
 
 
 def _without_port(host: str) -> str:

@@ -1,4 +1,4 @@
-"""The changes that a page can make: each says what it will do, and does it when it is confirmed."""
+"""The changes that a page can make: each says what it will do, and does that once it is confirmed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.admin.job.drain import cancel_drain, drain
-from penstock.admin.job.status import status
+from penstock.admin.job.status import JobStatus, status
 from penstock.admin.job.stop import stop
 from penstock.admin.jobs import FoundJob
+from penstock.admin.startpoint.facts import RequestFacts
 from penstock.admin.startpoint.set import AskedFacts, set_startpoint
 from penstock.admin.startpoint.waiting import delete_startpoints
 from penstock.api.startpoint import (
@@ -19,10 +20,11 @@ from penstock.api.startpoint import (
     StartpointTimestamp,
     StartpointUpcoming,
 )
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, NotFoundError, PenstockError
 
 Given = Mapping[str, Any]
 """The fields that a page sends with an action."""
+_CANCEL_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,18 +34,33 @@ class Action:
     plan: Callable[[FoundJob, Given], list[str]]
     do: Callable[[FoundJob, Given], list[str]]
 
+    def answer(self, job: FoundJob, given: Given) -> dict[str, Any]:
+        """Say what it would do. If the page confirms what it was told, and that still holds, do it."""
+        plan = self.plan(job, given)
+        if given.get("confirmed") is not True:
+            return {"lines": plan, "done": False}
+        if given.get("plan") != plan:
+            raise PenstockError("the job has changed meanwhile, and nothing was done: look at what would happen now")
+        return {"lines": self.do(job, given), "done": True}
+
 
 def _plan_stop(job: FoundJob, given: Given) -> list[str]:
-    found = status(job, wait=False)
     return [
-        f"Run {found.run_id} stops after its current batch, with a last commit. Nothing is lost.",
+        f"Run {_running(job).run_id} stops after its current batch, with a last commit. Nothing is lost.",
         "The next start continues from that commit.",
     ]
 
 
+def _running(job: FoundJob) -> JobStatus:
+    found = status(job, wait=False)
+    if found.has_ended:
+        raise NotFoundError(f"job {found.job} is not running: {found.reason}")
+    return found
+
+
 def _stop(job: FoundJob, given: Given) -> list[str]:
-    found = stop(job, wait=False)
-    return ["The job is not running." if found.status == "not running" else f"Run {found.run_id} was asked to stop."]
+    found = stop(job, wait=False, run_id=_running(job).run_id)
+    return [f"Run {found.run_id} was asked to stop."]
 
 
 def _plan_drain(job: FoundJob, given: Given) -> list[str]:
@@ -56,17 +73,20 @@ def _plan_drain(job: FoundJob, given: Given) -> list[str]:
 
 
 def _drain(job: FoundJob, given: Given) -> list[str]:
-    found = drain(job)
-    before = " before" if found.status == "asked before" else ""
-    return [f"The job was asked to drain{before}. The page shows how far it is."]
+    found = status(job, wait=False)
+    drain(job, run_id=None if found.has_ended else found.run_id)
+    return ["The job was asked to drain. The page shows how far it is."]
 
 
 def _plan_cancel(job: FoundJob, given: Given) -> list[str]:
-    return ["The requests to drain are withdrawn. The run goes back to its last checkpoint and continues."]
+    asked = status(job, wait=False).drain
+    if not asked.requests and not asked.awaiting:
+        raise NotFoundError(f"nobody has asked job {job.paths.root} to drain, or it has drained already")
+    return ["The requests to drain are withdrawn. A run that drains goes back to its last checkpoint and continues."]
 
 
 def _cancel(job: FoundJob, given: Given) -> list[str]:
-    cancel_drain(job, timeout_s=60)
+    cancel_drain(job, timeout_s=_CANCEL_S)
     return ["The drain was cancelled."]
 
 
@@ -112,6 +132,8 @@ def _numbers(text: object) -> list[int]:
 
 def _plan_startpoint(job: FoundJob, given: Given) -> list[str]:
     asked = _startpoint(job, given, dry_run=True)
+    if not asked.changes and asked.with_state is None:
+        return ["The next start begins where it would anyway.", *asked.notes]
     moves = [
         f"{each.stream} partition {each.partition}: from {each.old_next} to {each.new_next}" for each in asked.changes
     ]
@@ -125,15 +147,24 @@ def _set_startpoint(job: FoundJob, given: Given) -> list[str]:
     return [f"{len(asked.requests)} written. The next start applies them, and deletes them."]
 
 
+def _readable(job: FoundJob) -> list[RequestFacts]:
+    """Those that a page can delete: `penstock startpoint delete` has the others, too."""
+    return [each for each in status(job, wait=False).startpoints if each.status != "unreadable"]
+
+
 def _plan_delete(job: FoundJob, given: Given) -> list[str]:
-    waiting = status(job, wait=False).startpoints
-    return ["These startpoints are deleted:", *(f"{each.place}: {each.text}" for each in waiting)]
+    waiting = _readable(job)
+    if not waiting:
+        raise NotFoundError(f"no startpoint of job {job.paths.root} waits that can be read")
+    return ["These startpoints are deleted:", *(f"{each.place}: {each.text} (`{each.uuid}`)" for each in waiting)]
 
 
 def _delete(job: FoundJob, given: Given) -> list[str]:
-    waiting = status(job, wait=False).startpoints
-    places = dict.fromkeys((each.stream, each.task) for each in waiting)
-    deleted = [delete_startpoints(job, stream, task=task).deleted for stream, task in places]
+    places = dict.fromkeys((each.stream, each.partition, each.task) for each in _readable(job))
+    deleted = [
+        delete_startpoints(job, stream, partitions=None if partition is None else [partition], task=task).deleted
+        for stream, partition, task in places
+    ]
     return [f"{sum(map(len, deleted))} deleted."]
 
 

@@ -47,7 +47,7 @@ def entries(job: FoundJob, given: Given) -> Document:
             found = opened.get(parse_hex(key) if key.startswith(_HEX) else keys.parse(key))
         else:
             found = list(islice(opened.scan(keys.parse_bound(first) if first else None, None), ENTRIES))
-        rows = [(keys.full(each.key), _cut(values.full(each.value)), str(each.task)) for each in found]
+        rows = [(_cut(keys.full(e.key)), _cut(values.full(e.value)), str(e.task)) for e in found]
         troubles = [each.trouble.partition("; ")[0] for each in (keys, values) if each.trouble is not None]
         return {
             "title": f"{store}, as of checkpoint {opened.record.id}",
@@ -69,7 +69,7 @@ def letters(job: FoundJob, given: Given) -> Document:
         (
             utc_text(each.timestamp),
             f"{each.partition}: {each.offset}",
-            _text(each.key),
+            _cut(_text(each.key)),
             _cut(_text(each.value)),
             _cut("\n".join(f"{name}: {_text(value)}" for name, value in each.headers)),
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +26,8 @@ _LAG = "messages-behind-high-watermark"
 class Totals:
     """The metrics of all sources added up, by group and name: counts, sums of gauges, and of timers milliseconds."""
 
-    run_id: str
+    start: str
+    """Distinguishes one start of a run from another one: counters begin at 0."""
     time_ms: int
     sums: Mapping[tuple[str, str], float]
     calls: Mapping[tuple[str, str], int]
@@ -33,7 +35,7 @@ class Totals:
     longest_ms: Mapping[tuple[str, str], float]
 
     @classmethod
-    def of(cls, run_id: str, time_ms: int, metrics: Snapshot) -> Totals:
+    def of(cls, start: str, time_ms: int, metrics: Snapshot) -> Totals:
         """Add up the metrics of a run at one moment."""
         sums: dict[tuple[str, str], float] = {}
         calls: dict[tuple[str, str], int] = {}
@@ -45,12 +47,18 @@ class Totals:
                 calls[at] = calls.get(at, 0) + value.count
                 longest[at] = max(longest.get(at, 0.0), value.max_ns / 1e6)
             else:
-                sums[at] = sums.get(at, 0.0) + (value.value if isinstance(value, GaugeValue) else value.count)
-        return cls(run_id, time_ms, sums, calls, longest)
+                number = value.value if isinstance(value, GaugeValue) else value.count
+                if math.isfinite(number):  # an application's gauge may be anything
+                    sums[at] = sums.get(at, 0.0) + number
+        return cls(start, time_ms, sums, calls, longest)
 
     def get(self, group: str, name: str) -> float:
         """The sum, or 0."""
         return self.sums.get((group, name), 0.0)
+
+    def known(self, group: str, name: str) -> float | None:
+        """The sum; None if nothing has this metric."""
+        return self.sums.get((group, name))
 
     def mean_ms(self, group: str, name: str) -> float | None:
         """The mean of a timer; None if it has no call."""
@@ -66,6 +74,7 @@ class Totals:
 class Interval:
     """The work of a run between two moments. Rates are per second."""
 
+    start: str
     end_ms: int
     seconds: float
     batches: int
@@ -80,16 +89,11 @@ class Interval:
     lag: Mapping[str, float]
     """By input, at the end, in offsets."""
 
-    @property
-    def rate(self) -> float:
-        """Messages read per second."""
-        return sum(self.read.values())
-
 
 def between(before: Totals, after: Totals) -> Interval | None:
-    """The work between two moments; None if they are of two runs, or the later one is not later."""
+    """The work between two moments; None if they are of two starts, or the later one is not later."""
     seconds = (after.time_ms - before.time_ms) / 1000
-    if before.run_id != after.run_id or seconds <= 0:
+    if before.start != after.start or seconds <= 0:
         return None
 
     def rates(kind: str, name: str) -> Iterator[tuple[str, float]]:
@@ -99,13 +103,14 @@ def between(before: Totals, after: Totals) -> Interval | None:
 
     batches = round(after.get("job", "batches") - before.get("job", "batches"))
     return Interval(
+        after.start,
         after.time_ms,
         seconds,
         batches,
         _parts(before, after, batches) if batches > 0 else {},
         dict(rates(_STREAM, "messages-read")),
         dict(rates(_STREAM, "messages-sent")),
-        {int(stage): rate for stage, rate in rates(_STAGE, "messages-actually-processed")},
+        {int(stage): rate for stage, rate in rates(_STAGE, "messages-actually-processed") if stage.isdecimal()},
         {group.removeprefix(_STREAM): value for (group, name), value in after.sums.items() if name == _LAG},
     )
 
@@ -124,6 +129,8 @@ class History:
 
     intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=MOMENTS))
     last: Totals | None = None
+    lags: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
+    """(epoch milliseconds, everything that was unread then) of each look at a job that runs."""
 
     def add(self, now: Totals) -> None:
         """Take the next moment. One that is known is left out."""
@@ -133,6 +140,6 @@ class History:
         self.last = now
 
     @property
-    def now(self) -> Interval | None:
-        """The last interval of the run that was seen last."""
-        return self.intervals[-1] if self.intervals else None
+    def of_this_start(self) -> tuple[Interval, ...]:
+        """The intervals of the start that was seen last, the newest last."""
+        return tuple(each for each in self.intervals if self.last is not None and each.start == self.last.start)

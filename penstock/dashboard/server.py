@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import secrets
 import socket
 import threading
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from contextvars import copy_context
-from functools import partial
+from functools import cache, partial
 from importlib.resources import files
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote
 
 import orjson
 
-from penstock.admin.jobs import FoundJob
 from penstock.admin.program import PROGRAM
 from penstock.dashboard.access import HEADERS, Access
-from penstock.dashboard.actions import ACTIONS, Action
+from penstock.dashboard.actions import ACTIONS
+from penstock.dashboard.connections import impatient_protocol
 from penstock.dashboard.lookups import LOOKUPS
 from penstock.dashboard.watch import OpenJob, Page, Watches
 from penstock.errors import ConfigError, PenstockError
@@ -31,15 +34,15 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 STREAMS = 64
 """Pages that get events at once; further ones are refused."""
-CONNECTIONS = 256
+CALLS = 8
+"""Look-ups and actions at once; further ones are refused."""
 LOOK_S = 0.25
-BEAT_S = 15.0
-"""The most time between two events: a client that is gone is noticed by then."""
-PATIENCE_S = 20.0
-"""A client that takes nothing for so long, or sends no request, is cut off."""
+BEAT_S = 5.0
+"""The most time between two events: pages know by then that nothing has changed, or that the server is gone."""
 _LARGEST = 65_536
 """Bytes of a request's body."""
 _KINDS = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -75,10 +78,10 @@ class Dashboard:
         self.token = secrets.token_urlsafe(18) if token is None else token
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-            self._socket = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
-        except OSError as error:
+            self._socket = socket.create_server((host, port), family=family)
+        except (OSError, UnicodeError) as error:
             raise ConfigError(
-                f"the dashboard cannot listen on {host}:{port}: {error.strerror or error}. Choose a free port, and an "
+                f"the dashboard cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. Choose a free port, and an "
                 "address of this host"
             ) from error
         self.host, self.port = host, int(self._socket.getsockname()[1])
@@ -88,16 +91,16 @@ class Dashboard:
         self._application = app = _Application(watches, open_job, Access(host, self.token), home, self._closing)
         config = uvicorn.Config(
             app.routes(),
-            http=_impatient(),
+            http=impatient_protocol(),
             ws="none",
             lifespan="off",
             log_config=None,
             log_level="error",
             access_log=False,
             server_header=False,
-            limit_concurrency=CONNECTIONS,
             timeout_graceful_shutdown=1,
         )
+        logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # it would report calls that its end cuts off
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="penstock-dashboard", daemon=True)
         self._thread.start()
@@ -111,7 +114,7 @@ class Dashboard:
     @property
     def url_with_token(self) -> str:
         """The address for a browser. What follows `#` is not sent to the server, and so is in no log."""
-        return f"{self.url}#token={self.token}"
+        return f"{self.url}#token={quote(self.token, safe='')}"
 
     def close(self) -> None:
         """End the server and all that it began."""
@@ -137,6 +140,7 @@ class _Application:
         self._closing = closing
         self.streams = 0
         """The clients that get events now."""
+        self._calls = threading.BoundedSemaphore(CALLS)
 
     def routes(self) -> Any:
         from starlette.applications import Starlette
@@ -147,7 +151,7 @@ class _Application:
             Route("/static/{name}", self._static),
             Route("/plotly.js", self._plotly),
             Route("/api/home", self._home_page),
-            Route("/api/events", _Events(self._events)),
+            Route("/api/events", _Events(self._events), methods=["GET"]),
             Route("/api/look/{what}", self._look_up, methods=["POST"]),
             Route("/api/do/{what}", self._act, methods=["POST"]),
         ]
@@ -162,8 +166,8 @@ class _Application:
     async def _plotly(self, request: Request) -> Response:
         from starlette.responses import Response
 
-        script = (files("plotly") / "package_data" / "plotly.min.js").read_bytes()
-        return Response(script, media_type="text/javascript", headers={**HEADERS, "Cache-Control": "max-age=86400"})
+        headers = {**HEADERS, "Cache-Control": "max-age=86400", "Content-Encoding": "gzip"}
+        return Response(_charts(), media_type="text/javascript", headers=headers)
 
     async def _home_page(self, request: Request) -> Response:
         if (refused := self._refused(request, changes=False)) is not None:
@@ -176,7 +180,7 @@ class _Application:
 
     async def _act(self, request: Request) -> Response:
         action = ACTIONS.get(request.path_params["what"])
-        return await self._call(request, changes=True, call=None if action is None else partial(_act, action))
+        return await self._call(request, changes=True, call=None if action is None else action.answer)
 
     async def _call(self, request: Request, *, changes: bool, call: Callable[..., Any] | None) -> Response:
         """Call with the job that the request names, in a thread."""
@@ -186,18 +190,23 @@ class _Application:
             return _answer({"error": "there is no such request"}, 404)
         try:
             given = await _body(request)
-            name = str(given["job"])
-        except (ValueError, KeyError, TypeError):
+            name = given["job"]
+        except (ValueError, KeyError, TypeError, RecursionError):
             return _answer({"error": "an object of JSON that names a job is expected"}, 400)
+        if not self._calls.acquire(blocking=False):
+            return _answer({"error": "too many look-ups at once: try again in a moment"}, 503)
 
         def run() -> Any:
             with self._open_job(name) as job:
                 return call(job, given)
 
         try:
-            return _answer(await asyncio.get_running_loop().run_in_executor(None, copy_context().run, run))
+            return _answer(await in_thread(run, self._calls.release))
         except PenstockError as error:
             return _answer({"error": str(error)}, 409)
+        except Exception as error:
+            logger.exception("the dashboard could not answer a request")
+            return _answer({"error": f"{type(error).__name__}: {error}"}, 500)
 
     def _refused(self, request: Request, *, changes: bool) -> Response | None:
         found = self._access.refuses(request.method, request.headers, changes=changes)
@@ -205,45 +214,64 @@ class _Application:
 
     async def _events(self, request: Request, send: Send) -> None:
         """The page of a job, whenever it has changed. A client that is slow gets the newest page next, and not all."""
-        refused = self._refused(request, changes=False)
-        page = None if refused is not None else self._watches.page(request.query_params.get("job", ""))
+        job = request.query_params.get("job", "")
+        answer = self._refused(request, changes=False)
+        if answer is None and (problem := await self._problem_of(job)) is not None:
+            answer = _answer({"error": problem}, 404)
+        page = None if answer is not None else self._watches.page(job)
         if page is None or self.streams >= STREAMS:
-            answer = refused or _answer({"error": "too many pages are open: close some of them"}, 503)
+            answer = answer or _answer({"error": "too many pages are open: close some of them"}, 503)
             await answer(request.scope, request.receive, send)
             return
         self.streams += 1
         try:
-            await self._send_pages(request, page, send)
-        except (TimeoutError, OSError):
-            return  # the client is gone, or takes nothing
+            await self._send_pages(request, page, job, send)
         finally:
             self.streams -= 1
 
-    async def _send_pages(self, request: Request, page: Page, send: Send) -> None:
-        async def write(message: dict[str, Any]) -> None:
-            await asyncio.wait_for(send(message), PATIENCE_S)
+    async def _problem_of(self, job: str) -> str | None:
+        """Why a page of the job cannot be watched. Only a job that is there gets a thread that looks at it."""
+        if not job or self._watches.knows(job):
+            return None
+
+        def look() -> None:
+            with self._open_job(job):
+                pass
+
+        try:
+            await in_thread(look)
+        except PenstockError as error:
+            return str(error)
+        return None
+
+    async def _send_pages(self, request: Request, page: Page, job: str, send: Send) -> None:
+        async def write(body: bytes) -> None:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
 
         gone = asyncio.ensure_future(_gone(request))
         headers = {**HEADERS, "Content-Type": "text/event-stream"}
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         try:
-            await write({"type": "http.response.start", "status": 200, "headers": raw})
+            await send({"type": "http.response.start", "status": 200, "headers": raw})
             seen, quiet = 0, 0.0
             while not self._closing.is_set() and not gone.done():
-                self._watches.page(request.query_params.get("job", ""))  # somebody still looks
+                page = self._watches.page(job) or page  # somebody still looks
                 version, document = page.version, page.document
                 if version != seen:
-                    event = b"data: " + orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
-                    await write({"type": "http.response.body", "body": event, "more_body": True})
+                    await write(_event({**document, "looked_ms": page.looked_ms}))
                     seen, quiet = version, 0.0
                 elif quiet >= BEAT_S:
-                    await write({"type": "http.response.body", "body": b": beat\n\n", "more_body": True})
+                    await write(_event({"looked_ms": page.looked_ms}))
                     quiet = 0.0
                 await asyncio.sleep(LOOK_S)
                 quiet += LOOK_S
-            await write({"type": "http.response.body", "body": b"", "more_body": False})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             gone.cancel()
+
+
+def _event(document: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
 
 
 class _Events:
@@ -258,10 +286,28 @@ class _Events:
         await self._serve(Request(scope, receive), send)
 
 
-def _act(action: Action, job: FoundJob, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Say what the action would do or, once it is confirmed, do it."""
-    confirmed = given.get("confirmed") is True
-    return {"lines": (action.do if confirmed else action.plan)(job, given), "done": confirmed}
+async def in_thread(call: Callable[[], T], after: Callable[[], None] = lambda: None) -> T:
+    """The result of a call in a thread that does not keep the process from ending. `after` is called behind it."""
+    loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+    context = copy_context()
+
+    def give(set_result: Callable[[Any], None], value: Any) -> None:
+        if not done.done():
+            set_result(value)
+
+    def run() -> None:
+        try:
+            found: Any = context.run(call)
+            outcome = partial(give, done.set_result, found)
+        except BaseException as error:
+            outcome = partial(give, done.set_exception, error)
+        finally:
+            after()
+        with suppress(RuntimeError):  # the server has ended meanwhile
+            loop.call_soon_threadsafe(outcome)
+
+    threading.Thread(target=run, name="penstock-dashboard-call", daemon=True).start()
+    return await done  # type: ignore[no-any-return]
 
 
 async def _gone(request: Request) -> None:
@@ -276,9 +322,21 @@ async def _body(request: Request) -> dict[str, Any]:
         if len(data) > _LARGEST:
             raise ValueError("too long")
     found = json.loads(data)
-    if not isinstance(found, dict):
-        raise TypeError("not an object")
+    if not isinstance(found, dict) or not all(_is_plain(value) for value in found.values()):
+        raise TypeError("not an object of texts")
     return found
+
+
+def _is_plain(value: object) -> bool:
+    """True for what pages send: texts, switches, and the lines of a plan."""
+    if isinstance(value, str):
+        return value.isascii() or value.encode(errors="replace").decode() == value
+    return isinstance(value, bool) or (isinstance(value, list) and all(isinstance(each, str) for each in value))
+
+
+@cache
+def _charts() -> bytes:
+    return gzip.compress((files("plotly") / "package_data" / "plotly.min.js").read_bytes(), mtime=0)
 
 
 def _file(name: str) -> Response:
@@ -295,20 +353,3 @@ def _answer(content: Any, status: int = 200) -> Response:
     from starlette.responses import Response
 
     return Response(orjson.dumps(content), status, media_type="application/json", headers=HEADERS)
-
-
-def _impatient() -> Any:
-    """The protocol of a connection, which is closed if no request comes."""
-    import h11
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    class Impatient(H11Protocol):
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.loop.call_later(PATIENCE_S, self._give_up)
-
-        def _give_up(self) -> None:
-            if not self.transport.is_closing() and self.conn.their_state is h11.IDLE:
-                self.transport.close()
-
-    return Impatient

@@ -3,21 +3,27 @@ Pure."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from penstock.admin.job.inputs import InputStatus
 from penstock.admin.job.status import JobStatus
 from penstock.batch.watermarks import holds_back_text
-from penstock.dashboard.rates import Interval
+from penstock.dashboard.rates import History, Interval
 from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
-Level: TypeAlias = Literal["good", "warning", "bad", "idle"]
+Level: TypeAlias = Literal["good", "warning", "bad", "idle", "plain"]
 
-_TREND = 6
-"""Intervals that tell whether the lag grows."""
-_SMALL_S = 10.0
-"""A lag of what the job reads in this time is no lag."""
+WINDOW_S = 60.0
+"""Rates and trends are those of this time."""
+_TREND_S = 20.0
+"""A shorter time says nothing about a trend."""
+_SMALL_S = 15.0
+"""A lag of what the job reads in this time is no lag: metrics are up to ten seconds older than the ends of inputs."""
+_CHANGE = 0.1
+"""A lag that changes by less than this share does not change."""
 _LATE_MS = 60_000
 """A watermark that is further behind is explained."""
 _PART = 0.3
@@ -33,16 +39,17 @@ class Verdict:
     why: tuple[str, ...] = ()
 
 
-def verdict(status: JobStatus, intervals: Sequence[Interval]) -> Verdict:
+def verdict(status: JobStatus, history: History | None = None) -> Verdict:
     """The state of a job in a sentence.
 
     Args:
         status: the job's.
-        intervals: what its run did lately, the newest last.
+        history: the looks at its run; None if nobody has looked before.
     """
     if status.failure is not None:
         since = "" if status.failure.since_ms is None else f" at {utc_text(status.failure.since_ms)}"
-        return Verdict("bad", f"Failed{since}: {status.failure.error}", tuple(_place(status)))
+        place = () if status.failure.place is None else (f"In {status.failure.place}",)
+        return Verdict("bad", f"Failed{since}: {status.failure.error}", place)
     if status.status == "not running":
         return Verdict("idle", f"Not running: {status.reason}")
     if status.outage is not None:
@@ -53,33 +60,76 @@ def verdict(status: JobStatus, intervals: Sequence[Interval]) -> Verdict:
     if phase is not None and phase.phase != "running":
         progress = f" ({phase.progress})" if phase.progress else ""
         return Verdict("warning", f"{phase.phase.capitalize()}{progress}, since {utc_text(phase.since_ms)}")
-    return _running(status, intervals[-_TREND:])
+    if history is None:
+        behind = behind_text(status)
+        return Verdict("plain", f"Running{f', {behind} not read yet' if behind else ''}")
+    return _running(status, history)
 
 
-def _place(status: JobStatus) -> Iterator[str]:
-    if status.failure is not None and status.failure.place is not None:
-        yield f"In {status.failure.place}"
+def unread(status: JobStatus) -> Counter[str] | None:
+    """The distance of the run from the ends of all inputs, by unit; None if one of them is not known."""
+    found: Counter[str] = Counter()
+    for each in status.inputs:
+        for part in each.partitions:
+            left = part.unread if part.read is not None else part.lag
+            if left is None:
+                return None
+            found[each.lag_unit] += left
+    return found
 
 
-def _running(status: JobStatus, lately: Sequence[Interval]) -> Verdict:
-    why = (*_large_parts(lately), *_held_back(status), *_others(status))
-    if not lately:
-        return Verdict("good", "Running; how fast follows in some seconds", why)
-    now = lately[-1]
-    rate = f"{now.rate:,.0f} messages a second"
-    first, last = (sum(each.lag.values()) for each in (lately[0], now))
-    files = lag_text((each.lag or 0, each.lag_unit) for each in status.inputs if each.lag_unit != "message")
-    behind = " and ".join(filter(None, [f"{last:,.0f}" if last else "", files]))
-    spent = (now.end_ms - lately[0].end_ms) / 1000
-    if last <= max(now.rate * _SMALL_S, 1):
-        return Verdict("good", f"Keeps up: {rate}{f', {behind} behind' if behind else ''}", why)
-    if spent and last > first:
-        grew = counted(round(last - first), "message")
-        return Verdict("warning", f"Falls behind: {rate}, {behind} behind, {grew} more than {spent:.0f} s ago", why)
-    if spent and last < first:
-        left = duration_text(round(last / (first - last) * spent * 1000))
-        return Verdict("warning", f"Catches up: {rate}, {behind} behind, about {left} left", why)
-    return Verdict("warning", f"{rate.capitalize()}, {behind} behind", why)
+def behind_text(status: JobStatus) -> str:
+    """The same in words; empty if there is none, or if it is not known."""
+    found = unread(status)
+    return "" if found is None else lag_text((number, unit) for unit, number in found.items())
+
+
+def _running(status: JobStatus, history: History) -> Verdict:
+    lately = _window(history.of_this_start)
+    why = (*_unknown(status.inputs), *_large_parts(lately), *_held_back(status), *_others(status))
+    left, behind = unread(status), behind_text(status)
+    seconds = sum(each.seconds for each in lately)
+    if not seconds:
+        return Verdict(
+            "plain", f"Running{f', {behind} not read yet' if behind else ''}; rates follow in some seconds", why
+        )
+    inputs = {each.stream for each in status.inputs}
+    read = sum(rate * each.seconds for each in lately for stream, rate in each.read.items() if stream in inputs)
+    rate = read / seconds
+    speed = f"{rate:,.0f} messages a second"
+    if left is None:
+        return Verdict("warning", f"Runs with {speed}; how far behind is not known", why)
+    total = sum(left.values())
+    if total and seconds >= _TREND_S and not any(each.batches for each in lately):
+        return Verdict("warning", f"No batch has ended for {duration_text(round(seconds * 1000))}, {behind} not read yet", why)
+    is_small = total <= max(rate * _SMALL_S, 1) if set(left) <= {"message"} else not total
+    if is_small:
+        return Verdict("good", f"Keeps up: {speed}", why)
+    return _trend(speed, behind, float(total), history, why)
+
+
+def _trend(speed: str, behind: str, total: float, history: History, why: tuple[str, ...]) -> Verdict:
+    now_ms = history.lags[-1][0] if history.lags else 0
+    before = next((each for each in history.lags if now_ms - each[0] <= WINDOW_S * 1000), None)
+    spent = 0.0 if before is None else (now_ms - before[0]) / 1000
+    if before is None or spent < _TREND_S or abs(total - before[1]) <= _CHANGE * before[1]:
+        return Verdict("warning", f"Behind: {speed}, {behind} not read yet", why)
+    if total > before[1]:
+        return Verdict("warning", f"Falls behind: {speed}, {behind} not read yet, and more than {spent:.0f} s ago", why)
+    left = duration_text(round(total / (before[1] - total) * spent * 1000))
+    return Verdict("warning", f"Catches up: {speed}, {behind} not read yet, about {left} left", why)
+
+
+def _window(intervals: Sequence[Interval]) -> list[Interval]:
+    """The intervals of the last minute, and at least one."""
+    end_ms = intervals[-1].end_ms if intervals else 0
+    return [each for each in intervals if end_ms - each.end_ms < WINDOW_S * 1000]
+
+
+def _unknown(inputs: Sequence[InputStatus]) -> Iterator[str]:
+    for each in inputs:
+        if each.problem is not None:
+            yield f"Stream `{each.stream}`: {each.problem}"
 
 
 def _large_parts(lately: Sequence[Interval]) -> Iterator[str]:
@@ -102,7 +152,7 @@ def _held_back(status: JobStatus) -> Iterator[str]:
 
 def _others(status: JobStatus) -> Iterator[str]:
     if status.dead_letters:
-        yield f"{counted(status.dead_letters, 'message')} went to the dead-letter stream in this run"
+        yield f"{counted(status.dead_letters, 'message')} went to the dead-letter stream since the last start"
     for side in status.side_inputs:
         if side.failing:
             yield f"The side inputs of store {side.store} fail, and are tried again"
@@ -128,5 +178,6 @@ def next_start(status: JobStatus) -> tuple[str, ...]:
         sentences.append(f"It applies {counted(len(waiting), 'startpoint')}.")
     if status.drain.awaiting:
         sentences.append("It drains, because that was asked for.")
-    sentences += [f"Stream {each.stream}: {each.problem}" for each in status.inputs if each.problem is not None]
+    if status.has_ended:
+        sentences += _unknown(status.inputs)
     return tuple(sentences)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.admin.checkpoint.facts import ListedCheckpoint
 from penstock.admin.job.status import JobStatus, UnreadableJob
-from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.dashboard.rates import History, Interval, Totals
 from penstock.dashboard.verdict import Verdict, next_start, verdict
-from penstock.job.shown_graph import JobGraph
+from penstock.job.shown_graph import GraphEdge, JobGraph
 from penstock.wording import counted, duration_text, lag_text, size_text, utc_text
 
 ROWS = 50
 """The most rows of a table; those with the largest lag come first."""
 _CHECKPOINTS = 20
 _STORE, _BACKEND = "store.", "backend."
+_FILES, _MEMORY = "rocksdb.live-sst-files-size", "rocksdb.cur-size-all-mem-tables"
 
 Document = dict[str, Any]
 
@@ -31,16 +32,13 @@ class Seen:
     graph: JobGraph | None
     checkpoints: Sequence[ListedCheckpoint]
     history: History
-    reached: Mapping[SystemStreamPartition, int] = field(default_factory=dict)
-    """The next offsets of the run, some seconds ago; empty if they are not known."""
 
 
 def job_document(seen: Seen) -> Document:
     """The page of a job."""
-    status, intervals = seen.status, tuple(seen.history.intervals)
-    if status.has_ended:
-        intervals = ()  # rates of a run that has ended would be read as those of now
-    found = verdict(status, intervals)
+    status, found = seen.status, verdict(seen.status, seen.history)
+    # Rates of a run that has ended, or of another start, would be read as those of now.
+    recent = () if status.has_ended else seen.history.of_this_start
     return {
         "job": status.job,
         "status": status.status,
@@ -49,7 +47,9 @@ def job_document(seen: Seen) -> Document:
         "facts": list(_facts(status)),
         "traceback": None if status.failure is None else status.failure.traceback,
         "actions": list(_actions(status)),
-        "graph": None if seen.graph is None else _graph(seen.graph, status, seen.history.now),
+        "graph": None
+        if seen.graph is None
+        else _graph(seen.graph, status, recent[-1] if recent else None, seen.history.last),
         "series": _series(seen.history.intervals),
         "stores": [] if status.last_checkpoint is None else sorted(status.last_checkpoint.stores),
         "inputs": [each.stream for each in status.inputs],
@@ -68,8 +68,7 @@ def _line(found: JobStatus | UnreadableJob) -> Document:
     last = found.last_checkpoint
     return {
         "job": found.job,
-        "verdict": asdict(verdict(found, ())),
-        "lag": _behind(found),
+        "verdict": asdict(verdict(found)),
         "checkpoint": None if last is None else last.id,
         "at": utc_text(last.batch_time_ms) if last is not None and last.batch_time_ms else None,
     }
@@ -95,7 +94,7 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         ("epoch", status.epoch),
         ("drain", status.drain.step),
         ("exactly-once output to publish", None if outbox is None else counted(outbox.messages, "message")),
-        ("dead letters in this run", f"{status.dead_letters:,}" if status.dead_letters else None),
+        ("dead letters since the last start", f"{status.dead_letters:,}" if status.dead_letters else None),
         ("job root", status.root),
         ("container logs", status.logs),
     ]
@@ -114,19 +113,22 @@ def _actions(status: JobStatus) -> Iterator[str]:
         yield "delete startpoints"
 
 
-def _graph(graph: JobGraph, status: JobStatus, now: Interval | None) -> Document:
-    live = None if status.has_ended else now
-    lags: dict[int | str, str] = {
-        each.stream: lag_text([(each.lag or 0, each.lag_unit)])
-        for each in status.inputs
-        if live is None or each.lag_unit != "message"
-    }
-    if live is not None:
-        lags |= {stream: lag_text([(round(lag), "message")]) for stream, lag in live.lag.items()}
-    channels: dict[tuple[int | str, int | str], list[str]] = {}
-    for each in graph.edges:
-        channels.setdefault((each.source, each.target), []).append(each.channel)
+def _graph(graph: JobGraph, status: JobStatus, live: Interval | None, totals: Totals | None) -> Document:
+    edges = list(dict.fromkeys((each.source, each.target) for each in graph.edges if _is_shown(each, totals)))
+    sources, targets = Counter(source for source, _ in edges), Counter(target for _, target in edges)
 
+    def rate(source: int | str, target: int | str) -> float | None:
+        """The messages per second of an edge; None if only the sum of several edges is known."""
+        if live is None:
+            return None
+        if isinstance(source, str):
+            return live.read.get(source) if sources[source] == 1 else None
+        if targets[target] != 1:
+            return None
+        return live.sent.get(target) if isinstance(target, str) else live.processed.get(target)
+
+    read, sent = ({}, {}) if live is None else (live.read, live.sent)
+    nodes = dict.fromkeys(end for edge in edges for end in edge if isinstance(end, str))
     return {
         "stages": [
             {
@@ -136,22 +138,27 @@ def _graph(graph: JobGraph, status: JobStatus, now: Interval | None) -> Document
             }
             for stage in graph.stages
         ],
-        "edges": [
-            {"source": source, "target": target, "rate": rate, "lag": lags.get(source) or None}
-            for (source, target), names in channels.items()
-            # Dead letters are drawn once there are any.
-            if (rate := _rate(source, target, live)) or names != [""] or isinstance(source, str)
+        "streams": [
+            {"name": name, "rate": read.get(name, sent.get(name)), "lag": _lag_of(name, status)} for name in nodes
         ],
+        "edges": [{"source": source, "target": target, "rate": rate(source, target)} for source, target in edges],
     }
 
 
-def _rate(source: int | str, target: int | str, live: Interval | None) -> float | None:
-    """The messages per second of an edge. One that ends in a stream shows all that the job sends there."""
-    if live is None:
-        return None
-    if isinstance(source, str):
-        return live.read.get(source)
-    return live.sent.get(target) if isinstance(target, str) else live.processed.get(target)
+def _is_shown(edge: GraphEdge, totals: Totals | None) -> bool:
+    """True but for dead letters, which are drawn once there are any."""
+    is_letters = isinstance(edge.source, int) and isinstance(edge.target, str) and not edge.channel
+    return not is_letters or (totals is not None and totals.get(f"stream.{edge.target}", "messages-sent") > 0)
+
+
+def _lag_of(stream: str, status: JobStatus) -> str | None:
+    """The unread part of an input in words; None if it is none, or is not known."""
+    for each in status.inputs:
+        if each.stream == stream:
+            left = [part.lag if part.read is None else part.unread for part in each.partitions]
+            known = [number for number in left if number is not None]
+            return lag_text([(sum(known), each.lag_unit)]) or None if len(known) == len(left) else None
+    return None
 
 
 def _series(intervals: Iterable[Interval]) -> Document:
@@ -180,7 +187,7 @@ def _table(title: str, columns: str, rows: Iterable[Sequence[object]], right: st
 
 def _tables(seen: Seen) -> Iterator[Document]:
     status, totals = seen.status, seen.history.last
-    yield _inputs(status, {} if status.has_ended else seen.reached)
+    yield _inputs(status)
     yield _table(
         "Watermarks",
         "operator, watermark, behind",
@@ -244,28 +251,18 @@ def _tables(seen: Seen) -> Iterator[Document]:
     )
 
 
-def _inputs(status: JobStatus, reached: Mapping[SystemStreamPartition, int]) -> Document:
+def _inputs(status: JobStatus) -> Document:
     rows: list[tuple[int, tuple[object, ...]]] = []
     for each in status.inputs:
         for p in each.partitions:
-            ssp = SystemStreamPartition.parse(f"{each.stream}.{p.partition}")
-            read = max(reached.get(ssp, p.next_offset), p.next_offset)
-            lag = p.lag if p.lag is None else max(0, p.lag - (read - p.next_offset))
-            cells = (
-                each.stream,
-                p.partition,
-                p.next_offset,
-                read,
-                p.upcoming,
-                lag,
-                _time(p.event_time_ms),
-                p.lost or None,
-            )
-            rows.append((-1 if lag is None else lag, cells))
+            left = p.lag if p.read is None else p.unread
+            time = _time(p.event_time_ms)
+            cells = (each.stream, p.partition, p.next_offset, p.read, p.upcoming, left, time, p.lost or None)
+            rows.append((-1 if left is None else left, cells))
     rows.sort(key=lambda row: -row[0])
-    more = f"{ROWS} of {len(rows):,} partitions, those with the most lag" if len(rows) > ROWS else ""
-    columns = "stream, partition, committed, read, upcoming, lag, event time, lost"
-    right = "partition, committed, read, upcoming, lag, lost"
+    more = f"{ROWS} of {len(rows):,} partitions, those with the most unread" if len(rows) > ROWS else ""
+    columns = "stream, partition, committed, read, upcoming, unread, event time, lost"
+    right = "partition, committed, read, upcoming, unread, lost"
     return _table("Input partitions by lag", columns, (cells for _, cells in rows[:ROWS]), right, more)
 
 
@@ -273,22 +270,25 @@ def _stores(totals: Totals) -> Document:
     rows: list[tuple[object, ...]] = []
     for store in totals.subjects(_STORE):
         group = f"{_STORE}{store}"
-        gets, hits = totals.get(group, "gets"), totals.get(group, "cache-hits")
-        size = totals.get(group, "rocksdb.live-sst-files-size") + totals.get(group, "rocksdb.cur-size-all-mem-tables")
+        gets, hits, size = totals.get(group, "gets"), totals.get(group, "cache-hits"), totals.known(group, _FILES)
         rows.append(
             (
                 store,
-                round(totals.get(group, "keys")),
-                size_text(round(size)) if size else None,
-                round(gets),
+                _whole(totals.known(group, "keys")),
+                None if size is None else size_text(round(size + totals.get(group, _MEMORY))),
+                _whole(totals.known(group, "gets")),
                 f"{hits / gets:.0%}" if gets else None,
-                round(totals.get(group, "puts")),
-                round(totals.get(group, "deletes")),
-                round(totals.get(group, "expired")) or None,
+                _whole(totals.known(group, "puts")),
+                _whole(totals.known(group, "deletes")),
+                _whole(totals.known(group, "expired")),
             )
         )
-    columns = "store, keys in RocksDB, size, gets, from memory, keys written, keys deleted, expired"
-    return _table("Stores, all tasks, since the run began", columns, rows, columns.partition(", ")[2])
+    columns = "store, keys (estimate), size in RocksDB, gets, from memory, keys written, keys deleted, expired"
+    return _table("Stores, all tasks, since the last start", columns, rows, columns.partition(", ")[2])
+
+
+def _whole(number: float | None) -> int | None:
+    return None if number is None else round(number)
 
 
 def _commits(totals: Totals) -> Document:
@@ -303,7 +303,7 @@ def _commits(totals: Totals) -> Document:
         rows.append((*uploads[:-1], size_text(round(totals.get(group, "bytes-uploaded")))))
     columns = "part, times, mean, longest, uploaded"
     kept = [row for row in rows if row[1]]
-    return _table("Commits, since the run began", columns, kept, columns.partition(", ")[2])
+    return _table("Commits, since the last start", columns, kept, columns.partition(", ")[2])
 
 
 def _timer(totals: Totals, group: str, name: str, what: str) -> tuple[object, ...]:

@@ -41,6 +41,8 @@ class Page:
         self.version = 0
         """Counts the pages that differed from the one before."""
         self.document: Document = {}
+        self.looked_ms = 0
+        """The end of the last look, in epoch milliseconds."""
         self._look = look
         self._forgotten = forgotten
         self._closing = threading.Event()
@@ -69,6 +71,7 @@ class Page:
             if document != self.document:
                 self.document = document
                 self.version += 1
+            self.looked_ms = time.time_ns() // 1_000_000
             self._closing.wait(LOOK_S)
 
 
@@ -89,6 +92,12 @@ class Watches:
         self._asked: dict[str, float] = {}
         self._histories: dict[str, History] = {}
         self._lock = threading.Lock()
+
+    def knows(self, job: str) -> bool:
+        """True if the page of the job is kept up to date."""
+        with self._lock:
+            found = self._pages.get(job)
+            return found is not None and found.is_alive
 
     def page(self, job: str) -> Page | None:
         """The page of a job, which is kept up to date from now on; None if there are too many."""

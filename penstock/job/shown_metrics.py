@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import msgspec
 import orjson
@@ -28,13 +29,30 @@ class ShownRun:
     reached: Mapping[tuple[int, SystemStreamPartition], int] = field(default_factory=dict)
     """The next offset of every task in every partition that it reads, the furthest that it came. Batches up to there
     have ended; the last checkpoint may be older."""
+    began_ms: int = 0
+    """The moment at which its driver began to count: a start after a crash keeps the id of the run."""
+    now_at: Mapping[tuple[int, SystemStreamPartition], int] = field(default_factory=dict)
+    """The present positions, where they differ from `reached`: the run reads again what it had read."""
+
+    @property
+    def positions(self) -> Mapping[SystemStreamPartition, int]:
+        """The present position in each partition; of several tasks that of the slowest."""
+        found: dict[SystemStreamPartition, int] = {}
+        for (_, ssp), offset in {**self.reached, **self.now_at}.items():
+            found[ssp] = min(offset, found.get(ssp, offset))
+        return found
+
+
+_Row: TypeAlias = tuple[Count, str, str, Count, Count]
 
 
 class _RunFields(msgspec.Struct):
     run_id: str
     time_ms: Count
     metrics: list[Row]
-    reached: list[tuple[Count, str, str, Count, Count]]
+    reached: list[_Row]
+    began_ms: Count = 0
+    now_at: list[_Row] = []
 
 
 class MetricsBoard(Board[ShownRun]):
@@ -52,18 +70,26 @@ class MetricsBoard(Board[ShownRun]):
                 "time_ms": document.time_ms,
                 # JSON has no NaN and no infinity: a gauge that an application set to one is left out.
                 "metrics": [row for row in document.metrics.rows() if all(map(math.isfinite, row[4]))],
-                "reached": [
-                    [task, ssp.system, ssp.stream, ssp.partition, offset]
-                    for (task, ssp), offset in sorted(document.reached.items())
-                ],
+                "reached": _rows(document.reached),
+                **({"began_ms": document.began_ms} if document.began_ms else {}),
+                **({"now_at": _rows(document.now_at)} if document.now_at else {}),
             }
         )
 
     def decode(self, data: bytes) -> ShownRun:
         with decoding(self.damage):
             fields = self._convert(_RunFields, data)
-            reached = {
-                (task, SystemStreamPartition(system, stream, partition)): offset
-                for task, system, stream, partition, offset in fields.reached
-            }
-            return ShownRun(fields.run_id, fields.time_ms, Snapshot.of_rows(fields.metrics), reached)
+            metrics = Snapshot.of_rows(fields.metrics)
+            reached, now_at = _positions(fields.reached), _positions(fields.now_at)
+            return ShownRun(fields.run_id, fields.time_ms, metrics, reached, fields.began_ms, now_at)
+
+
+def _rows(positions: Mapping[tuple[int, SystemStreamPartition], int]) -> list[_Row]:
+    return [(task, ssp.system, ssp.stream, ssp.partition, offset) for (task, ssp), offset in sorted(positions.items())]
+
+
+def _positions(rows: list[_Row]) -> dict[tuple[int, SystemStreamPartition], int]:
+    return {
+        (task, SystemStreamPartition(system, stream, partition)): offset
+        for task, system, stream, partition, offset in rows
+    }

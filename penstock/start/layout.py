@@ -114,6 +114,14 @@ def _changed_operator(
         )
     found = f"{verb} `{is_now}` now{_difference(was, is_now)}" if is_now else f"{verb} no longer in the application"
     put = "Put" if now is None else "Set"
+    if kind == "aggregate":
+        return IncompatibleError(
+            f"the aggregate of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: its totals "
+            f'cannot be continued. {put} it back, with id="{operator}". To change it, drop its totals, and keep all '
+            f"other state: {argument('reset_operators', [operator])}. They begin at 0 again, with the messages that "
+            "are read from then on. To count all messages again, set startpoints at the oldest ones with "
+            f"{argument('with_state', 'clear')} instead"
+        )
     return IncompatibleError(
         f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
         f'{it} would be lost. {put} {it} back, with id="{operator}". To change {it}, start the application as it was, '

@@ -49,6 +49,7 @@ from penstock.start.streams.job_streams import JobStreams
 from penstock.start.streams.owed import (
     check_age,
     check_keepers,
+    check_outputs,
     check_streams,
     own_debt,
     publisher_name,
@@ -222,7 +223,7 @@ def prepare(
     owed = own_debt(view.owed, uid, paths)
     streams = streams.owing(owed.streams, config)
     publisher = publisher_name(owed, uid, paths)
-    _check_debts(owed, view, publisher, streams, lambda: log.read(on_damage))
+    _check_debts(owed, view, publisher, streams, tasks, lambda: log.read(on_damage))
     intermediate = _begin_streams(graph, plan, streams, tasks, owner_of_intermediates(paths.root, uid))
     output_partitions = _create_outputs(streams, tasks)
     warn_of_going_back(streams.exactly_once, plan, view)
@@ -324,14 +325,18 @@ def _read_facts(
 
 
 def _check_debts(
-    owed: OwedOutput, view: LogView, publisher: str, streams: JobStreams, read_again: Callable[[], LogView]
+    owed: OwedOutput, view: LogView, publisher: str, streams: JobStreams, tasks: int, read_again: Callable[[], LogView]
 ) -> None:
-    """Refuse a start that could not publish what earlier records leave, or would publish it twice."""
+    """Refuse a start that could not publish what earlier records leave, or would publish it twice or into an output
+    that it makes again."""
     warn_of_copy(view.owed, owed)
     check_keepers(owed, publisher, streams)
     check_streams(owed, streams)  # before outputs are created
     check_age(view, publisher, streams, read_again)
-    warn_of_new_outputs(owed, {} if view.latest is None else view.latest.identities, streams)
+    is_copy = view.owed.publisher != owed.publisher
+    recorded = {} if view.latest is None or is_copy else view.latest.identities
+    check_outputs(recorded, tasks, streams)
+    warn_of_new_outputs(owed, recorded, streams)
 
 
 def _begin_streams(

@@ -19,8 +19,8 @@ def report(plan: StartPlan, facts: StartFacts) -> None:
     _report_stores(plan)
     if plan.reset.operators:
         logger.warning(
-            "this start drops what waits in operator %s, as requested, and keeps all other state. Each start with this "
-            "request does so again",
+            "this start drops what waits in operator %s, and totals of an aggregate, as requested, and keeps all other "
+            "state. Each start with this request does so again",
             listed([f"`{operator}`" for operator in plan.reset.operators]),
         )
 

@@ -64,9 +64,9 @@ def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
             )
         if operator not in clearable:
             raise NotFoundError(
-                f"operator `{operator}` has nothing that could be reset: only windows, joins and timers have stores "
-                "that belong to them alone, and only a partition_by through a stream has messages that wait. These "
-                f"can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
+                f"operator `{operator}` has nothing that could be reset: only windows, joins, timers and aggregates "
+                "have stores that belong to them alone, and only a partition_by through a stream has messages that "
+                f"wait. These can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
             )
     return Reset(tuple(dict.fromkeys(facts.reset_operators)))
 

@@ -38,6 +38,10 @@ class PartitionStatus:
     lost: int = 0
     open_transaction: OpenTransaction | None = None
     """A writer's transaction that has kept messages from being read for some seconds."""
+    read: int | None = None
+    """The next offset of the batches that have ended, as of some seconds ago; None if the job does not run."""
+    unread: int | None = None
+    """The distance of `read` from the end, in the stream's `lag_unit`; None if one of the two is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +62,18 @@ class InputStatus:
     """The unit of `lag`: `file` for a folder."""
 
 
-def input_statuses(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
+def input_statuses(
+    view: LogView, config: JobConfig, read: Mapping[SystemStreamPartition, int] | None = None
+) -> tuple[InputStatus, ...]:
+    """The inputs, against their ends. `read`: the present positions of a run."""
     if not view.checkpoints:
         return ()
     last = view.checkpoints[-1]
     positions, times = _smallest(last.next_offsets), _smallest(last.event_times)
     found = []
     for stream, next_offsets in sorted(positions.items()):
-        one = _input(stream, next_offsets, last, config)
+        own = {ssp.partition: offset for ssp, offset in (read or {}).items() if ssp.system_stream == stream}
+        one = _input(stream, next_offsets, last, config, own)
         one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
         idle = _idle(one, view, config.stream(stream).idle_ms)
         found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
@@ -73,7 +81,11 @@ def input_statuses(view: LogView, config: JobConfig) -> tuple[InputStatus, ...]:
 
 
 def _input(
-    stream: SystemStream, next_offsets: Mapping[int, int], last: CheckpointRecord, config: JobConfig
+    stream: SystemStream,
+    next_offsets: Mapping[int, int],
+    last: CheckpointRecord,
+    config: JobConfig,
+    read: Mapping[int, int],
 ) -> InputStatus:
     if _is_frame(stream, last):
         return input_status(stream, next_offsets, {}, None)  # Spark alone knows what comes next
@@ -85,7 +97,17 @@ def _input(
     if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
         misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"
     one = input_status(stream, next_offsets, now.ends, misfit, system=now.system)
-    return _with_transactions(one, now.transactions)
+    return _with_transactions(_with_read(one, read, now.system), now.transactions)
+
+
+def _with_read(status: InputStatus, read: Mapping[int, int], system: System) -> InputStatus:
+    def of(each: PartitionStatus) -> PartitionStatus:
+        at = read.get(each.partition)
+        if at is None or each.upcoming is None:
+            return replace(each, read=at)
+        return replace(each, read=at, unread=system.lag(min(at, each.upcoming), each.upcoming))
+
+    return replace(status, partitions=tuple(map(of, status.partitions)))
 
 
 def _is_frame(stream: SystemStream, last: CheckpointRecord) -> bool:

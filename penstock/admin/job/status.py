@@ -220,16 +220,19 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     """
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
-    inputs, startpoints = input_statuses(view, job.config), _startpoints(job, view)
+    startpoints = _startpoints(job, view)
     failure, drain = _failure(job, lease, view), drain_status(job, view)
     owner, last = view.owner, view.checkpoints[-1] if view.checkpoints else None
     run_id = None if owner is None or lease.running == "not running" else owner.run_id
     logs = str(log_directory(job.config, job.paths))
     standbys = None if run_id is None else standby_board(job.objects, job.paths).get_of(run_id)
     outage = None if run_id is None else outage_board(job.objects, job.paths).get_of(run_id)
-    phase = None if run_id is None else phase_board(job.objects, job.paths).get_of(run_id)
-    shown = _shown_run(job)
-    metrics = Snapshot({}) if shown is None else shown.metrics
+    phase, shown = None if run_id is None else _phase(job, run_id), _shown_run(job)
+    # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
+    is_present = shown is not None and phase is not None and shown.began_ms == phase.began_ms
+    inputs = input_statuses(view, job.config, shown.positions if shown is not None and is_present else None)
+    is_known = shown is not None and (is_present or lease.running == "not running")
+    metrics = shown.metrics if shown is not None and is_known else Snapshot({})
     return JobStatus(
         job=job.paths.root,
         name=job.paths.name,
@@ -265,6 +268,13 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         phase=phase,
         failure=failure,
     )
+
+
+def _phase(job: FoundJob, run_id: str) -> RunPhase | None:
+    try:
+        return phase_board(job.objects, job.paths).get_of(run_id)
+    except (CorruptError, IncompatibleError):
+        return None  # nothing depends on it
 
 
 def _quiet_offsets(last: CheckpointRecord) -> int | None:

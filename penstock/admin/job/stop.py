@@ -30,7 +30,7 @@ class StopFacts:
     """True if the run drains before it ends, because it was asked to, or has drained."""
 
 
-def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopFacts:
+def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0, run_id: str | None = None) -> StopFacts:
     """Ask the present run of the job to stop after its current batch, with a last commit. Later runs are not affected.
     A run that was asked to drain drains first.
 
@@ -38,8 +38,10 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
         job: the job.
         wait: wait until the run has ended.
         timeout_s: how long to wait, in seconds.
+        run_id: the run that is meant; None: whichever runs.
 
     Raises:
+        NotFoundError: another run has the job than the one that is meant. Nothing was written.
         PenstockTimeoutError: the run has not ended in time; the request stays.
 
     Example:
@@ -52,6 +54,8 @@ def stop(job: FoundJob, *, wait: bool = True, timeout_s: float = 600.0) -> StopF
     state = _state(job)
     if lease.running == "not running" or state is None:
         return StopFacts(job.paths.root, "not running", None, _last_checkpoint(job))
+    if run_id not in (None, state.holder.run_id):
+        raise NotFoundError(f"run {run_id} does not have job {job.paths.root}, but {state.holder}: it was not stopped")
     with audited(job, "stop", {"run": state.holder.run_id}):
         StopRequests(job.objects, job.paths).ask(state.token, this_process())
     if not wait:

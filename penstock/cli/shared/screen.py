@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,19 +16,25 @@ from penstock.dashboard.view import Document
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _POINTS = 60
-_COLORS = {"good": "green", "warning": "yellow", "bad": "red", "idle": "white"}
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_COLORS = {"good": "green", "warning": "yellow", "bad": "red", "idle": "white", "plain": "blue"}
+
+
+def _text(text: str, style: str = "") -> Text:
+    """A text whose control characters do nothing to the terminal."""
+    return Text(_CONTROLS.sub("\ufffd", text), style=style)
 
 
 def screen_of(page: Document) -> RenderableType:
     """The page of a job. What does not fit at the end of the screen is cut."""
     if "error" in page:
-        return Panel(Text(page["error"]), title="error", border_style="red")
+        return Panel(_text(page["error"]), title="error", border_style="red")
     verdict = page["verdict"]
     color = _COLORS[verdict["level"]]
     lines = [
-        Text(verdict["text"], style=f"bold {color}"),
-        *map(Text, verdict["why"]),
-        *(Text(line, style="dim") for line in page["next"]),
+        _text(verdict["text"], f"bold {color}"),
+        *map(_text, verdict["why"]),
+        *(_text(line, "dim") for line in page["next"]),
     ]
     tables = [_table(each) for each in page["tables"]]
     return Group(Panel(Group(*lines), title=page["job"], border_style=color), *_rates(page["series"]), *tables)
@@ -38,7 +45,7 @@ def _rates(series: dict[str, Any]) -> Iterator[RenderableType]:
     for what, unit in (("read", "/s read"), ("sent", "/s sent"), ("lag", " behind")):
         for stream, values in series[what].items():
             last = values[-1]
-            grid.add_row(stream, bars(values), "" if last is None else f"{last:,.0f}{unit}")
+            grid.add_row(_text(stream), bars(values), "" if last is None else f"{last:,.0f}{unit}")
     if grid.row_count:
         yield grid
 
@@ -54,7 +61,7 @@ def bars(values: Sequence[float | None]) -> str:
     shown = values[-_POINTS:]
     top = max((value for value in shown if value is not None), default=0.0)
     steps = len(_BARS) - 1
-    return "".join(" " if v is None else _BARS[round(v / top * steps) if top else 0] for v in shown)
+    return "".join(" " if v is None else _BARS[round(max(v, 0.0) / top * steps) if top > 0 else 0] for v in shown)
 
 
 def _table(found: Document) -> RenderableType:
@@ -62,5 +69,5 @@ def _table(found: Document) -> RenderableType:
     for name in found["columns"]:
         table.add_column(name, justify="right" if name in found["right"] else "left", overflow="ellipsis", no_wrap=True)
     for row in found["rows"]:
-        table.add_row(*map(Text, row))
+        table.add_row(*map(_text, row))
     return table

@@ -7,7 +7,7 @@ function library() {
     const script = document.createElement("script");
     script.src = "/plotly.js";
     script.onload = () => done(window.Plotly);
-    script.onerror = () => failed(new Error("the charts could not be loaded"));
+    script.onerror = () => { loading = null; failed(new Error("the charts could not be loaded")); };
     document.head.append(script);
   });
   return loading;
@@ -27,8 +27,11 @@ function layout(title, more = {}) {
   };
 }
 
+// Plotly takes tags in names for markup.
+const plain = (name) => name.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+
 const lines = (times, by, suffix) =>
-  Object.entries(by).map(([name, y]) => ({ name: name + suffix, x: times, y, type: "scatter", mode: "lines", line: { width: 2 } }));
+  Object.entries(by).map(([name, y]) => ({ name: plain(name) + suffix, x: times, y, type: "scatter", mode: "lines", line: { width: 2 } }));
 
 export async function draw(charts, series) {
   const plotly = await library();

@@ -21,23 +21,40 @@ function nodesOf(graph) {
     const more = stage.operators.length > 8 ? [`and ${stage.operators.length - 8} more`] : [];
     nodes.set(stage.number, { kind: "stage", title: `stage ${stage.number}`, lines: [...shown, ...more], rate: stage.rate });
   }
-  for (const edge of graph.edges) {
-    for (const end of [edge.source, edge.target]) {
-      if (!nodes.has(end)) nodes.set(end, { kind: "stream", title: String(end), lines: [], rate: null });
-    }
+  for (const stream of graph.streams) {
+    const lines = stream.lag ? [`${stream.lag} not read yet`] : [];
+    nodes.set(stream.name, { kind: "stream", title: stream.name, lines, rate: stream.rate });
   }
   return nodes;
 }
 
-// The longest way from an input; an edge back to a node that is already left of it does not count.
+// Edges that lead back to a node on the way to their source do not count: a job may write what it reads.
+function forwardEdges(nodes, edges) {
+  const next = new Map([...nodes.keys()].map((key) => [key, edges.filter((edge) => edge.source === key)]));
+  const forward = [], done = new Set(), way = new Set();
+  const visit = (key) => {
+    way.add(key);
+    for (const edge of next.get(key)) {
+      if (way.has(edge.target)) continue;
+      forward.push(edge);
+      if (!done.has(edge.target)) visit(edge.target);
+    }
+    way.delete(key);
+    done.add(key);
+  };
+  const targets = new Set(edges.map((edge) => edge.target));
+  const sources = [...nodes.keys()].filter((key) => !targets.has(key));
+  for (const key of [...sources, ...nodes.keys()]) if (!done.has(key)) visit(key);
+  return forward;
+}
+
+// The longest way from an input.
 function columnsOf(nodes, edges) {
   const column = new Map([...nodes.keys()].map((key) => [key, 0]));
+  const forward = forwardEdges(nodes, edges);
   for (let round = 0; round < nodes.size; round++) {
-    for (const edge of edges) {
-      const back = typeof edge.target === "number" && typeof edge.source === "number" && edge.target <= edge.source;
-      if (!back && column.get(edge.target) <= column.get(edge.source) && column.get(edge.source) < nodes.size) {
-        column.set(edge.target, column.get(edge.source) + 1);
-      }
+    for (const edge of forward) {
+      column.set(edge.target, Math.max(column.get(edge.target), column.get(edge.source) + 1));
     }
   }
   return column;
@@ -67,16 +84,14 @@ export function drawing(graph) {
     const x2 = to.x, y2 = to.y + PAD + LINE / 2;
     const bend = Math.max(30, (x2 - x1) / 2);
     made.append(svg("path", { d: `M${x1},${y1} C${x1 + bend},${y1} ${x2 - bend},${y2} ${x2 - 5},${y2} m-5,-4 l5,4 l-5,4` }));
-    const label = [rate(edge.rate), edge.lag && edge.lag !== "0" ? `${edge.lag} behind` : ""].filter(Boolean).join(", ");
-    const behind = label.includes("behind");
-    made.append(svg("text", { x: x2 - 10, y: y2 - 5, "text-anchor": "end", class: behind ? "lag" : "quiet" }, label));
+    made.append(svg("text", { x: x2 - 10, y: y2 - 5, "text-anchor": "end", class: "quiet" }, rate(edge.rate)));
   }
   for (const node of nodes.values()) {
     const texts = [[node.title, "name"], ...node.lines.map((line) => [line, ""])];
     const group = svg("g", { class: node.kind }, svg("title", {}, [node.title, ...node.lines].join("\n")),
       svg("rect", { x: node.x, y: node.y, width: WIDTH, height: node.height, rx: 6 }));
     texts.forEach(([text, kind], row) =>
-      group.append(svg("text", { x: node.x + PAD, y: node.y + PAD + 12 + row * LINE, class: kind }, cut(text, 28))));
+      group.append(svg("text", { x: node.x + PAD, y: node.y + PAD + 12 + row * LINE, class: row && node.kind === "stream" ? "lag" : kind }, cut(text, row || node.rate === null ? 28 : 20))));
     if (node.rate !== null) {
       group.append(svg("text", { x: node.x + WIDTH - PAD, y: node.y + PAD + 12, "text-anchor": "end", class: "quiet" }, rate(node.rate)));
     }

@@ -7,6 +7,8 @@ const main = document.getElementById("main");
 const dialog = document.getElementById("dialog");
 const connection = document.getElementById("connection");
 let watching = new AbortController();
+let looked = null;
+const OLD_MS = 30000;
 
 // A section is made again only if what it shows has changed, so that a selection or a scrolled table stays.
 class Sections {
@@ -42,18 +44,29 @@ function open(job) {
   const sections = new Sections();
   const show = job ? (found) => showJob(job, found, sections) : (found) => showJobs(found, sections);
   let seen = false;
+  looked = null;
   follow(job, watching.signal, (found) => {
     seen = true;
-    connection.className = "";
-    connection.textContent = `as of ${new Date().toLocaleTimeString()}`;
+    looked = found.looked_ms;
+    showAge();
+    if (Object.keys(found).length === 1) return;
     if (found.error) sections.show("error", found.error, (text) => [sentence(text)], "wide verdict bad");
     else show(found);
     sections.sweep();
   }, (reason, status) => {
+    looked = null;
     connection.className = "lost";
     connection.textContent = seen ? `${reason}; what you see is old` : reason;
     if (status === 401) askForToken(() => open(job));
   });
+}
+
+// When the server has looked last. It waits for an object store that does not answer, for example.
+function showAge() {
+  if (looked === null) return;
+  const old = Date.now() - looked > OLD_MS;
+  connection.className = old ? "lost" : "";
+  connection.textContent = `as of ${new Date(looked).toLocaleTimeString()}${old ? "; what you see is old" : ""}`;
 }
 
 function showJobs(found, sections) {
@@ -153,14 +166,15 @@ async function plan(job, name, given) {
   const path = `/api/do/${encodeURIComponent(name)}`;
   const done = async (confirmed) => {
     try {
-      return await post(path, { ...given, job, confirmed });
+      return await post(path, { ...given, job, confirmed, plan: confirmed ? planned.lines : [] });
     } catch (error) {
       if (error.status === 401) askForToken(() => plan(job, name, given));
       else show(element("h2", {}, name), sentence(error.message), element("div", { class: "buttons" }, element("button", { onclick: close }, "Close")));
       return null;
     }
   };
-  const planned = await done(false);
+  let planned = null;
+  planned = await done(false);
   if (planned === null) return;
   const confirm = element("button", { class: "danger", id: "confirm", onclick: async () => {
     confirm.disabled = true;
@@ -186,6 +200,7 @@ function askForStartpoint(job, found) {
 }
 
 function askForToken(then) {
+  if (dialog.open && dialog.querySelector("[name=token]")) return;
   const token = element("input", { name: "token", type: "password", placeholder: "token", "aria-label": "token", autocomplete: "off" });
   const go = (event) => { event.preventDefault(); setToken(token.value); close(); then(); };
   show(element("h2", {}, "Token"), sentence("The dashboard printed it when it started, behind `#token=` in its address."),
@@ -197,11 +212,16 @@ function follows() {
   open(new URLSearchParams(location.hash.slice(1)).get("job") ?? "");
 }
 
+setInterval(showAge, 1000);
 window.addEventListener("hashchange", follows);
+// Browsers open few connections to one server, and a page that nobody sees needs none.
+document.addEventListener("visibilitychange", () => (document.hidden ? watching.abort() : follows()));
 if (new URLSearchParams(location.hash.slice(1)).has("job")) follows();
-else {
+else goHome();
+
+function goHome() {
   get("/api/home").then(
     (found) => { if (found.job) location.replace(`#job=${encodeURIComponent(found.job)}`); else follows(); },
-    follows,
+    (error) => (error.status === 401 ? askForToken(goHome) : follows()),
   );
 }

@@ -90,12 +90,13 @@ class MetricsExports:
 def _board_exports(
     job: PreparedJob, run_id: str, board: ProgressBoard, metrics: MetricsBoard, owns_job: Callable[[], bool]
 ) -> list[Export]:
-    objects, paths = job.objects, job.paths
+    objects, paths, began_ms = job.objects, job.paths, _now_ms()
 
     def put_metrics() -> None:
         if owns_job():
-            reached = {(at.task, at.ssp): offset for at, offset in board.replay.reached.items()}
-            metrics.put(ShownRun(run_id, _now_ms(), board.metrics.snapshot(), reached))
+            now_at, reached = board.replay.now_at, board.replay.reached
+            run = ShownRun(run_id, _now_ms(), board.metrics.snapshot(), _plain(reached), began_ms, _plain(now_at))
+            metrics.put(run)
 
     def drain() -> DrainProgress | None:
         now = board.drain_now()
@@ -107,7 +108,7 @@ def _board_exports(
     def standbys() -> RunStandbys:
         return RunStandbys(run_id, board.standbys())
 
-    phase = _PhaseWatch(run_id, board)
+    phase = _PhaseWatch(run_id, board, began_ms)
     graph = graph_of(job.topology, run_id)
     put_graph = put_changes(graph_board(objects, paths), lambda: graph, owns_job)
     put_phase = put_changes(phase_board(objects, paths), phase.now, owns_job)
@@ -128,19 +129,24 @@ def _board_exports(
     return exports
 
 
+def _plain(positions: Positions) -> dict[tuple[int, SystemStreamPartition], int]:
+    return {(at.task, at.ssp): offset for at, offset in positions.items()}
+
+
 class _PhaseWatch:
     """Sees the phases of a run begin."""
 
-    def __init__(self, run_id: str, board: ProgressBoard) -> None:
+    def __init__(self, run_id: str, board: ProgressBoard, began_ms: int) -> None:
         self._run_id = run_id
         self._board = board
+        self._began_ms = began_ms
         self._last = ("", 0)
 
     def now(self) -> RunPhase:
         phase = self._board.phase
         if phase != self._last[0]:
             self._last = phase, _now_ms()
-        return RunPhase(self._run_id, *self._last, self._progress(phase))
+        return RunPhase(self._run_id, *self._last, self._began_ms, self._progress(phase))
 
     def _progress(self, phase: str) -> str:
         if phase == "restoring":

@@ -34,6 +34,12 @@ class Replay:
         target = self._target
         return _furthest(target, self._at) if target else self._at
 
+    @property
+    def now_at(self) -> Positions:
+        """The present positions of tasks that are not where they were before; empty while nothing is read again."""
+        at, reached = self._at, self.reached
+        return {} if at is reached else {key: offset for key, offset in at.items() if reached[key] != offset}
+
     def continues(self, reached: Positions) -> None:
         """Take over the positions that an earlier run reached. Called before the first batch."""
         self._at = reached

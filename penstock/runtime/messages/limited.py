@@ -60,10 +60,11 @@ class LimitedOutlet(Outlet):
         return headers_size(page.headers(row)) if row in page.packed_headers else 0
 
     def _failure(self, reason: str) -> OperatorFailedError:
+        remedy = self._limits.remedy and f". {self._limits.remedy}"
         return failure_in(
             self.channel.source,
             ConfigError(
                 f"the output `{self.channel.output}` refuses a message: {reason} (by its settings when the run "
-                "started). It was not sent, and is in no checkpoint"
+                f"started). It was not sent, and is in no checkpoint{remedy}"
             ),
         )

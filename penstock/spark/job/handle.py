@@ -140,9 +140,9 @@ class Job:
             self._error = error
         finally:
             self._board.update(phase="failed" if self._error else "drained" if self._board.drained else "ended")
+            self.ending.done.set()
             if self.dashboard is not None:
                 self.dashboard.close()
-            self.ending.done.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the job has ended.
@@ -325,6 +325,12 @@ class Job:
             waits since 2026-03-01T10:15:00.000Z: the offsets of `kafka.flights` could not be read: ...
         """
         return self._board.outage
+
+    def live_metrics(self) -> tuple[str, Snapshot]:
+        """The metrics now, with what distinguishes this start of the run from others: they begin at 0. Called by the
+        dashboard."""
+        board = self._board
+        return f"{self.run_id} {id(board)}", board.metrics.snapshot()
 
     def metrics(self) -> Snapshot:
         """All metrics of this run, by source, group and name; docs/metrics.md lists them.

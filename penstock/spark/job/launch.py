@@ -84,7 +84,7 @@ def run_application(
         if settings.job.dashboard_port is not None:
             from penstock.spark.job.dashboard import serve  # only a job that has one pays for it
 
-            handle.dashboard = serve(settings, run.job.paths, lambda: (handle.run_id, handle.metrics()))
+            handle.dashboard = serve(settings, run.job.paths, handle.live_metrics)
         undo.pop_all()
         handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)

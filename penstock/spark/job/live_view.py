@@ -44,8 +44,9 @@ class LiveView:
                 return
 
     def _drawn(self) -> str:
-        self._history.add(Totals.of(self._job.run_id, time.time_ns() // 1_000_000, self._job.metrics()))
-        lately = list(self._history.intervals)[-POINTS:]
+        start, metrics = self._job.live_metrics()
+        self._history.add(Totals.of(start, time.time_ns() // 1_000_000, metrics))
+        lately = self._history.of_this_start[-POINTS:]
         reads = {stream: None for each in lately for stream in each.read}
         rates = {stream: [each.read.get(stream, 0.0) for each in lately] for stream in reads}
         lags = {stream: [each.lag.get(stream, 0.0) for each in lately] for stream in reads}

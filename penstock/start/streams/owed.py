@@ -118,8 +118,20 @@ def check_keepers(owed: OwedOutput, publisher: str, streams: JobStreams) -> None
                 f"the system `{name}` has lost {place}, which records how far this job has published its exactly-once "
                 "outputs. Nothing was started, because messages could be published a second time. Bring it back. If "
                 f"this is impossible, create it by hand and empty: the next start then publishes {_all(owed)} of the "
-                "last checkpoint, including messages that readers have already seen"
+                "last checkpoint, including messages that readers have already seen, and nothing of earlier ones. If "
+                "the outputs are lost as well, create them too, and let the job send everything again: "
+                f"{_again(streams)}"
             )
+
+
+def _again(streams: JobStreams) -> str:
+    """The commands after which the next start reads all inputs from their beginnings."""
+    inputs = [
+        f"`penstock startpoint set JOB --all-partitions --oldest --with-state clear --stream {stream}`"
+        for stream in streams.inputs
+        if stream.system != QUERY_SYSTEM
+    ]
+    return f"{listed(inputs)}, then start it" if inputs else "clear its state, and start it"
 
 
 def _all(owed: OwedOutput) -> str:
@@ -203,16 +215,38 @@ def check_streams(owed: OwedOutput, streams: JobStreams) -> None:
             )
 
 
+def check_outputs(recorded: Identities, tasks: int, streams: JobStreams) -> None:
+    """Raise NotFoundError if an exactly-once output was deleted since the last record: a start would make it again,
+    empty.
+
+    Args:
+        recorded: the identities of streams in that record.
+        tasks: how many tasks the job has.
+        streams: the streams of the job.
+    """
+    for stream in sorted(streams.exactly_once.intersection(recorded)):
+        try:
+            streams.admins[stream.system].partition_count(stream.stream)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"the exactly-once output `{stream}` was deleted since the last checkpoint: it does not exist. Nothing "
+                "was started. Bring it back. Or create it "
+                f"(`penstock stream create {stream} --partitions {tasks}`), and it gets each later message once, and "
+                f"none of the earlier ones. To send everything again as well: {_again(streams)}"
+            ) from error
+
+
 def warn_of_new_outputs(owed: OwedOutput, recorded: Identities, streams: JobStreams) -> None:
-    """Say where the next publication goes to a stream that was created since: its readers get the last commit as far as
-    the system does not know it as published, whatever was in the earlier stream.
+    """Say which outputs were created since the last record: their readers get the last commit as far as the system does
+    not know it as published, whatever was in the earlier stream.
 
     Args:
         owed: what the last record leaves to be published.
         recorded: the identities of streams in that record.
         streams: the streams of the job.
     """
-    present = {each: streams.admins[each.system].stream_identity(each.stream) for each in owed.streams}
+    known = owed.streams | streams.exactly_once.intersection(recorded)
+    present = {each: streams.admins[each.system].stream_identity(each.stream) for each in known}
     for stream in recreated(recorded, {each: found for each, found in present.items() if found is not None}):
         logger.warning(
             "the output `%s` was deleted and created again since the last checkpoint. Messages of the earlier stream "

@@ -32,6 +32,11 @@ class RecordLimits:
     max_plain_bytes: int | None = None
 
     @property
+    def remedy(self) -> str:
+        """The advice for an application whose messages are refused: a sentence without its full stop, or nothing."""
+        return ""
+
+    @property
     def least_bytes(self) -> int | None:
         """A record of at most so many bytes is not too large."""
         return min((each for each in (self.max_bytes, self.max_plain_bytes) if each is not None), default=None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from contextlib import closing
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from penstock.system.database.system import DatabaseSystem
 
 
+logger = logging.getLogger(__name__)
+
+
 class DatabaseAdmin(SystemAdmin):
     """Looks at tables. It creates none: their owner knows their types and indexes."""
 
@@ -36,6 +40,9 @@ class DatabaseAdmin(SystemAdmin):
         self._system = system
         self._database = Database(system)
         self._lock = threading.Lock()
+        self._used: set[str] = set()
+        """The tables that somebody has asked for."""
+        self._warns = True
 
     def partition_count(self, stream: str) -> int:
         """The configured number: partitions are only names here."""
@@ -68,6 +75,7 @@ class DatabaseAdmin(SystemAdmin):
 
     def fence(self, stream: str, writer: WriterIdentity) -> None:
         partitions = self.partition_count(stream)
+        self._warn_of_unused_keys()
         ssps = [SystemStreamPartition(self._system.name, stream, number) for number in range(partitions)]
         with closing(DatabaseWriter(self._system, writer)) as own:
             own.progress(ssps)
@@ -91,7 +99,20 @@ class DatabaseAdmin(SystemAdmin):
         with self._lock:
             self._database.close()
 
+    def _warn_of_unused_keys(self) -> None:
+        """Say once which keys are of no output. A job fences its outputs when it has looked at all of them."""
+        if self._warns:
+            self._warns = False
+            for table in sorted(self._system.keys.keys() - self._used):
+                name = self._system.name
+                logger.warning(
+                    "`systems.%s.key.%s` has no effect: the job has no output `%s.%s`. Correct the table's name, or "
+                    "remove the key",
+                    *(name, table, name, table),
+                )
+
     def _form(self, stream: str) -> TableForm:
+        self._used.add(stream)
         looking = f"the table `{self._system.name}.{stream}` cannot be looked at"
-        with self._lock, self._database.transaction(looking) as connection:
+        with self._lock, self._database.look(looking) as connection:
             return Target(self._system, stream, connection).form

@@ -9,15 +9,22 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError, SQLAlchemyError
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, SystemAwayError
 from penstock.system.database.columns import as_json
-from penstock.system.database.errors import place_of, translated
+from penstock.system.database.errors import busy_is_away, missing_folder, place_of, translated
 
 if TYPE_CHECKING:
     from penstock.system.database.system import DatabaseSystem
 
 DIALECTS = {"postgresql": "PostgreSQL", "sqlite": "SQLite", "mysql": "MySQL", "mariadb": "MariaDB"}
 """The databases whose upserts are known, by SQLAlchemy's names."""
+_DRIVERS = {
+    "postgresql": "or another one, as with pip install psycopg[binary] and `postgresql+psycopg://`",
+    "sqlite": "or leave the driver out of the URL: Python has one",
+    "mysql": "or another one, as with pip install pymysql and `mysql+pymysql://`",
+    "mariadb": "or another one, as with pip install pymysql and `mariadb+pymysql://`",
+}
+"""The drivers that are known to work, for people who lack one."""
 _LIBPQ = {
     "connect_timeout": 10,
     "keepalives_idle": 30,
@@ -79,7 +86,16 @@ class Database:
                     connection.exec_driver_sql(_LIMITS)
                 yield connection
         except SQLAlchemyError as error:
-            raise translated(error, f"{doing}, in {place_of(self._system)}") from error
+            found = translated(error, f"{doing}, in {place_of(self._system)}")
+            if isinstance(found, SystemAwayError) and (why := missing_folder(self._system)):
+                found = SystemAwayError(f"{found}{why}")
+            raise found from error
+
+    @contextlib.contextmanager
+    def look(self, doing: str) -> Iterator[sa.Connection]:
+        """A transaction that is not tried again, as `transaction`. Raises SystemAwayError in place of BusyError."""
+        with busy_is_away(), self.transaction(doing) as connection:
+            yield connection
 
     def close(self) -> None:
         """Close the connection. The next transaction would open another one."""
@@ -100,7 +116,8 @@ def _engine(system: DatabaseSystem) -> sa.Engine:
         url = sa.make_url(system.url)
     except ArgumentError as error:
         raise ConfigError(
-            f"`{key}` is no URL of SQLAlchemy, as in `postgresql+psycopg://user@host/database`"
+            f"`{key}` is no URL of SQLAlchemy, as in `postgresql+psycopg://user@host/database`, or `sqlite:////path` "
+            "for a file of SQLite"
         ) from error
     if url.password is not None or any("password" in name for name in url.query):
         raise ConfigError(
@@ -134,7 +151,7 @@ def _engine(system: DatabaseSystem) -> sa.Engine:
     except ImportError as error:
         raise ConfigError(
             f"the driver of `{key}`, `{url.drivername}`, is not installed: No module named `{error.name}`. Install it "
-            "here and on every host, as with pip install psycopg[binary]"
+            f"here and on every host, {_DRIVERS[name]}"
         ) from error
     if name == "sqlite":
         _lock_at_begin(engine)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -29,8 +32,21 @@ _LOGIN = re.compile(
 """A connection that a server of PostgreSQL refuses has no code in psycopg."""
 
 
+_READ_ONLY = "SQLITE_READONLY"
+_REBUILT = "`docs/databases.md` says under `A database that was lost or restored` what to do"
+
+
 class BusyError(RetryableError):
-    """Other transactions had the locks. Nothing was written."""
+    """Other transactions had the locks. Nothing was written. Only for code that tries again: see `busy_is_away`."""
+
+
+@contextlib.contextmanager
+def busy_is_away() -> Iterator[None]:
+    """Locks that others still hold count as a database that is away: a running job waits for them."""
+    try:
+        yield
+    except BusyError as error:
+        raise SystemAwayError(f"{error}. Another program or transaction has held the lock for long") from error
 
 
 def place_of(system: DatabaseSystem) -> str:
@@ -40,6 +56,17 @@ def place_of(system: DatabaseSystem) -> str:
         return f"the {url.get_backend_name()} database `{url.database}`"
     port = "" if url.port is None else f":{url.port}"
     return f"the {url.get_backend_name()} database `{url.database}` at {url.host}{port}"
+
+
+def missing_folder(system: DatabaseSystem) -> str:
+    """The reason why a file of SQLite cannot be opened, if its folder does not exist; else an empty text."""
+    url = sa.make_url(system.url)
+    if url.get_backend_name() != "sqlite" or not url.database or url.database.startswith("file:"):
+        return ""
+    folder = Path(url.database).absolute().parent
+    if folder.is_dir():
+        return ""
+    return f". The folder `{folder}` does not exist: create it, or correct `systems.{system.name}.url`"
 
 
 def translated(error: SQLAlchemyError, doing: str) -> PenstockError:
@@ -55,6 +82,8 @@ def translated(error: SQLAlchemyError, doing: str) -> PenstockError:
     text = f"{doing}: {said}"
     if code in _BUSY or code.startswith("SQLITE_BUSY"):
         return BusyError(text)
+    if code.startswith(_READ_ONLY):
+        return SystemRefusedError(f"{text}. {_unwritable(code)}")
     if code in _NO_TABLE or "no such table" in said:
         return NotFoundError(text)
     if _LOGIN.search(said):
@@ -63,6 +92,24 @@ def translated(error: SQLAlchemyError, doing: str) -> PenstockError:
     if is_away or (not code and isinstance(error, OperationalError | InterfaceError)):
         return SystemAwayError(text)
     return SystemRefusedError(text)
+
+
+def is_of_a_row(error: SystemRefusedError) -> bool:
+    """False if the database refuses whatever is written."""
+    cause = error.__cause__
+    return not (isinstance(cause, DBAPIError) and code_of(cause.orig).startswith(_READ_ONLY))
+
+
+def _unwritable(code: str) -> str:
+    if code == "SQLITE_READONLY_DBMOVED":
+        return (
+            "The file was deleted, moved or replaced while this process had it open. Nothing was written. Put it back, "
+            f"and start the job again. If it is lost, {_REBUILT}"
+        )
+    return (
+        "The file, or the folder that it is in, cannot be written. Nothing was written. Give the user of the job the "
+        "right to write both, on every host where the job runs, and start the job again"
+    )
 
 
 def code_of(error: BaseException | None) -> str:

@@ -14,7 +14,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FencedError, NotFoundError, PenstockError, SystemRefusedError
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.database.connection import Database
-from penstock.system.database.errors import BusyError
+from penstock.system.database.errors import BusyError, is_of_a_row
 
 TABLE = "penstock_progress"
 _NAME = sa.String(255).with_variant(sa.String(255, collation="utf8mb4_bin"), "mysql", "mariadb")
@@ -41,7 +41,7 @@ class Mark(NamedTuple):
 
 def is_there(database: Database) -> bool:
     """True if the table of the marks exists."""
-    with database.transaction(f"the table `{TABLE}` cannot be looked for") as connection:
+    with database.look(f"the table `{TABLE}` cannot be looked for") as connection:
         return sa.inspect(connection).has_table(TABLE)
 
 
@@ -50,12 +50,12 @@ def ensure(database: Database) -> None:
     if is_there(database):
         return
     try:
-        with database.transaction(f"the table `{TABLE}` cannot be created") as connection:
+        with database.look(f"the table `{TABLE}` cannot be created") as connection:
             connection.execute(CreateTable(_MARKS))
     except PenstockError as error:
         if is_there(database):
             return  # another process was faster
-        if isinstance(error, SystemRefusedError):
+        if isinstance(error, SystemRefusedError) and is_of_a_row(error):
             raise SystemRefusedError(
                 f"{error}. Let the user create it, or create it as in docs/databases.md"
             ) from error
@@ -101,7 +101,7 @@ def keep(connection: sa.Connection, name: str, progress: Mapping[SystemStreamPar
 def read(database: Database, name: str, ssps: Sequence[SystemStreamPartition]) -> dict[SystemStreamPartition, Mark]:
     """The marks of a writer's name, without a lock."""
     try:
-        with database.transaction(f"the table `{TABLE}` cannot be read") as connection:
+        with database.look(f"the table `{TABLE}` cannot be read") as connection:
             return _read(connection, name, ssps, lock=False)
     except NotFoundError:
         return {}

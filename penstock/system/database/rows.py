@@ -140,6 +140,10 @@ class TableLimits(RecordLimits):
         """No record is accepted unchecked."""
         return -1
 
+    @property
+    def remedy(self) -> str:
+        return "Declare the types of the input with ps.Columns, filter or map them, or change the column of the table"
+
     def refused(self, key: bytes | None, value: bytes | None, headers_bytes: int = 0) -> str | None:
         return self.form.problem(key, value)
 

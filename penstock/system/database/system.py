@@ -45,10 +45,11 @@ class DatabaseSystem(System):
         """The options are in docs/databases.md."""
         keys = {key.partition(".")[2]: text for key, text in options.items() if key.startswith("key.")}
         rest = {key: text for key, text in options.items() if not key.startswith("key.")}
-        check_options(name, rest, ("url", "password", "partitions"))
+        check_options(name, rest, ("url", "password", "partitions", "key.<table>"))
         if not options.get("url"):
             raise ConfigError(
-                f"`systems.{name}.url` is missing: the database, as in `postgresql+psycopg://penstock@db.example.com/shop`"
+                f"`systems.{name}.url` is missing: the database, as in "
+                "`postgresql+psycopg://penstock@db.example.com/shop`, or `sqlite:////srv/shop.db`"
             )
         count = options.get("partitions", str(_PARTITIONS))
         if not count.isascii() or not count.isdigit() or int(count) < 1:

@@ -21,7 +21,7 @@ from penstock.system.base import (
 )
 from penstock.system.database import marks
 from penstock.system.database.connection import Database
-from penstock.system.database.errors import BusyError
+from penstock.system.database.errors import BusyError, busy_is_away, is_of_a_row
 from penstock.system.database.marks import Mark
 from penstock.system.database.rows import Change, needed
 from penstock.system.database.tables import Target
@@ -58,7 +58,7 @@ class DatabaseWriter(SystemWriter):
         self._prepare()
 
         def once() -> dict[SystemStreamPartition, Mark]:
-            with self._database.transaction(f"the marks of `{identity.name}` cannot be read") as connection:
+            with self._database.transaction(f"the table `{marks.TABLE}` cannot be written") as connection:
                 return marks.take_over(connection, identity, wanted)
 
         return {ssp: mark.progress for ssp, mark in _again(once).items() if mark.progress is not None}
@@ -94,6 +94,8 @@ class DatabaseWriter(SystemWriter):
         try:
             _again(lambda: self._once(list(parts), wanted, progress))
         except SystemRefusedError as error:
+            if not is_of_a_row(error):
+                raise
             raise self._refusal(wanted, error) from error
         except NotFoundError:
             self._targets.clear()  # look at the tables again
@@ -122,7 +124,7 @@ class DatabaseWriter(SystemWriter):
             target = self._target(stream)
             place = ""
             try:
-                with self._database.transaction(f"the table `{target.form.table}` cannot be written") as connection:
+                with self._database.look(f"the table `{target.form.table}` cannot be written") as connection:
                     for row in rows:
                         place = ", ".join(f"{n} = {part}" for n, part in zip(target.form.key, row.key, strict=True))
                         target.change(connection, [row])
@@ -143,9 +145,7 @@ class DatabaseWriter(SystemWriter):
 
     def _target(self, stream: str) -> Target:
         if stream not in self._targets:
-            with self._database.transaction(
-                f"the table `{self._system.name}.{stream}` cannot be looked at"
-            ) as connection:
+            with self._database.look(f"the table `{self._system.name}.{stream}` cannot be looked at") as connection:
                 self._targets[stream] = Target(self._system, stream, connection)
         return self._targets[stream]
 
@@ -161,7 +161,8 @@ class _UndoError(Exception):
 
 def _again(work: Callable[[], T]) -> T:
     pause_s = random.uniform(0.005, 0.05)  # noqa: S311 - so that writers do not meet again
-    return retry(work, replace(_AGAIN, pause_s=pause_s), passes=lambda error: isinstance(error, BusyError))
+    with busy_is_away():
+        return retry(work, replace(_AGAIN, pause_s=pause_s), passes=lambda error: isinstance(error, BusyError))
 
 
 def _key_and_value(record: RawRecord) -> tuple[bytes | None, bytes | None]:

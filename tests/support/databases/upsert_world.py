@@ -27,12 +27,11 @@ class UpsertWorld(OnceWorld):
         """`largest`: the database refuses larger sums."""
         super().__init__(folder)
         self.file = folder / "sums.db"
-        with sqlite3.connect(self.file) as database:
-            database.executescript(_TABLES)
-            database.execute(
-                f"CREATE TRIGGER large BEFORE INSERT ON sums WHEN new.total > {largest} "
-                "BEGIN SELECT raise(ABORT, 'the sum is too large'); END"
-            )
+        self.create()
+        self.execute(
+            f"CREATE TRIGGER large BEFORE INSERT ON sums WHEN new.total > {largest} "
+            "BEGIN SELECT raise(ABORT, 'the sum is too large'); END"
+        )
         options = {"url": f"sqlite:///{self.file}"}
         self.app = ps.StreamApplication("sums")
         self.app.store("sums", key=ps.String(), value=ps.Integer())
@@ -48,6 +47,11 @@ class UpsertWorld(OnceWorld):
             **{f"systems.db.{key}": text for key, text in options.items()},
             "streams.db.sums.output.guarantee": "exactly-once",
         }
+
+    def create(self) -> None:
+        """Make the tables in an empty database."""
+        with sqlite3.connect(self.file) as database:
+            database.executescript(_TABLES)
 
     def execute(self, text: str) -> list[Any]:
         with sqlite3.connect(self.file) as database:

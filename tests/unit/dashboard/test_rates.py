@@ -27,6 +27,7 @@ def totals(time_ms: int, count: int, run: str = "a") -> Totals:
 def test_what_happened_between_two_moments() -> None:
     found = between(totals(10_000, 100), totals(12_000, 300))
     assert found == Interval(
+        start="a",
         end_ms=12_000,
         seconds=2.0,
         batches=200,
@@ -36,7 +37,6 @@ def test_what_happened_between_two_moments() -> None:
         processed={1: 200.0},
         lag={"local.in": 305.0},
     )
-    assert found.rate == 400.0
     assert set(found.batch_ms) == {*PARTS.values(), "other"}
 
 
@@ -45,7 +45,7 @@ def test_moments_that_give_no_rate() -> None:
     assert between(totals(1_000, 1), totals(2_000, 2, run="b")) is None
     idle = between(totals(1_000, 1), totals(2_000, 1))
     assert idle is not None
-    assert (idle.batches, idle.batch_ms, idle.rate) == (0, {}, 0.0)
+    assert (idle.batches, idle.batch_ms, idle.read) == (0, {}, {"local.in": 0.0})
 
 
 def test_sums_of_all_sources() -> None:
@@ -64,5 +64,18 @@ def test_a_history_is_bounded_and_goes_on_with_the_next_run() -> None:
     assert len(history.intervals) == MOMENTS
     history.add(totals(900_000, 1, run="b"))
     history.add(totals(901_000, 11, run="b"))
-    assert history.now is not None
-    assert history.now.read == {"local.in": 40.0}
+    (now,) = history.of_this_start
+    assert now.read == {"local.in": 40.0}
+
+
+def test_what_an_application_may_do_to_its_own_metrics() -> None:
+    odd = Snapshot(
+        {
+            MetricId("Partition 0", "stage.mine", "messages-actually-processed"): CounterValue(3),
+            MetricId("Partition 0", "store.x", "keys"): GaugeValue(float("nan")),
+        }
+    )
+    found = between(Totals.of("a", 1_000, odd), Totals.of("a", 2_000, odd))
+    assert found is not None
+    assert found.processed == {}
+    assert Totals.of("a", 1_000, odd).known("store.x", "keys") is None

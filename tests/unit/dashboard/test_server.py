@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import http.client
 import os
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
+import psutil
 import pytest
 
 from penstock import admin
+from penstock.dashboard import connections as dashboard_connections
 from penstock.dashboard import server, watch
+from penstock.dashboard.lookups import LOOKUPS
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Watches
 from penstock.errors import ConfigError
@@ -21,7 +28,17 @@ from tests.support.jobs.example_job import ExampleJob, publish
 from tests.support.jobs.home import wait_until
 
 JOB = "flights-1"
-CHANGE = {"job": JOB, "confirmed": True}
+
+
+def change(served: Dashboard, what: str, **given: object) -> tuple[int, Any]:
+    """Ask what a change would do, and confirm it."""
+    asked = {"job": JOB, **given}
+    status, planned, _ = request(served, f"/api/do/{quote(what)}", asked, token=TOKEN)
+    if status != 200:
+        return status, planned
+    confirmed = {**asked, "confirmed": True, "plan": planned["lines"]}
+    status, done, _ = request(served, f"/api/do/{quote(what)}", confirmed, token=TOKEN)
+    return status, done
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +70,7 @@ def test_the_page_of_a_job_follows_the_job(served: Dashboard) -> None:
         publish([("N1", 5), ("N1", 6), ("N2", 7)])
         second = next(pages)
     inputs = next(table for table in second["tables"] if table["title"].startswith("Input"))
-    lags = [row[inputs["columns"].index("lag")] for row in inputs["rows"]]
+    lags = [row[inputs["columns"].index("unread")] for row in inputs["rows"]]
     assert sum(map(int, lags)) == 3
     assert lags == sorted(lags, reverse=True)
     assert "It has 3 to read." in second["next"]
@@ -62,8 +79,8 @@ def test_the_page_of_a_job_follows_the_job(served: Dashboard) -> None:
 def test_the_list_of_jobs_and_a_job_that_is_not_there(served: Dashboard) -> None:
     with events(served, "") as pages:
         assert [each["job"] for each in next(pages)["jobs"]] == [JOB]
-    with events(served, "other") as pages:
-        assert "there is no job `other`" in next(pages)["error"]
+    status, answer, _ = request(served, "/api/events?job=other")
+    assert (status, "there is no job `other`" in answer["error"]) == (404, True)
 
 
 def test_entries_of_a_store(served: Dashboard) -> None:
@@ -92,24 +109,30 @@ def test_an_action_says_what_it_does_and_then_does_it(served: Dashboard) -> None
     assert not planned["done"]
     with admin.open_job("flights") as job:
         assert admin.startpoints(job) == ()
-    _, done, _ = request(served, "/api/do/startpoint", {**asked, "confirmed": True}, token=TOKEN)
+    blind = {**asked, "confirmed": True, "plan": ["something else"]}
+    status, refused, _ = request(served, "/api/do/startpoint", blind, token=TOKEN)
+    assert (status, "nothing was done" in refused["error"]) == (409, True)
+    _, done = change(served, "startpoint", **asked)
     assert done["done"]
     with admin.open_job("flights") as job:
         assert [(each.partition, each.with_state) for each in admin.startpoints(job)] == [(0, "clear")]
         assert [each.program for each in admin.audit(job) if isinstance(each, admin.AuditRecord)][-1] == "dashboard"
-    _, deleted, _ = request(served, "/api/do/delete%20startpoints", CHANGE, token=TOKEN)
-    assert deleted["lines"] == ["1 deleted."]
+    assert change(served, "delete startpoints")[1]["lines"] == ["1 deleted."]
+    status, none = change(served, "delete startpoints")
+    assert (status, "no startpoint" in none["error"]) == (409, True)
     with admin.open_job("flights") as job:
         assert admin.startpoints(job) == ()
 
 
 def test_a_drain_is_asked_for_and_cancelled(served: Dashboard) -> None:
-    request(served, "/api/do/drain", CHANGE, token=TOKEN)
+    status, refused = change(served, "cancel drain")
+    assert (status, "nobody has asked" in refused["error"]) == (409, True)
+    assert change(served, "drain")[1]["done"]
     with events(served, JOB) as pages:
         assert "cancel drain" in next(pages)["actions"]
     with admin.open_job("flights") as job:
         assert len(admin.status(job).drain.awaiting) == 1
-    request(served, "/api/do/cancel%20drain", CHANGE, token=TOKEN)
+    assert change(served, "cancel drain")[1]["done"]
     with admin.open_job("flights") as job:
         assert admin.status(job).drain.awaiting == ()
 
@@ -125,7 +148,7 @@ def test_a_drain_is_asked_for_and_cancelled(served: Dashboard) -> None:
     ],
 )
 def test_a_wrong_startpoint_is_refused_in_words(served: Dashboard, given: dict[str, str], says: str) -> None:
-    status, found, _ = request(served, "/api/do/startpoint", {**CHANGE, **given}, token=TOKEN)
+    status, found = change(served, "startpoint", **given)
     assert status == 409
     assert says in found["error"]
     with admin.open_job("flights") as job:
@@ -145,7 +168,7 @@ def test_a_wrong_startpoint_is_refused_in_words(served: Dashboard, given: dict[s
     ],
 )
 def test_requests_of_others_change_nothing(served: Dashboard, headers: dict[str, str], status: int) -> None:
-    found, answer, _ = request(served, "/api/do/drain", CHANGE, **headers)
+    found, answer, _ = request(served, "/api/do/drain", {"job": JOB}, **headers)
     assert found == status
     assert answer["error"]
     with admin.open_job("flights") as job:
@@ -165,6 +188,7 @@ def test_reading_needs_the_token_only_from_elsewhere(served: Dashboard) -> None:
 
 def test_bodies_that_are_none(served: Dashboard) -> None:
     bodies: list[object] = [[], {}, "text", {"job": JOB, "more": "x" * 70_000}]
+    bodies += [{"job": "\ud800"}, {"job": JOB, "store": ["x", 1]}, {"job": 7}]
     for body in bodies:
         assert request(served, "/api/look/sizes", body)[0] == 400
     assert request(served, "/api/look/other", {"job": JOB})[0] == 404
@@ -178,33 +202,48 @@ def test_every_answer_has_the_headers_that_protect_it(served: Dashboard) -> None
         assert headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_client_that_takes_nothing_is_cut_off_and_others_go_on(
-    served: Dashboard, monkeypatch: pytest.MonkeyPatch
+def connections(served: Dashboard) -> int:
+    """The connections that the server still has."""
+    own = psutil.Process().net_connections(kind="tcp")
+    return sum(each.laddr[1] == served.port and each.status == "ESTABLISHED" for each in own if each.laddr)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param("", id="no request"),
+        pytest.param("GET /api/home HTTP/1.1\r\nHost: 127", id="half a request"),
+        pytest.param(
+            "POST /api/look/sizes HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            "Content-Length: 50\r\n\r\n{",
+            id="half a body",
+        ),
+        pytest.param(f"GET /api/events?job={JOB} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", id="events"),
+        pytest.param("GET /plotly.js HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 20, id="answers"),
+    ],
+)
+def test_a_client_that_takes_or_sends_nothing_is_cut_off_and_others_go_on(
+    sent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 0.5)
-    monkeypatch.setattr(server, "LOOK_S", 0.001)
-    page = served._watches.page(JOB)
-    assert page is not None
-    wait_until(lambda: page.version, "the first page")
-    with socket.create_connection(("127.0.0.1", served.port)) as slow, events(served, JOB) as pages:
+    monkeypatch.setattr(dashboard_connections, "PATIENCE_S", 0.5)
+    monkeypatch.setattr(server, "LOOK_S", 0.01)
+    with dashboard() as served, socket.socket() as slow, events(served, JOB) as pages:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.sendall(f"GET /api/events?job={JOB} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        slow.connect(("127.0.0.1", served.port))
+        slow.sendall(sent.encode())
         next(pages)
+        page = served._watches.page(JOB)
+        assert page is not None
 
         def grow() -> bool:
-            page.document = {"more": "x" * 200_000, "version": page.version}
+            page.document = {"more": "x" * 500_000, "version": page.version}
             page.version += 1
-            return served._application.streams == 1  # the slow one is gone
+            next(pages)
+            return connections(served) == 1  # that of the one that reads
 
+        wait_until(lambda: connections(served) == 2, "both connections")
         wait_until(grow, "the end of the slow client")
-        assert next(pages)["more"]
-
-
-def test_a_connection_without_a_request_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "PATIENCE_S", 0.2)
-    with dashboard() as served, socket.create_connection(("127.0.0.1", served.port)) as silent:
-        silent.settimeout(30)
-        assert silent.recv(1) == b""
+        assert served._application.streams == 1
 
 
 def test_too_many_pages_are_refused(served: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,7 +253,49 @@ def test_too_many_pages_are_refused(served: Dashboard, monkeypatch: pytest.Monke
         assert request(served, f"/api/events?job={JOB}")[0] == 503
     wait_until(lambda: served._application.streams == 0, "the end of the first client")
     monkeypatch.setattr(watch, "WATCHES", 1)
-    assert request(served, "/api/events?job=another")[0] == 503
+    assert request(served, "/api/events?job=")[0] == 503
+
+
+def test_no_thread_looks_at_a_job_that_is_not_there(served: Dashboard) -> None:
+    before = threading.active_count()
+    for number in range(20):
+        assert request(served, f"/api/events?job=x{number}")[0] == 404
+        assert request(served, f"/api/events?job={JOB}", Sec_Fetch_Site="cross-site")[0] == 403
+    assert threading.active_count() <= before + 2
+
+
+def test_a_look_up_does_not_delay_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def look_up(job: object, given: object) -> dict[str, Any]:
+        begun.set()
+        ended.wait(60)
+        return {}
+
+    monkeypatch.setitem(LOOKUPS, "sizes", look_up)
+    with dashboard() as served:
+        asking = threading.Thread(target=lambda: ask_in_vain(served))
+        asking.start()
+        assert begun.wait(30)
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
+    ended.set()
+    asking.join(30)
+    assert not asking.is_alive()
+
+
+def ask_in_vain(served: Dashboard) -> None:
+    with suppress(OSError, http.client.HTTPException):
+        request(served, "/api/look/sizes", {"job": JOB})
+
+
+def test_damaged_boards_do_not_hide_the_page(home: Path, served: Dashboard) -> None:
+    for name in ("graph", "metrics", "phase"):
+        place = home / "jobs" / JOB / "metadata" / name / "last-run"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(b"{}")
+    with events(served, JOB) as pages:
+        assert next(pages)["status"] == "not running"
 
 
 def test_a_page_that_nobody_asks_for_is_forgotten(served: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:

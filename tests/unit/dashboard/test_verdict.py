@@ -9,47 +9,87 @@ import pytest
 from penstock.admin.checkpoint.facts import CheckpointSummary
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.status import JobStatus, OutboxStatus, WatermarkStatus
-from penstock.dashboard.rates import Interval
+from penstock.dashboard.rates import History, Interval, Totals
 from penstock.dashboard.verdict import Verdict, next_start, verdict
 from penstock.job.shown_failure import Failure
 from penstock.job.shown_outage import Outage
 from penstock.job.shown_phase import RunPhase
+from penstock.metrics.snapshot import Snapshot
 
 LAST = CheckpointSummary("17-42", "commit", None, 9, 1_700_000_000_000, 2, "r", 4, {"totals": "layout"})
-INPUT = InputStatus("local.in", (PartitionStatus(0, 5, 12, 7, event_time_ms=1_000),), 7, None, held_back_by=0)
 RUNNING = JobStatus(
     job="a-1", name="a", id="1", root="file:///jobs", logs="/logs", containers=(), status="running",
     reason="its lease is being renewed", holder=None, run_id="r", epoch=2, checkpoints=1, last_checkpoint=LAST,
-    inputs=(INPUT,), backends=(), phase=RunPhase("r", "running", 0),
+    inputs=(), backends=(), phase=RunPhase("r", "running", 0, 0),
 )  # fmt: skip
 
 
-def lately(*lags: int, rate: float = 100.0, parts: dict[str, float] | None = None) -> list[Interval]:
-    """Intervals of ten seconds, with the lag at the end of each."""
-    return [
-        Interval(10_000 * n, 10.0, 5, parts or {"stages": 90.0}, {"local.in": rate}, {}, {}, {"local.in": lag})
-        for n, lag in enumerate(lags)
-    ]
+def reading(left: int | None, unit: str = "message", problem: str | None = None) -> JobStatus:
+    """A job that runs, with so much to read in its input."""
+    part = PartitionStatus(0, 5, 12, 7, event_time_ms=1_000, read=5, unread=left)
+    return replace(RUNNING, inputs=(InputStatus("local.in", (part,), 7, problem, held_back_by=0, lag_unit=unit),))
+
+
+def looks(*lags: int, rate: float = 100.0, batches: int = 5, parts: dict[str, float] | None = None) -> History:
+    """A look every ten seconds, with what was unread at each. The job also reads its own intermediate stream."""
+    history = History(last=Totals.of("s", 10_000 * len(lags), Snapshot()))
+    read = {"local.in": rate, "local.between": 1_000.0}
+    for number, lag in enumerate(lags):
+        history.lags.append((10_000 * number, float(lag)))
+        own = parts or {"stages": 90.0}
+        history.intervals.append(Interval("s", 10_000 * number, 10.0, batches, own, read, {}, {}, {}))
+    return history
 
 
 @pytest.mark.parametrize(
     ("lags", "level", "text"),
     [
         ((0, 0), "good", "Keeps up: 100 messages a second"),
-        ((900, 950), "good", "Keeps up: 100 messages a second, 950 behind"),
-        ((5_000, 6_000, 8_000), "warning", "Falls behind: 100 messages a second, 8,000 behind, 3,000 messages more"),
-        ((8_000, 6_000), "warning", "Catches up: 100 messages a second, 6,000 behind, about 30.0 s left"),
-        ((8_000, 8_000), "warning", "100 messages a second, 8,000 behind"),
+        ((900, 950), "good", "Keeps up: 100 messages a second"),
+        (
+            (5_000, 6_000, 7_000, 8_000),
+            "warning",
+            "Falls behind: 100 messages a second, 8,000 not read yet, and more than 30 s ago",
+        ),
+        (
+            (8_000, 7_000, 6_000),
+            "warning",
+            "Catches up: 100 messages a second, 6,000 not read yet, about 60.0 s left",
+        ),
+        ((8_000, 8_010, 8_020), "warning", "Behind: 100 messages a second, 8,020 not read yet"),
+        ((1_000, 8_000), "warning", "Behind: 100 messages a second, 8,000 not read yet"),
     ],
 )
 def test_a_running_job(lags: tuple[int, ...], level: str, text: str) -> None:
-    found = verdict(RUNNING, lately(*lags))
-    assert found.level == level
-    assert found.text.startswith(text)
+    found = verdict(reading(lags[-1]), looks(*lags))
+    assert (found.level, found.text) == (level, text)
 
 
 def test_only_the_last_minute_counts() -> None:
-    assert verdict(RUNNING, lately(90_000, *[50_000 + 100 * n for n in range(6)])).text.startswith("Falls behind")
+    history = looks(90_000, *[50_000 + 3_000 * n for n in range(8)])
+    assert verdict(reading(71_000), history).text.startswith("Falls behind")
+    for slow in range(5, 9):
+        history.intervals[slow] = replace(history.intervals[slow], read={"local.in": 0.0})
+    assert "33 messages a second" in verdict(reading(71_000), history).text
+
+
+def test_it_does_not_say_that_it_keeps_up_if_it_does_not_know() -> None:
+    assert verdict(reading(20_001), looks(20_001, 20_001, 20_001, rate=0, batches=0)).text == (
+        "No batch has ended for 30.0 s, 20,001 not read yet"
+    )
+    unknown = verdict(reading(None, problem="its ends are unknown: Kafka is away"), looks(0, 0))
+    assert (unknown.level, unknown.text) == ("warning", "Runs with 100 messages a second; how far behind is not known")
+    assert unknown.why[0] == "Stream `local.in`: its ends are unknown: Kafka is away"
+    assert verdict(reading(5_000, "file"), looks(5_000, 5_000)).level == "warning"
+    assert verdict(reading(0, "file"), looks(0, 0)).level == "good"
+    assert verdict(reading(500), History()).text == "Running, 500 not read yet; rates follow in some seconds"
+    assert verdict(reading(500)) == Verdict("plain", "Running, 500 not read yet")
+
+
+def test_a_start_says_nothing_of_the_one_before() -> None:
+    history = looks(0, 0, 0)
+    history.last = Totals.of("another start of this run", 40_000, Snapshot())
+    assert verdict(reading(9_000_000), history).level == "plain"
 
 
 @pytest.mark.parametrize(
@@ -59,7 +99,7 @@ def test_only_the_last_minute_counts() -> None:
         (replace(RUNNING, status="not responding", reason="it is silent"), "bad", "Not responding: it is silent"),
         (replace(RUNNING, outage=Outage(1, "Kafka is away")), "bad", "Waits for a system: Kafka is away"),
         (
-            replace(RUNNING, phase=RunPhase("r", "restoring", 0, "3.0 MB")),
+            replace(RUNNING, phase=RunPhase("r", "restoring", 0, 0, "3.0 MB")),
             "warning",
             "Restoring (3.0 MB), since 1970-01-01T00:00:00.000Z",
         ),
@@ -71,25 +111,25 @@ def test_only_the_last_minute_counts() -> None:
     ],
 )
 def test_other_jobs(status: JobStatus, level: str, text: str) -> None:
-    found = verdict(status, lately(0))
+    found = verdict(status, looks(0))
     assert (found.level, found.text) == (level, text)
 
 
 def test_what_holds_it_back() -> None:
-    late = replace(RUNNING, watermarks=(WatermarkStatus("window", 1, 90_000),), dead_letters=3)
+    late = replace(reading(0), watermarks=(WatermarkStatus("window", 1, 90_000),), dead_letters=3)
     parts = {"stages": 50.0, "waiting for the last commit": 45.0, "other": 5.0}
-    assert verdict(late, lately(0, parts=parts)).why == (
+    assert verdict(late, looks(0, parts=parts)).why == (
         "A batch takes 100 ms, of which 50 ms stages and 45 ms waiting for the last commit",
         "`local.in` partition 0 holds the watermark back: its highest event time is 1970-01-01T00:00:01.000Z",
-        "3 messages went to the dead-letter stream in this run",
+        "3 messages went to the dead-letter stream since the last start",
     )
-    assert verdict(replace(RUNNING, failure=Failure(None, "E", "operator `x`")), ()) == Verdict(
+    assert verdict(replace(RUNNING, failure=Failure(None, "E", "operator `x`")), History()) == Verdict(
         "bad", "Failed: E", ("In operator `x`",)
     )
 
 
 def test_the_next_start() -> None:
-    assert next_start(replace(RUNNING, outbox=OutboxStatus({"local.out": 3}, 3, 7, 1))) == (
+    assert next_start(replace(reading(3), outbox=OutboxStatus({"local.out": 3}, 3, 7, 1))) == (
         "A start continues from checkpoint 17-42 of 2023-11-14T22:13:20.000Z (batch 9), restores totals.",
         "It has 7 to read.",
         "It first publishes exactly-once output that readers do not see yet.",

@@ -53,10 +53,10 @@ def test_a_large_job_has_a_small_page() -> None:
     tables = {table["title"]: table for table in found["tables"]}
     inputs = tables["Input partitions by lag"]
     assert len(inputs["rows"]) == ROWS
-    assert inputs["note"] == "50 of 1,000 partitions, those with the most lag"
-    lags = [int(row[inputs["columns"].index("lag")]) for row in inputs["rows"]]
+    assert inputs["note"] == "50 of 1,000 partitions, those with the most unread"
+    lags = [int(row[inputs["columns"].index("unread")]) for row in inputs["rows"]]
     assert lags == sorted((n for n in range(TASKS) for _ in range(5)), reverse=True)[:ROWS]
-    stores = tables["Stores, all tasks, since the run began"]
+    stores = tables["Stores, all tasks, since the last start"]
     assert len(stores["rows"]) == STORES
     assert stores["rows"][0][stores["columns"].index("gets")] == f"{sum(5 + task for task in range(TASKS)):,}"
 
@@ -98,3 +98,27 @@ def test_a_graph_has_rates_and_dead_letters_only_once_there_are_some() -> None:
 
     assert rates(0) == {("local.in", 0): 10.0, (0, 1): 20.0, (1, "local.out"): 30.0}
     assert rates(4)[0, "local.dead"] == 4.0
+
+
+def test_an_edge_that_shares_its_stream_has_no_rate() -> None:
+    stages = tuple(GraphStage(number, (GraphOperator(f"op{number}", "map"),)) for number in range(3))
+    edges = (GraphEdge("local.in", 0), GraphEdge(0, 2, "a"), GraphEdge(1, 2, "b"), GraphEdge("local.in", 1))
+    history = History()
+    for time_ms, count in ((1_000, 0), (2_000, 100)):
+        values = {
+            MetricId("Partition 0", "stream.local.in", "messages-read"): CounterValue(count),
+            MetricId("Partition 0", "stage.2", "messages-actually-processed"): CounterValue(count),
+        }
+        history.add(Totals.of("s", time_ms, Snapshot(values)))
+    found = job_document(Seen(RUNNING, JobGraph("r", stages, edges), (), history))["graph"]
+    assert {edge["rate"] for edge in found["edges"]} == {None}
+    assert [stage["rate"] for stage in found["stages"]] == [None, None, 100.0]
+    assert found["streams"] == [{"name": "local.in", "rate": 100.0, "lag": None}]
+
+
+def test_what_is_not_known_of_a_store_is_empty() -> None:
+    history = History()
+    metrics = {MetricId("job", "store.planes", "tables-version"): CounterValue(3)}
+    history.add(Totals.of("s", 1_000, Snapshot(metrics)))
+    tables = {table["title"]: table for table in job_document(Seen(RUNNING, None, (), history))["tables"]}
+    assert tables["Stores, all tasks, since the last start"]["rows"] == [["planes", *[""] * 7]]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,9 +13,11 @@ import penstock as ps
 from penstock.errors import IncompatibleError, NotFoundError
 from penstock.start.reset import Reset
 from penstock.start.times import StartTimes
+from penstock.testing.in_process import InProcessDriver
 from penstock.wire.ports import RunBrokenError
-from tests.support.world.sums_job import once, raising
-from tests.support.world.windowed_job import BACKENDS, Windowed, entries, seen
+from tests.support.world.sums_job import TASKS as SUMS_TASKS
+from tests.support.world.sums_job import SumsWorld, drain, once, raising
+from tests.support.world.windowed_job import BACKENDS, Seen, Windowed, entries, seen
 
 
 class Died(BaseException):
@@ -124,3 +128,45 @@ def test_an_unknown_operator_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="operator `seen` has nothing that could be reset"):
         job.start(100, reset_operators=["seen"])
     job.close()
+
+
+def test_totals_of_a_changed_aggregate_begin_at_0(tmp_path: Path) -> None:
+    """The refusal says so, and so it is; all other state is kept."""
+    world = SumsWorld(tmp_path)
+
+    def start(changed: bool, **given: Any) -> InProcessDriver:
+        aggregates: dict[str, Any] = {"sum": ps.Sum(lambda value: value), **({"n": ps.Count()} if changed else {})}
+        app = ps.StreamApplication("sums")
+        app.store("seen", value=ps.Integer())
+        events = app.input("m.events", key=ps.String(), value=ps.Integer()).partition_by(lambda value: "k", id="by")
+        events.process(Seen, stores=["seen"], id="seen").aggregate(aggregates, id="totals").send_to(app.output("m.out"))
+        driver = world.make(app.graph(), {}, **given)
+        driver.loop.start()
+        return driver
+
+    def run(driver: InProcessDriver, *values: int) -> list[Any]:
+        before = len(out())
+        world.put(*values)
+        drain(driver)
+        driver.loop.commit()
+        world.kill(driver)
+        return out()[before:]
+
+    def out() -> list[Any]:
+        return [json.loads(value or b"") for _, _, value, *_ in world.records("out")]
+
+    world.system.admin().create_stream("out", 1)
+    assert run(start(False), 5) == [{"sum": 5}]
+    assert run(start(False), 1) == [{"sum": 6}]
+    with pytest.raises(IncompatibleError) as caught:
+        start(True)
+    said = str(caught.value)
+    assert "its totals cannot be continued" in said
+    assert 'reset_operators=["totals"]`. They begin at 0 again' in said
+    assert "waits" not in said
+    assert run(start(True, reset_operators=["totals"]), 2) == [{"sum": 2, "n": 1}]
+    driver = start(True)
+    engines = [driver.fleet.container_of(task).tasks[task].engine("seen") for task in range(SUMS_TASKS)]
+    assert [ps.Integer().from_bytes(value) for each in engines for _, value in each.scan(None, None)] == [3]
+    assert run(driver, 3) == [{"sum": 5, "n": 2}]
+    world.close()

@@ -34,6 +34,7 @@ RawRecord
 RecordLimits(needs_key=False, max_bytes=None, compression=None, max_plain_bytes=None)
 RecordLimits.least_bytes
 RecordLimits.refused(key, value, headers_bytes=0)
+RecordLimits.remedy
 System()
 System.admin()
 System.carries_headers

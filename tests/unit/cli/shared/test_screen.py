@@ -29,12 +29,16 @@ def drawn(page: dict[str, object], width: int = 100) -> str:
 def test_a_large_job(width: int) -> None:
     text = drawn(job_document(large()), width)
     assert all(len(line) <= width for line in text.splitlines())
-    assert "Keeps up: 0 messages a second" in text
+    assert "No batch has ended for 83.5 min" in text
     assert text.index("Input partitions by lag") < text.index("Stores")
 
 
 def test_names_are_no_markup() -> None:
     assert "[red]a[/red]" in drawn({"error": "there is no job `[red]a[/red]`"})
+
+
+def test_control_characters_do_nothing() -> None:
+    assert "\x1b" not in drawn({"error": "\x1b]0;owned\x07\x1b[2J"})
 
 
 def test_a_job_that_does_not_run_stays_on_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

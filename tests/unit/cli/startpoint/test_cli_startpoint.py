@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ from typer.testing import CliRunner
 
 from penstock.admin.jobs import open_job
 from penstock.admin.startpoint.set import set_startpoint
+from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointOldest, StartpointSpecific, StartpointTimestamp
 from penstock.cli.main import app
 from penstock.cli.startpoint import time_of
 from penstock.errors import ConfigError
 from penstock.start.startpoints.manager import TTL_MS, StartpointManager
 from penstock.start.startpoints.request import StartpointRequest
+from penstock.system.files.system import FilesSystem
 from tests.support.stores.stopped_job import PATHS, SSP, STREAM, StoppedJob, saved, ssp
 
 INPUT = f"local.{STREAM}"
@@ -74,6 +77,24 @@ def test_set_writes_a_request_and_shows_what_it_means_now(job: StoppedJob) -> No
         "the job's next start applies it once, even if that is a restart after a crash",
     ):
         assert part in err
+
+
+def test_set_shows_files_of_a_folder(job: StoppedJob, tmp_path: Path) -> None:
+    """The number of an offset of a file is of no use to people."""
+    folder = tmp_path / "in" / "orders"
+    folder.mkdir(parents=True)
+    options = {"folder": str(tmp_path / "in"), "listing": str(tmp_path / "listing"), "partitions": "1"}
+    system = FilesSystem.configured("files", options)
+    for number in range(3):
+        (folder / f"{number}.json").write_text('{"n": 1}\n' * 2)
+        ends = system.admin().offsets("orders")
+    at = SystemStreamPartition("files", "orders", 0)
+    job.run(replace(saved(3), next_offsets={0: {at: ends[0].upcoming}}, task_count=1, tasks={0: saved(3).tasks[0]}))
+    settings = {"samza.factory": "files", **options}
+    given = [part for key, text in settings.items() for part in ("-c", f"systems.files.{key}={text}")]
+    out, _ = call("set", "flights", "--stream", "files.orders", "--all-partitions", "--oldest", *given)
+    assert "3 files back" in out
+    assert "moves by" in out
 
 
 def test_set_in_json(job: StoppedJob) -> None:

@@ -147,5 +147,22 @@ def test_a_start_does_not_wait_for_ever(world: SumsWorld, system: AwaySystem) ->
         world.driver()
     driver = world.driver(job_retry_max=2)
     system.leave(1_000)
-    with pytest.raises(PenstockError, match=r"3 failures since the last checkpoint; job\.retry\.max is 2.*nobody"):
+    with pytest.raises(PenstockError, match=r"3 failures since the start of the run; job\.retry\.max is 2") as caught:
         driver.loop.start()
+    assert f"The last one: {TEXT}. The run has written no checkpoint; start" in str(caught.value)
+
+
+def test_a_start_waits_for_a_system_that_restarts(world: SumsWorld, system: AwaySystem) -> None:
+    """Between the look at all systems and the start checkpoint."""
+    world.put(*range(8))
+    driver = world.driver()
+    before, said = len(world.clock.waited), []
+    system.asked = lambda: said.append(driver.board.outage)
+    system.leave(5)
+    driver.loop.start()
+    assert world.clock.waited[before:][:5] == [0.5, 1.0, 2.0, 4.0, 8.0]
+    assert said[0] is None
+    assert all(each is not None and each.reason == TEXT for each in said[1:])
+    drain(driver)
+    assert driver.board.outage is None
+    world.check(driver)

@@ -136,7 +136,9 @@ def test_a_firing_that_fails_ends_the_run() -> None:
     runner = TestRunner(app, partitions=1).input("m.in", [["k1", 1], ["k2", 13], ["k3", 3]])
     with pytest.raises(ps.UserCodeError) as raised:
         runner.run()
-    assert "ValueError: thirteen\n  in operator `totals-1`, at the end of input of task 0, key k2" in str(raised.value)
+    assert "ValueError: thirteen\n  in operator `totals-1`, at the end of a batch of task 0, key k2" in str(
+        raised.value
+    )
     assert "penstock/runtime" not in str(raised.value)
     assert (runner.store("sums"), runner.output("m.out")) == ({}, [])
 
@@ -228,7 +230,7 @@ def test_what_fails_at_a_fired_message_names_its_own_operator(dead_letter: str |
     stream.map(fail, id="picky").send_to(app.output("m.out"))
     runner = TestRunner(app, partitions=1, dead_letter=dead_letter).input("m.in", [["k1", 1], ["k2", 2]])
     if dead_letter is None:
-        with pytest.raises(ps.UserCodeError, match=r"two\n  in operator `picky`, at the end of input of task 0, key"):
+        with pytest.raises(ps.UserCodeError, match=r"two\n  in operator `picky`, at the end of a batch of task 0, key"):
             runner.run()
         return
     runner.run()

@@ -230,7 +230,7 @@ def test_a_temporal_join_that_fails_is_a_dead_letter_with_its_message() -> None:
     assert set(runner.store("j.join")) <= {b"n"}
     runner = TestRunner(app, partitions=1).input("m.versions", [("k", 0)], timestamp=1)
     runner.input("m.in", [("k", 12)], timestamp=3)
-    with pytest.raises(ps.UserCodeError, match="operator `j`, at the end of input of task 0"):
+    with pytest.raises(ps.UserCodeError, match="operator `j`, at the end of a batch of task 0"):
         runner.end_inputs()
 
 

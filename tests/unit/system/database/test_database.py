@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import penstock as ps
-from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError, SystemAwayError, UserCodeError
+from penstock.api.ssp import SystemStreamPartition
+from penstock.api.startpoint import StartpointOldest
+from penstock.driver.guards.outages import Outages
+from penstock.errors import (
+    ConfigError,
+    FencedError,
+    IncompatibleError,
+    NotFoundError,
+    SystemAwayError,
+    SystemRefusedError,
+    UserCodeError,
+)
+from penstock.job.requests import new_uuid
 from penstock.retry import Retry
+from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import RequestKey, StartpointRequest
 from penstock.system.base import Progress, WriterIdentity
 from penstock.system.database import connection
 from penstock.system.database.system import DatabaseSystem
 from tests.support.databases.shop import Shop, kill_at_every_step, messages, oracle, records, ssp
 from tests.support.databases.upsert_world import UpsertWorld
-from tests.support.world.sums_job import drain
+from tests.support.tools.places import ROOT
+from tests.support.world.sums_job import TASKS, drain, state
 
 
 @pytest.fixture
@@ -130,8 +146,24 @@ def test_a_lock_that_others_hold_is_waited_for(shop: Shop, tmp_path: Path, monke
     writer = shop.system.writer(WriterIdentity("job-1", 1))
     writer.append(ssp(0), [])
     other.execute("BEGIN IMMEDIATE")
-    with pytest.raises(ps.RetryableError, match="database is locked"):
-        writer.append(ssp(0), records([("a", 1, {})]))
+    admin, done = shop.system.admin(), []
+    asks: list[Callable[[], object]] = [
+        lambda: writer.append(ssp(0), records([("a", 1, {})])),
+        lambda: writer.progress([ssp(0)]),
+        lambda: shop.system.writer(None).append(ssp(0), []),
+        lambda: admin.partition_count("totals"),
+        lambda: admin.record_limits("totals"),
+        lambda: admin.fence("totals", WriterIdentity("job-1", 1)),
+        lambda: admin.keeps_progress_of("job-1"),
+        lambda: admin.progress_of("job-1", [ssp(0)]),
+    ]
+    for ask in asks:
+        with pytest.raises(
+            SystemAwayError, match=r"database is locked\. Another program .* has held the lock"
+        ) as caught:
+            ask()
+        done.append(type(caught.value))
+    assert set(done) == {SystemAwayError}, "its name is that of the kind, for other processes"
     other.execute("COMMIT")
     writer.append(ssp(0), records([("a", 1, {})]))
     assert [row[:2] for row in shop.rows()] == [("a", 1)]
@@ -179,6 +211,8 @@ def test_rows_of_key_columns_alone(shop: Shop) -> None:
     [
         ({}, "`systems.db.url` is missing"),
         ({"url": "nonsense s3cret"}, "is no URL of SQLAlchemy"),
+        ({"url": "shop.db"}, "`sqlite:////path` for a file of SQLite"),
+        ({"url": "mysql://me@host/shop"}, r"pip install pymysql and `mysql\+pymysql://`"),
         ({"url": "postgresql+psycopg://me:s3cret@host/shop"}, "has a password.*systems.db.password"),
         ({"url": "postgresql+psycopg://me@host/shop?sslpassword=s3cret"}, "has a password"),
         ({"url": "oracle://me@host/shop"}, "PostgreSQL, SQLite, MySQL, MariaDB"),
@@ -187,7 +221,7 @@ def test_rows_of_key_columns_alone(shop: Shop) -> None:
         ({"url": "sqlite://"}, "names no file"),
         ({"url": "sqlite:////x.db", "partitions": "0"}, "is not a number from 1"),
         ({"url": "sqlite:////x.db", "key.t": "a,,b"}, "`systems.db.key.t` = `a,,b` names no columns"),
-        ({"url": "sqlite:////x.db", "user": "me"}, "unknown options: `systems.db.user`"),
+        ({"url": "sqlite:////x.db", "user": "me"}, "unknown options: `systems.db.user`.*`key.<table>`, `partitions`"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, str], said: str) -> None:
@@ -207,8 +241,40 @@ def test_a_password_is_not_shown() -> None:
 
 def test_a_file_that_cannot_be_opened_is_away(tmp_path: Path) -> None:
     system = DatabaseSystem.configured("db", {"url": f"sqlite:///{tmp_path}/missing/shop.db"})
-    with pytest.raises(SystemAwayError):
+    with pytest.raises(
+        SystemAwayError, match=rf"The folder `{tmp_path}/missing` does not exist: create it, or correct"
+    ):
         system.admin().partition_count("totals")
+
+
+def test_a_file_that_was_deleted_is_no_fault_of_a_row(shop: Shop, tmp_path: Path) -> None:
+    writer = shop.system.writer(WriterIdentity("job-1", 1))
+    writer.append(ssp(0), records([("a", 1, {})]))
+    (tmp_path / "shop.db").rename(tmp_path / "moved.db")
+    with pytest.raises(SystemRefusedError, match=r"deleted, moved or replaced.*`A database that was lost") as caught:
+        writer.append(ssp(0), records([("a", 2, {})]))
+    assert "row" not in str(caught.value)
+    (tmp_path / "moved.db").rename(tmp_path / "shop.db")
+    writer.append(ssp(0), records([("a", 2, {})]))
+    assert [row[:2] for row in shop.rows()] == [("a", 1), ("a", 2)]
+
+
+def test_a_file_that_cannot_be_written_is_no_fault_of_a_row(shop: Shop, tmp_path: Path) -> None:
+    url = f"sqlite:///file:{tmp_path}/shop.db?mode=ro&uri=true"
+    writer = DatabaseSystem.configured("db", {"url": url}).writer(None)
+    with pytest.raises(SystemRefusedError, match=r"cannot be written.*the right to write both") as caught:
+        writer.append(ssp(0), records([("a", 1, {})]))
+    assert "takes the row" not in str(caught.value)
+
+
+def test_a_key_of_a_table_that_is_no_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    shop = Shop(f"sqlite:///{tmp_path}/shop.db", **{"key.totals": "shop, hour", "key.total": "shop"})
+    admin = shop.system.admin()
+    admin.partition_count("totals")
+    for _ in range(2):
+        admin.fence("totals", WriterIdentity("job-1", 1))
+    (told,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert told.startswith("`systems.db.key.total` has no effect: the job has no output `db.total`.")
 
 
 def test_it_is_not_read(shop: Shop) -> None:
@@ -237,6 +303,67 @@ def test_a_value_that_fits_no_row_fails_in_its_operator(world: UpsertWorld) -> N
     with pytest.raises(UserCodeError, match=r'`total` of `db\.sums`, INTEGER: "a million" is not an integer') as caught:
         drain(driver)
     assert caught.value.failed.operator == "send_to-1"
+
+
+def test_a_result_of_an_aggregate_that_fits_no_row_ends_the_run(world: UpsertWorld) -> None:
+    app = ps.StreamApplication("sums")
+    events = app.input("m.events", key=ps.String(), value=ps.Integer())
+    events.partition_by(lambda event: event.key, envelope=True).aggregate(
+        {"total": ps.Max(lambda number: "a million" if number == 1_000_000 else number)}, id="most"
+    ).map(lambda sent: {"word": sent.key, **sent.value}, envelope=True).send_to(app.output("db.sums"))
+    driver = world.make(app.graph(), {**world.keys, "task.dead.letter.stream": "m.dead"})
+    driver.loop.start()
+    world.put(1_000_000)
+    with pytest.raises(UserCodeError) as caught:
+        drain(driver)
+    for part in (
+        "at the end of a batch of task",
+        "with ps.Columns, filter or map them, or change the column of the table",
+    ):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize("guarantee", ["exactly-once", "at-least-once"])
+def test_a_run_waits_while_others_have_the_database_locked(
+    world: UpsertWorld, monkeypatch: pytest.MonkeyPatch, guarantee: str
+) -> None:
+    """In a new epoch, which fences the table, and in a batch, which writes to it."""
+    monkeypatch.setattr(connection, "_WAITS", {"pysqlite": {"timeout": 0.01}})
+    monkeypatch.setattr("penstock.system.database.writer._AGAIN", Retry(pause_s=0.01, within_s=0.05))
+    world.keys["streams.db.sums.output.guarantee"] = guarantee
+    world.keys["job.retry.max"] = 1  # the container that is lost counts
+    driver = world.next()
+    driver.loop.start()
+    world.put(1, 2, 3)
+    drain(driver)
+    driver.loop.commit()
+    other, waited, wait = sqlite3.connect(world.file, isolation_level=None), [], Outages.wait
+
+    def unlock(outages: Outages, error: SystemAwayError) -> None:
+        wait(outages, error)
+        assert "database is locked" in str(driver.board.outage)
+        waited.append(error)
+        if len(waited) == 5:
+            other.execute("ROLLBACK")
+
+    monkeypatch.setattr(Outages, "wait", unlock)
+    other.execute("BEGIN IMMEDIATE")
+    if guarantee == "exactly-once":
+        driver.fleet.lose(0)
+        driver.loop.step()
+    else:
+        world.put(4, 5)
+        while len(waited) < 5:
+            driver.loop.step()
+    assert len(waited) == 5
+    world.put(6)
+    drain(driver)
+    driver.loop.finish()
+    assert driver.board.outage is None
+    if guarantee == "exactly-once":
+        world.check(driver)
+    world.kill(driver)
+    other.close()
 
 
 def test_a_row_that_the_database_refuses_waits_for_the_table(tmp_path: Path) -> None:
@@ -268,8 +395,31 @@ def test_a_row_that_the_database_refuses_waits_for_the_table(tmp_path: Path) -> 
 def test_marks_that_were_lost_are_noticed(world: UpsertWorld) -> None:
     world.kill_drivers("committed")
     world.execute("DROP TABLE penstock_progress")
-    with pytest.raises(IncompatibleError, match="has lost the table `penstock_progress`"):
+    with pytest.raises(IncompatibleError, match="has lost the table `penstock_progress`") as caught:
         world.next()
+    command = "`penstock startpoint set JOB --all-partitions --oldest --with-state clear --stream m.events`"
+    assert f"create them too, and let the job send everything again: {command}, then start it" in str(caught.value)
+
+
+def test_a_database_that_was_lost_is_filled_again(world: UpsertWorld) -> None:
+    """As docs/databases.md says: its statement makes the table of the marks, a startpoint sends everything again."""
+    world.kill_drivers("committed")
+    world.finish()
+    world.file.unlink()
+    world.create()
+    page = (ROOT / "docs" / "databases.md").read_text(encoding="utf-8")
+    world.execute(next(block for block in page.split("```") if "CREATE TABLE penstock_progress" in block)[len("sql") :])
+    manager = StartpointManager(world.objects, world.paths)
+    for partition in range(TASKS):
+        key = RequestKey(SystemStreamPartition("m", "events", partition), None)
+        manager.write(StartpointRequest(key, new_uuid().hex, StartpointOldest(), "clear"))
+    driver = world.next()
+    driver.loop.start()
+    drain(driver)
+    driver.loop.finish()
+    assert state(driver) == world.sums
+    found = dict(sorted(world.execute("SELECT word, total FROM sums"), key=lambda row: int(row[1])))
+    assert found == world.sums
 
 
 def test_a_table_is_refused_as_an_input(world: UpsertWorld) -> None:

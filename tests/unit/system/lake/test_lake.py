@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from penstock.system.files.rows import RowForm
 from penstock.system.lake.system import LakeSystem
 from penstock.system.lake.tables import ConflictError, Mark
 from tests.support.world.lake_world import Kind, LakeWorld, lake_of, rows_of
+from tests.support.world.sums_job import TASKS, drain
 
 KINDS: list[Kind] = ["delta", "iceberg"]
 PARTITIONS = 3
@@ -195,3 +197,41 @@ def test_each_message_is_there_once(world: LakeWorld) -> None:
     """One driver after the other is killed: before a commit to the table, within it, and when it was committed."""
     world.kill_drivers("after the record", "begin", "mark", "commit", "committed")
     world.finish()
+
+
+def test_a_table_that_was_deleted_is_not_made_again(world: LakeWorld, kind: Kind, tmp_path: Path) -> None:
+    world.put(1, 2, 3)
+    world.finish()
+    world.finish()  # its last commit leaves nothing to be published
+    if kind == "delta":
+        shutil.rmtree(tmp_path / "lake" / "tables" / "sums")
+    else:
+        found: Any = world.lake.lake
+        found._catalog().drop_table("default.sums")
+    advice = f"`penstock stream create lake.sums --partitions {TASKS}`.*--with-state clear --stream m.events"
+    with pytest.raises(NotFoundError, match=f"`lake.sums` was deleted since the last checkpoint.*{advice}"):
+        world.next()
+    with pytest.raises(NotFoundError):
+        world.lake.lake.open("sums")
+
+
+def test_a_table_that_was_made_again_gets_what_follows(
+    world: LakeWorld, kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.put(1, 2, 3)
+    world.finish()
+    world.finish()
+    if kind == "delta":
+        shutil.rmtree(tmp_path / "lake" / "tables" / "sums")
+    else:
+        found: Any = world.lake.lake
+        found._catalog().drop_table("default.sums")
+    world.lake.admin().create_stream("sums", TASKS)
+    caplog.clear()
+    world.put(4)
+    driver = world.next()
+    assert "the output `lake.sums` was deleted and created again since the last checkpoint" in caplog.text
+    driver.loop.start()
+    drain(driver)
+    driver.loop.finish()
+    assert len(world.output()) == 1
