@@ -253,13 +253,13 @@ class _Application:
         raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
         try:
             await send({"type": "http.response.start", "status": 200, "headers": raw})
-            seen, quiet = 0, 0.0
+            seen, quiet = (page, 0), 0.0
             while not self._closing.is_set() and not gone.done():
                 page = self._watches.page(job) or page  # somebody still looks
-                version, document = page.version, page.document
-                if version != seen:
+                now, document = (page, page.version), page.document
+                if now != seen and page.version:
                     await write(_event({**document, "looked_ms": page.looked_ms}))
-                    seen, quiet = version, 0.0
+                    seen, quiet = now, 0.0
                 elif quiet >= BEAT_S:
                     await write(_event({"looked_ms": page.looked_ms}))
                     quiet = 0.0

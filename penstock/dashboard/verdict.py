@@ -47,7 +47,8 @@ def verdict(status: JobStatus, history: History | None = None) -> Verdict:
         history: the looks at its run; None if nobody has looked before.
     """
     if status.failure is not None:
-        since = "" if status.failure.since_ms is None else f" at {utc_text(status.failure.since_ms)}"
+        at = "" if status.failure.since_ms is None else utc_text(status.failure.since_ms)
+        since = f" at {at}" if at and at not in status.failure.error else ""
         place = () if status.failure.place is None else (f"In {status.failure.place}",)
         return Verdict("bad", f"Failed{since}: {status.failure.error}", place)
     if status.status == "not running":
@@ -101,7 +102,9 @@ def _running(status: JobStatus, history: History) -> Verdict:
         return Verdict("warning", f"Runs with {speed}; how far behind is not known", why)
     total = sum(left.values())
     if total and seconds >= _TREND_S and not any(each.batches for each in lately):
-        return Verdict("warning", f"No batch has ended for {duration_text(round(seconds * 1000))}, {behind} not read yet", why)
+        return Verdict(
+            "warning", f"No batch has ended for {duration_text(round(seconds * 1000))}, {behind} not read yet", why
+        )
     is_small = total <= max(rate * _SMALL_S, 1) if set(left) <= {"message"} else not total
     if is_small:
         return Verdict("good", f"Keeps up: {speed}", why)

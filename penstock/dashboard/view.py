@@ -163,11 +163,13 @@ def _lag_of(stream: str, status: JobStatus) -> str | None:
 
 def _series(intervals: Iterable[Interval]) -> Document:
     """The points of the charts, by name."""
-    found = list(intervals)
+    found = list(_with_gaps(intervals))
 
     def by(name: str, otherwise: float | None = None) -> dict[str, list[float | None]]:
         keys = dict.fromkeys(key for each in found for key in getattr(each, name))
-        return {key: [getattr(each, name).get(key, otherwise) for each in found] for key in keys}
+        return {
+            key: [getattr(each, name).get(key, otherwise if each.start else None) for each in found] for key in keys
+        }
 
     return {
         "times": [each.end_ms for each in found],
@@ -176,6 +178,16 @@ def _series(intervals: Iterable[Interval]) -> Document:
         "lag": by("lag"),
         "parts": by("batch_ms"),
     }
+
+
+def _with_gaps(intervals: Iterable[Interval]) -> Iterator[Interval]:
+    """The intervals, and one without a value between those of two starts."""
+    before: Interval | None = None
+    for each in intervals:
+        if before is not None and before.start != each.start:
+            yield Interval("", each.end_ms - round(each.seconds * 1000), 0.0, 0, {}, {}, {}, {}, {})
+        yield each
+        before = each
 
 
 def _table(title: str, columns: str, rows: Iterable[Sequence[object]], right: str = "", note: str = "") -> Document:

@@ -86,6 +86,8 @@ class QueryPlan:
         ]
         if own:
             raise ConfigError(f"`{min(own)}` cannot be configured: Penstock sets it for a job inside a query")
+        if "job.dashboard.port" in self.config:
+            raise ConfigError("`job.dashboard.port`: a query serves no page; `penstock dashboard` shows its job")
         if of_spark := [key for key in self.config if key.startswith("spark.")]:
             raise ConfigError(f"`{min(of_spark)}` is a key of Spark: set it in your Spark session")
         stores = [store.name for store in self.graph.stores]

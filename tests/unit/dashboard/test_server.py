@@ -300,7 +300,8 @@ def test_damaged_boards_do_not_hide_the_page(home: Path, served: Dashboard) -> N
 
 def test_a_page_that_nobody_asks_for_is_forgotten(served: Dashboard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "LOOK_S", 0.01)
-    monkeypatch.setattr(watch, "FORGOTTEN_S", 0.2)
+    monkeypatch.setattr(watch, "FORGOTTEN_S", 0.5)
+    monkeypatch.setattr(server, "LOOK_S", 0.02)
     page = served._watches.page(JOB)
     assert page is not None
     wait_until(lambda: not page.is_alive, "the end of the thread")
