@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.admin.configuration import KeyFacts as KeyFacts
     from penstock.admin.configuration import effective_values as effective_values
     from penstock.admin.configuration import key_facts as key_facts
-    from penstock.admin.graph import graph as graph
     from penstock.admin.job.audit import AuditRecord as AuditRecord
     from penstock.admin.job.audit import UnreadableAuditRecord as UnreadableAuditRecord
     from penstock.admin.job.audit import audit as audit
@@ -61,6 +60,7 @@ if TYPE_CHECKING:
     from penstock.admin.jobs import FoundJob as FoundJob
     from penstock.admin.jobs import open_all_jobs as open_all_jobs
     from penstock.admin.jobs import open_job as open_job
+    from penstock.admin.shown_graph import graph as graph
     from penstock.admin.startpoint.facts import RequestFacts as RequestFacts
     from penstock.admin.startpoint.set import AskedFacts as AskedFacts
     from penstock.admin.startpoint.set import import_startpoints as import_startpoints

@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.admin.checkpoint.facts import checkpoints
-from penstock.admin.graph import graph
 from penstock.admin.job.metrics import run_of
 from penstock.admin.job.status import JobStatus, status
 from penstock.admin.jobs import FoundJob
+from penstock.admin.shown_graph import graph
 from penstock.dashboard.rates import History, Totals
 from penstock.dashboard.verdict import unread
 from penstock.dashboard.view import Document, Seen, job_document

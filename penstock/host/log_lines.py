@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import orjson
@@ -154,7 +155,9 @@ class PassedOn(logging.Handler):
 class PrintedText(io.TextIOBase):
     """A standard output whose lines become lines of the log. Thread-safe: each thread has its own begun line."""
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, buffer: Any) -> None:
+        """`buffer` takes bytes, which go into the log as they are."""
+        self.buffer = buffer
         self._level = level
         self._logger = logging.getLogger(PRINTED)
         self._begun = threading.local()

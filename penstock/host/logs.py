@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from penstock.config.model import JobConfig
 from penstock.config.settings import LogFormat
@@ -98,15 +98,15 @@ def _is_held(path: Path) -> bool:
 # In the container.
 
 
-def log_to(path: Path) -> io.TextIOBase:
+def log_to(path: Path) -> TextIO:
     """Redirect the descriptors of standard output and error to the log, and Python's streams with them. Returns a
     stream into the log."""
     log = _Log(path)
-    sys.stdout = sys.stderr = io.TextIOWrapper(
-        _Stream(log), encoding="utf-8", errors="backslashreplace", line_buffering=True
-    )
+    raw: Any = _Stream(log)
+    stream = io.TextIOWrapper(raw, encoding="utf-8", errors="backslashreplace", line_buffering=True)
+    sys.stdout = sys.stderr = stream
     threading.Thread(target=log.watch, name="log", daemon=True).start()
-    return sys.stderr
+    return stream
 
 
 class _Log:
@@ -201,7 +201,7 @@ def epitaph(pid: int, log: Path) -> Iterator[str]:
         yield f"its last words: {' | '.join(words)}"
 
 
-def setup_logging(stream: io.TextIOBase, form: LogFormat, job: str) -> PassedOn:
+def setup_logging(stream: TextIO, form: LogFormat, job: str) -> PassedOn:
     """Log to the stream, each line with the work that it belongs to, and what the application prints as well. Returns
     the lines for the driver."""
     handler, passed_on = logging.StreamHandler(stream), PassedOn()
@@ -210,5 +210,5 @@ def setup_logging(stream: io.TextIOBase, form: LogFormat, job: str) -> PassedOn:
     root.setLevel(logging.INFO)
     for each in (handler, passed_on):
         root.addHandler(each)
-    sys.stdout, sys.stderr = PrintedText(logging.INFO), PrintedText(logging.WARNING)
+    sys.stdout, sys.stderr = (PrintedText(level, stream.buffer) for level in (logging.INFO, logging.WARNING))
     return passed_on

@@ -77,6 +77,8 @@ both = threading.Barrier(2)
 threads = [threading.Thread(target=work, args=(task,)) for task in (0, 1)]
 for each in threads: each.start()
 for each in threads: each.join()
+sys.stdout.buffer.write(b"bytes\\n")
+sys.stdout.flush()
 print("two\\nlines", file=sys.stderr)
 try: 1 / 0
 except ZeroDivisionError: logging.exception("no")
@@ -84,6 +86,7 @@ except ZeroDivisionError: logging.exception("no")
     assert write(log, code) == 0
     time = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     lines = log.read_text().splitlines()
+    assert lines.pop(4) == "bytes"
     assert all(re.match(time, line) for line in lines[:7])
     assert sorted(line.partition(" ")[2] for line in lines[:4]) == [
         "INFO [epoch 3 batch 7 task 0] begun and ended",

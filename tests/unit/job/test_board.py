@@ -112,7 +112,8 @@ def test_stored_forms(objects: ObjectStore) -> None:
     same(
         failures,
         RunFailure(7, Failure(5, "no disk", "operator `totals`")),
-        b'{"format":1,"epoch":7,"failure":{"since_ms":5,"error":"no disk","place":"operator `totals`"}}',
+        b'{"format":1,"epoch":7,"failure":{"since_ms":5,"error":"no disk","place":"operator `totals`",'
+        b'"traceback":null}}',
     )
     same(
         standbys,
