@@ -148,7 +148,7 @@ def _set_startpoint(job: FoundJob, given: Given) -> list[str]:
 
 
 def _readable(job: FoundJob) -> list[RequestFacts]:
-    """Those that a page can delete: `penstock startpoint delete` has the others, too."""
+    """The startpoints that a page can delete: `penstock startpoint delete` has the others, too."""
     return [each for each in status(job, wait=False).startpoints if each.status != "unreadable"]
 
 

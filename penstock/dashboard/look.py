@@ -20,7 +20,7 @@ from penstock.errors import CorruptError, IncompatibleError
 from penstock.metrics.snapshot import Snapshot
 
 Live: TypeAlias = Callable[[], tuple[str, Snapshot]]
-"""What distinguishes the start of the run in this process, and its metrics now."""
+"""A text that distinguishes the start of the run in this process, and its metrics now."""
 
 
 def look_at(job: FoundJob, history: History, live: Live | None = None) -> Document:
