@@ -1,0 +1,65 @@
+"""The pages of the examples in `examples/jobs`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from tests.support.tools.places import ROOT
+from tests.unit.test_wording import AVOIDED
+
+JOBS = sorted(file.stem for file in (ROOT / "examples/jobs").glob("*.py") if file.stem != "__init__")
+INDEX = ROOT / "docs/examples.md"
+PAGES = [INDEX, *sorted((ROOT / "docs/examples").glob("*.md"))]
+SECTIONS = ["When you need it", "The job", "What comes out", "What to change", "What can go wrong"]
+
+
+def test_each_job_has_a_page_and_a_line_in_the_index() -> None:
+    assert len(JOBS) == 8
+    assert [page.stem for page in PAGES[1:]] == JOBS
+    assert sorted(re.findall(r"\(examples/(\w+)\.md\)", INDEX.read_text("utf-8"))) == JOBS
+
+
+def test_the_test_in_the_index_runs_as_written() -> None:
+    (block,) = re.findall(r"```python\n(.*?)```", INDEX.read_text("utf-8"), re.DOTALL)
+    exec(compile(block, "examples.md", "exec"), {"__name__": "examples_page"})
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_page_shows_the_job_as_it_is(name: str) -> None:
+    text = (ROOT / f"docs/examples/{name}.md").read_text("utf-8")
+    code = (ROOT / f"examples/jobs/{name}.py").read_text("utf-8")
+    command = f"penstock run examples/jobs/{name}.py:app"
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE) == SECTIONS
+    assert re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0] == code
+    assert f"`examples/jobs/{name}.py`" in text
+    assert f"{command} --until latest\n" in text
+    assert f"    {command}\n" in code
+    assert 20 <= len(code.splitlines()) <= 70, "a user reads all of it"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_to_sections_that_exist(page: Path) -> None:
+    for path, section in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text("utf-8")):
+        target = page.parent / path if path else page
+        assert target.is_file(), path
+        titles = re.findall(r"^#+ (.*)$", target.read_text("utf-8"), re.MULTILINE)
+        anchors = {re.sub(r"[^\w\- ]", "", title).lower().replace(" ", "-") for title in titles}
+        assert not section or section in anchors, section
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_pages_avoid_phrases_that_make_people_read_twice(page: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    paragraphs = (" ".join(each.split()) for each in re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) |\|", text))
+    assert [each for each in paragraphs if AVOIDED.search(each)] == []
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
+def test_no_job_hides_a_package_that_is_installed() -> None:
+    """The folder comes first on `sys.path` where `penstock run` loads one of its files."""
+    assert set(JOBS) & (packages_distributions().keys() | sys.stdlib_module_names) == set()
