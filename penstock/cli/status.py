@@ -124,7 +124,7 @@ def _watch_on_screen(job: str, call: JsonCall) -> None:
                     page = look_at(found, history)
             except RetryableError as error:
                 page = {"error": str(error), "status": "running"}
-            live.update(screen_of(page), refresh=True)
+            live.update(screen_of(page, live.console.width), refresh=True)
             if page["status"] != "running":
                 break
             time.sleep(_WATCH_SECONDS)

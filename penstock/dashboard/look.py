@@ -19,8 +19,8 @@ from penstock.dashboard.view import Document, Seen, job_document
 from penstock.errors import CorruptError, IncompatibleError
 from penstock.metrics.snapshot import Snapshot
 
-Live: TypeAlias = Callable[[], tuple[str, Snapshot]]
-"""A text that distinguishes the start of the run in this process, and its metrics now."""
+Live: TypeAlias = Callable[[], tuple[str, Snapshot] | None]
+"""A text that distinguishes the start of the run in this process, and its metrics now; None before it is there."""
 
 
 def look_at(job: FoundJob, history: History, live: Live | None = None) -> Document:
@@ -47,16 +47,17 @@ def look_at(job: FoundJob, history: History, live: Live | None = None) -> Docume
 
 def _add(job: FoundJob, found: JobStatus, history: History, live: Live | None) -> None:
     now_ms = time.time_ns() // 1_000_000
+    if found.phase is None:
+        history.forget()  # it does not run, or another start has just begun
+    now = None if live is None else live()
+    if now is not None:
+        history.add(Totals.of(now[0], now_ms, now[1]))
+    elif live is None:
+        with suppress(CorruptError, IncompatibleError):
+            run = run_of(job)
+            is_of_phase = run is not None and (found.phase is None or run.driver == found.phase.driver)
+            if run is not None and is_of_phase and (history.last is None or run.time_ms != history.last.time_ms):
+                history.add(Totals.of(run.driver, run.time_ms, run.metrics))
     left = unread(found)
-    if left is not None and not found.has_ended:
-        history.lags.append((now_ms, float(sum(left.values()))))
-    if live is not None:
-        start, metrics = live()
-        history.add(Totals.of(start, now_ms, metrics))
-        return
-    with suppress(CorruptError, IncompatibleError):
-        run = run_of(job)
-        is_old = run is None or (found.phase is not None and run.began_ms != found.phase.began_ms)
-        if run is None or is_old or (history.last is not None and run.time_ms == history.last.time_ms):
-            return
-        history.add(Totals.of(f"{run.run_id} {run.began_ms}", run.time_ms, run.metrics))
+    if left is not None and found.phase is not None and found.phase.phase == "running":
+        history.saw(now_ms, float(sum(left.values())))

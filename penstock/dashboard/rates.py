@@ -129,6 +129,9 @@ class History:
 
     intervals: deque[Interval] = field(default_factory=lambda: deque(maxlen=MOMENTS))
     last: Totals | None = None
+    waits_since_ms: int | None = None
+    """Since when there is something to read and no batch has ended; None if there is nothing."""
+    _batches: float = 0.0
     lags: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=MOMENTS))
     """(epoch milliseconds, everything that was unread then) of each look at a job that runs."""
 
@@ -138,6 +141,21 @@ class History:
         if found is not None:
             self.intervals.append(found)
         self.last = now
+
+    def saw(self, now_ms: int, left: float) -> None:
+        """Note how much a running job has not read yet."""
+        self.lags.append((now_ms, left))
+        batches = 0.0 if self.last is None else self.last.get("job", "batches")
+        if not left:
+            self.waits_since_ms = None
+        elif self.waits_since_ms is None or batches != self._batches:
+            self.waits_since_ms = now_ms
+        self._batches = batches
+
+    def forget(self) -> None:
+        """From now on, nothing is known of the job's start. The charts keep what was."""
+        self.last = self.waits_since_ms = None
+        self.lags.clear()
 
     @property
     def of_this_start(self) -> tuple[Interval, ...]:

@@ -76,13 +76,14 @@ class Dashboard:
         import uvicorn
 
         self.token = secrets.token_urlsafe(18) if token is None else token
+        self._is_chosen = token is not None
         try:
             family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
             self._socket = socket.create_server((host, port), family=family)
         except (OSError, UnicodeError) as error:
             raise ConfigError(
-                f"the dashboard cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. Choose a free port, and an "
-                "address of this host"
+                f"the dashboard cannot listen on {host}:{port}: {getattr(error, 'strerror', None) or error}. Choose a "
+                "free port, and an address of this host"
             ) from error
         self.host, self.port = host, int(self._socket.getsockname()[1])
         self._home = home
@@ -116,13 +117,23 @@ class Dashboard:
         """The address for a browser. What follows `#` is not sent to the server, and so is in no log."""
         return f"{self.url}#token={quote(self.token, safe='')}"
 
-    def close(self) -> None:
-        """End the server and all that it began."""
+    @property
+    def shown_url(self) -> str:
+        """The address for a log. A token that somebody has chosen is a secret, and is left out."""
+        return self.url if self._is_chosen else self.url_with_token
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the server and all that it began.
+
+        Args:
+            wait: return only when its thread has ended.
+        """
         self._closing.set()
         self._server.should_exit = True
-        self._thread.join(10)
-        self._socket.close()
         self._watches.close()
+        if wait:
+            self._thread.join(10)
+            self._socket.close()
 
     def _run(self) -> None:
         PROGRAM.set("dashboard")

@@ -14,12 +14,19 @@ from penstock.batch.watermarks import holds_back_text
 from penstock.dashboard.rates import History, Interval
 from penstock.wording import counted, duration_text, lag_text, listed, utc_text
 
+_ENDED = {
+    "stopped": "it was stopped, and continues with the next start",
+    "drained": "it has drained, and nothing is in flight",
+    "end-of-stream": "its inputs have ended",
+}
 Level: TypeAlias = Literal["good", "warning", "bad", "idle", "plain"]
 
 WINDOW_S = 60.0
 """Rates and trends are those of this time."""
 _TREND_S = 20.0
 """A shorter time says nothing about a trend."""
+_STUCK_MS = 30_000
+"""A batch that takes longer is worth a word: metrics come every ten seconds."""
 _SMALL_S = 15.0
 """A lag of what the job reads in this time is no lag: metrics are up to ten seconds older than the ends of inputs."""
 _CHANGE = 0.1
@@ -52,13 +59,18 @@ def verdict(status: JobStatus, history: History | None = None) -> Verdict:
         place = () if status.failure.place is None else (f"In {status.failure.place}",)
         return Verdict("bad", f"Failed{since}: {status.failure.error}", place)
     if status.status == "not running":
-        return Verdict("idle", f"Not running: {status.reason}")
+        ended = None if status.last_checkpoint is None else status.last_checkpoint.ended
+        return Verdict("idle", f"Not running: {status.reason if ended is None else _ENDED[ended]}")
     if status.outage is not None:
         return Verdict("bad", f"Waits for a system: {status.outage.reason}")
     if status.status == "not responding":
         return Verdict("bad", f"Not responding: {status.reason}")
     phase = status.phase
-    if phase is not None and phase.phase != "running":
+    if phase is None:
+        return Verdict("warning", "Starting")
+    if status.drain.step in ("asked", "draining", "last commit"):
+        return Verdict("warning", "Drains: it reads no more, and ends once everything in flight is processed")
+    if phase.phase != "running":
         progress = f" ({phase.progress})" if phase.progress else ""
         return Verdict("warning", f"{phase.phase.capitalize()}{progress}, since {utc_text(phase.since_ms)}")
     if history is None:
@@ -101,10 +113,9 @@ def _running(status: JobStatus, history: History) -> Verdict:
     if left is None:
         return Verdict("warning", f"Runs with {speed}; how far behind is not known", why)
     total = sum(left.values())
-    if total and seconds >= _TREND_S and not any(each.batches for each in lately):
-        return Verdict(
-            "warning", f"No batch has ended for {duration_text(round(seconds * 1000))}, {behind} not read yet", why
-        )
+    waits_ms = 0 if history.waits_since_ms is None else history.lags[-1][0] - history.waits_since_ms
+    if total and waits_ms >= _STUCK_MS:
+        return Verdict("warning", f"No batch has ended for {duration_text(waits_ms)}, {behind} not read yet", why)
     is_small = total <= max(rate * _SMALL_S, 1) if set(left) <= {"message"} else not total
     if is_small:
         return Verdict("good", f"Keeps up: {speed}", why)
@@ -113,9 +124,9 @@ def _running(status: JobStatus, history: History) -> Verdict:
 
 def _trend(speed: str, behind: str, total: float, history: History, why: tuple[str, ...]) -> Verdict:
     now_ms = history.lags[-1][0] if history.lags else 0
-    before = next((each for each in history.lags if now_ms - each[0] <= WINDOW_S * 1000), None)
+    before = next((each for each in reversed(history.lags) if now_ms - each[0] >= _TREND_S * 1000), None)
     spent = 0.0 if before is None else (now_ms - before[0]) / 1000
-    if before is None or spent < _TREND_S or abs(total - before[1]) <= _CHANGE * before[1]:
+    if before is None or abs(total - before[1]) <= _CHANGE * before[1]:
         return Verdict("warning", f"Behind: {speed}, {behind} not read yet", why)
     if total > before[1]:
         return Verdict("warning", f"Falls behind: {speed}, {behind} not read yet, and more than {spent:.0f} s ago", why)
@@ -172,11 +183,11 @@ def next_start(status: JobStatus) -> tuple[str, ...]:
     at = f" of {utc_text(last.batch_time_ms)}" if last.batch_time_ms else ""
     stores = f", restores {listed(sorted(last.stores))}" if last.stores else ""
     sentences = [f"A start continues from checkpoint {last.id}{at} (batch {last.batch}){stores}."]
+    waiting = [each for each in status.startpoints if each.status != "unreadable"]
     if behind := lag_text((each.lag or 0, each.lag_unit) for each in status.inputs):
-        sentences.append(f"It has {behind} to read.")
+        sentences.append(f"It has {behind} to read{', without the startpoints' if waiting else ''}.")
     if status.outbox is not None and status.outbox.published != status.outbox.messages:
         sentences.append("It first publishes exactly-once output that readers do not see yet.")
-    waiting = [each for each in status.startpoints if each.status != "unreadable"]
     if waiting:
         sentences.append(f"It applies {counted(len(waiting), 'startpoint')}.")
     if status.drain.awaiting:

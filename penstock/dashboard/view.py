@@ -89,7 +89,7 @@ def _facts(status: JobStatus) -> Iterator[tuple[str, str]]:
         ("batch", None if last is None else f"{last.batch:,}"),
         ("at", utc_text(last.batch_time_ms) if last is not None and last.batch_time_ms else None),
         ("tasks", None if last is None else last.task_count),
-        ("holder", status.holder),
+        ("last holder" if status.has_ended else "holder", status.holder),
         ("run", status.run_id),
         ("epoch", status.epoch),
         ("drain", status.drain.step),

@@ -66,6 +66,8 @@ class Page:
             except PenstockError as error:
                 document = {"error": str(error)}
             except Exception as error:  # a fault in the page must not end the page
+                if self._closing.is_set() or not threading.main_thread().is_alive():
+                    return  # the program ends
                 logger.exception("the dashboard failed to look at a job")
                 document = {"error": f"{type(error).__name__}: {error}"}
             if document != self.document:

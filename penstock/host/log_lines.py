@@ -22,6 +22,7 @@ LINES_AT_ONCE = 20
 """The most lines that a container passes on with one beat. The others stay in its log."""
 LINE_CHARACTERS = 1_000
 """The most characters of a line that is passed on, and of a printed text without a line break."""
+TRACEBACK_CHARACTERS = 4_000
 PRINTED = "printed"
 """The logger of what the application prints."""
 _OWN = "penstock"
@@ -140,7 +141,11 @@ class PassedOn(logging.Handler):
             self._left_out += 1
             return
         work = work_now()
-        text = record.getMessage()[:LINE_CHARACTERS].encode(errors="backslashreplace").decode()
+        message = record.getMessage()[:LINE_CHARACTERS]
+        if record.exc_info and record.exc_info[0] is not None:
+            trace = logging.Formatter().formatException(record.exc_info)
+            message = f"{message}\n{trace[-TRACEBACK_CHARACTERS:]}"
+        text = message.encode(errors="backslashreplace").decode()
         self._lines.append(LogLine(record.levelno, text, work.epoch, work.batch, work.task))
 
     def take(self) -> tuple[list[LogLine], int]:

@@ -29,8 +29,8 @@ class ShownRun:
     reached: Mapping[tuple[int, SystemStreamPartition], int] = field(default_factory=dict)
     """The next offset of every task in every partition that it reads, the furthest that it came. Batches up to there
     have ended; the last checkpoint may be older."""
-    began_ms: int = 0
-    """The moment at which its driver began to count: a start after a crash keeps the id of the run."""
+    driver: str = ""
+    """The token of the driver's lease: a start after a crash keeps the id of the run, and counts from 0."""
     now_at: Mapping[tuple[int, SystemStreamPartition], int] = field(default_factory=dict)
     """The present positions, where they differ from `reached`: the run reads again what it had read."""
 
@@ -51,7 +51,7 @@ class _RunFields(msgspec.Struct):
     time_ms: Count
     metrics: list[Row]
     reached: list[_Row]
-    began_ms: Count = 0
+    driver: str = ""
     now_at: list[_Row] = []
 
 
@@ -71,7 +71,7 @@ class MetricsBoard(Board[ShownRun]):
                 # JSON has no NaN and no infinity: a gauge that an application set to one is left out.
                 "metrics": [row for row in document.metrics.rows() if all(map(math.isfinite, row[4]))],
                 "reached": _rows(document.reached),
-                **({"began_ms": document.began_ms} if document.began_ms else {}),
+                **({"driver": document.driver} if document.driver else {}),
                 **({"now_at": _rows(document.now_at)} if document.now_at else {}),
             }
         )
@@ -81,7 +81,7 @@ class MetricsBoard(Board[ShownRun]):
             fields = self._convert(_RunFields, data)
             metrics = Snapshot.of_rows(fields.metrics)
             reached, now_at = _positions(fields.reached), _positions(fields.now_at)
-            return ShownRun(fields.run_id, fields.time_ms, metrics, reached, fields.began_ms, now_at)
+            return ShownRun(fields.run_id, fields.time_ms, metrics, reached, fields.driver, now_at)
 
 
 def _rows(positions: Mapping[tuple[int, SystemStreamPartition], int]) -> list[_Row]:

@@ -17,8 +17,8 @@ class RunPhase:
     phase: str
     since_ms: int
     """The begin of the phase, in epoch milliseconds."""
-    began_ms: int
-    """The moment at which the driver began: a start after a crash keeps the id of the run."""
+    driver: str
+    """The token of the driver's lease: a start after a crash keeps the id of the run."""
     progress: str = ""
     """The progress of a restore, a bootstrap or a publication, in words; empty in other phases."""
 

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, ForwardRef, Generic, NoReturn, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -65,7 +65,7 @@ class Struct(Serde[T], Generic[T]):
         self.from_bytes = self._decode  # type: ignore[method-assign, assignment]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Struct, (self.type,)
+        return _with_hints, (self.type, _written_hints(self.type, {}))
 
     def __repr__(self) -> str:
         return f"ps.Struct({_shown(self.type)})"
@@ -158,6 +158,35 @@ def _of_pydantic(kind: Any) -> _Codec | None:
         return bytes(adapter.dump_json(obj, warnings="error"))
 
     return adapter.validate_json, write, adapter.dump_python
+
+
+def _with_hints(kind: Any, hints: dict[type, dict[str, Any]]) -> Struct[Any]:
+    """A serde in another process. Classes of a program that cannot be imported there come with it, but not the names
+    in their annotations, if these are texts."""
+    for part, own in hints.items():
+        try:
+            get_type_hints(part)
+        except NameError:
+            part.__annotations__ = own
+    return Struct(kind)
+
+
+def _written_hints(kind: Any, found: dict[type, dict[str, Any]]) -> dict[type, dict[str, Any]]:
+    """The types that annotations stand for, by class, of the classes in a type whose annotations are texts
+    (`from __future__ import annotations`)."""
+    for each in get_args(kind):
+        _written_hints(each, found)
+    if not isinstance(kind, type) or kind in found:
+        return found
+    with suppress(NameError, TypeError):  # of a name that nobody can find: msgspec says so
+        hints = get_type_hints(kind, include_extras=True)
+        for part in kind.__mro__:
+            own = vars(part).get("__annotations__", {})
+            if part not in found and any(isinstance(each, (str, ForwardRef)) for each in own.values()):
+                found[part] = {name: hints[name] for name in own}
+        for each in hints.values():
+            _written_hints(each, found)
+    return found
 
 
 def _has(kind: Any, base: type, seen: set[int]) -> bool:

@@ -105,6 +105,7 @@ def _with_read(status: InputStatus, read: Mapping[int, int], system: System) -> 
         at = read.get(each.partition)
         if at is None or each.upcoming is None:
             return replace(each, read=at)
+        at = max(at, each.next_offset)  # the checkpoint may be newer
         return replace(each, read=at, unread=system.lag(min(at, each.upcoming), each.upcoming))
 
     return replace(status, partitions=tuple(map(of, status.partitions)))

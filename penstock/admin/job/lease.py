@@ -29,6 +29,8 @@ class LeaseFacts:
     holder: LeaseHolder | None = None
     gone: bool = False
     """True if the holder is gone and did not release the lease."""
+    token: str = ""
+    """It distinguishes this holding of the lease from others; empty if there never was a holder."""
     last_sign_ms: int | None = None
     """The last write of the lease, by its holder's clock, in epoch milliseconds; None if unknown."""
 
@@ -55,15 +57,17 @@ def watch_lease(
             case Verdict.FREE:
                 alive = None if state.released else state.holder.known_alive()
                 if alive is not None:
-                    return LeaseFacts("not responding", _why_silent(state, alive), state.holder)
+                    return LeaseFacts("not responding", _why_silent(state, alive), state.holder, token=state.token)
                 gone = not state.released
-                return LeaseFacts("not running", _why_free(state), state.holder, gone, state.renewed_ms)
+                return LeaseFacts("not running", _why_free(state), state.holder, gone, state.token, state.renewed_ms)
             case Verdict.WAIT if state.holder.known_alive() == psutil.STATUS_STOPPED:
-                return LeaseFacts("not responding", _why_silent(state, psutil.STATUS_STOPPED), state.holder)
+                return LeaseFacts(
+                    "not responding", _why_silent(state, psutil.STATUS_STOPPED), state.holder, token=state.token
+                )
             case Verdict.HELD:
-                return LeaseFacts("running", "its lease is being renewed", state.holder)
+                return LeaseFacts("running", "its lease is being renewed", state.holder, token=state.token)
         if not wait:
-            return LeaseFacts("held, not verified", "its lease was read only once", state.holder)
+            return LeaseFacts("held, not verified", "its lease was read only once", state.holder, token=state.token)
         pause(min(state.lease_ms / 20_000, _MOST_PAUSE_S))
 
 

@@ -227,9 +227,9 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     logs = str(log_directory(job.config, job.paths))
     standbys = None if run_id is None else standby_board(job.objects, job.paths).get_of(run_id)
     outage = None if run_id is None else outage_board(job.objects, job.paths).get_of(run_id)
-    phase, shown = None if run_id is None else _phase(job, run_id), _shown_run(job)
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
-    is_present = shown is not None and phase is not None and shown.began_ms == phase.began_ms
+    phase, shown = None if run_id is None else _phase(job, run_id, lease.token), _shown_run(job)
+    is_present = shown is not None and shown.driver == lease.token
     inputs = input_statuses(view, job.config, shown.positions if shown is not None and is_present else None)
     is_known = shown is not None and (is_present or lease.running == "not running")
     metrics = shown.metrics if shown is not None and is_known else Snapshot({})
@@ -270,11 +270,12 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     )
 
 
-def _phase(job: FoundJob, run_id: str) -> RunPhase | None:
+def _phase(job: FoundJob, run_id: str, driver: str) -> RunPhase | None:
     try:
-        return phase_board(job.objects, job.paths).get_of(run_id)
+        found = phase_board(job.objects, job.paths).get_of(run_id)
     except (CorruptError, IncompatibleError):
         return None  # nothing depends on it
+    return found if found is not None and found.driver == driver else None
 
 
 def _quiet_offsets(last: CheckpointRecord) -> int | None:

@@ -83,7 +83,8 @@ class Texts:
             if isinstance(self._serde, Tuple):
                 hint = " A tuple is written as a JSON list of its fields, as '[\"text\", 5]', bytes as hex."
             raise ConfigError(
-                f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} {flag('as_hex')} takes a key's bytes"
+                f"`{text}` is not a key of the serde `{self._name}` ({error}).{hint} "
+                f"{flag('as_hex')} takes a key's bytes"
             ) from error
 
     def parse_prefix(self, text: str) -> bytes:

@@ -103,6 +103,8 @@ def _run_to_end(job: Job, signals: StopSignals, form: LogFormat) -> None:
     began = time.monotonic()
     display = open_display(form, job.name)
     display.say(f"job {job.name} started, run {job.run_id}; the output of its tasks is in {job.log_directory}")
+    if job.dashboard is not None:
+        display.say(f"dashboard: {job.dashboard.shown_url}")
     try:
         stops = _await(job, display, signals)
     except UserCodeError as error:

@@ -12,10 +12,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.shared.output import fitting
 from penstock.dashboard.view import Document
 
 _BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _POINTS = 60
+_FIRST_TO_GO = ("lost", "event time", "upcoming", "committed", "expired", "from memory", "keys deleted", "at", "kind")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _COLORS = {"good": "green", "warning": "yellow", "bad": "red", "idle": "white", "plain": "blue"}
 
@@ -25,8 +27,8 @@ def _text(text: str, style: str = "") -> Text:
     return Text(_CONTROLS.sub("\ufffd", text), style=style)
 
 
-def screen_of(page: Document) -> RenderableType:
-    """The page of a job. What does not fit at the end of the screen is cut."""
+def screen_of(page: Document, width: int) -> RenderableType:
+    """The page of a job on a screen of this width. What does not fit at its end is cut."""
     if "error" in page:
         return Panel(_text(page["error"]), title="error", border_style="red")
     verdict = page["verdict"]
@@ -36,7 +38,7 @@ def screen_of(page: Document) -> RenderableType:
         *map(_text, verdict["why"]),
         *(_text(line, "dim") for line in page["next"]),
     ]
-    tables = [_table(each) for each in page["tables"]]
+    tables = [_table(each, width) for each in page["tables"]]
     return Group(Panel(Group(*lines), title=page["job"], border_style=color), *_rates(page["series"]), *tables)
 
 
@@ -64,10 +66,12 @@ def bars(values: Sequence[float | None]) -> str:
     return "".join(" " if v is None else _BARS[round(max(v, 0.0) / top * steps) if top > 0 else 0] for v in shown)
 
 
-def _table(found: Document) -> RenderableType:
+def _table(found: Document, width: int) -> RenderableType:
+    wide = [name for name in _FIRST_TO_GO if name in found["columns"]]
+    shown = fitting(found["columns"], found["rows"], width, wide)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=Text(found["title"], style="italic"), title_justify="left")
-    for name in found["columns"]:
+    for name in (found["columns"][place] for place in shown):
         table.add_column(name, justify="right" if name in found["right"] else "left", overflow="ellipsis", no_wrap=True)
     for row in found["rows"]:
-        table.add_row(*map(_text, row))
+        table.add_row(*(_text(row[place]) for place in shown))
     return table

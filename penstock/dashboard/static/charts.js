@@ -43,5 +43,6 @@ export async function draw(charts, series) {
     [charts.lag, lines(times, series.lag, ""), layout("Lag of the inputs, in messages")],
     [charts.parts, bars, layout("The mean batch by part, in milliseconds", { barmode: "stack" })],
   ];
-  await Promise.all(shown.map(([place, data, look]) => plotly.react(place, data, look, options)));
+  const drawn = shown.filter(([, data]) => data.length);
+  await Promise.all(drawn.map(([place, data, look]) => plotly.react(place, data, look, options)));
 }

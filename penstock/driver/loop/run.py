@@ -90,7 +90,7 @@ class Run:
         loop = RunLoop(RunParts(context, tables, feed, debts))
         tables.needed = loop.parts.tables.needed
         self.words.epoch = lambda: loop.epoch
-        exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch)
+        exports = MetricsExports(self.job, self.run_id, self.board, self._keeper.lease.may_start_batch, self.token)
         self.prometheus_port = exports.prometheus_port
         self._undo.callback(exports.close)  # after the last metrics have come
         for close in (fleet.close, tables.close, loop.close, runner.close):

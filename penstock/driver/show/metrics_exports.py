@@ -45,11 +45,13 @@ T = TypeVar("T")
 class MetricsExports:
     """All exports of a run's metrics, from its start to its end. A failure is logged, and never ends the run."""
 
-    def __init__(self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool]) -> None:
+    def __init__(
+        self, job: PreparedJob, run_id: str, board: ProgressBoard, owns_job: Callable[[], bool], driver: str = ""
+    ) -> None:
         """Begin. The board's replay continues from where the last run ended.
 
         Exports write to the job's folder only while `owns_job` holds: a driver that lost its job to another one leaves
-        that one's metrics alone.
+        that one's metrics alone. `driver` is the token of the driver's lease.
 
         Raises:
             ConfigError: the endpoint's address cannot be listened on.
@@ -72,7 +74,7 @@ class MetricsExports:
                 undo.callback(endpoint.close)
             metrics = MetricsBoard(job.objects, job.paths)
             board.replay.continues(_reached(metrics))
-            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job)).close)
+            undo.callback(ExportThread(*_board_exports(job, run_id, board, metrics, owns_job, driver)).close)
             if settings.reporter_stream is not None:
                 stream = settings.reporter_stream
                 system = job.streams.systems.get(stream.system) or open_system(job.config.system(stream.system))
@@ -88,14 +90,19 @@ class MetricsExports:
 
 
 def _board_exports(
-    job: PreparedJob, run_id: str, board: ProgressBoard, metrics: MetricsBoard, owns_job: Callable[[], bool]
+    job: PreparedJob,
+    run_id: str,
+    board: ProgressBoard,
+    metrics: MetricsBoard,
+    owns_job: Callable[[], bool],
+    driver: str,
 ) -> list[Export]:
-    objects, paths, began_ms = job.objects, job.paths, _now_ms()
+    objects, paths = job.objects, job.paths
 
     def put_metrics() -> None:
         if owns_job():
             now_at, reached = board.replay.now_at, board.replay.reached
-            run = ShownRun(run_id, _now_ms(), board.metrics.snapshot(), _plain(reached), began_ms, _plain(now_at))
+            run = ShownRun(run_id, _now_ms(), board.metrics.snapshot(), _plain(reached), driver, _plain(now_at))
             metrics.put(run)
 
     def drain() -> DrainProgress | None:
@@ -108,7 +115,7 @@ def _board_exports(
     def standbys() -> RunStandbys:
         return RunStandbys(run_id, board.standbys())
 
-    phase = _PhaseWatch(run_id, board, began_ms)
+    phase = _PhaseWatch(run_id, board, driver)
     graph = graph_of(job.topology, run_id)
     put_graph = put_changes(graph_board(objects, paths), lambda: graph, owns_job)
     put_phase = put_changes(phase_board(objects, paths), phase.now, owns_job)
@@ -136,17 +143,17 @@ def _plain(positions: Positions) -> dict[tuple[int, SystemStreamPartition], int]
 class _PhaseWatch:
     """Sees the phases of a run begin."""
 
-    def __init__(self, run_id: str, board: ProgressBoard, began_ms: int) -> None:
+    def __init__(self, run_id: str, board: ProgressBoard, driver: str) -> None:
         self._run_id = run_id
         self._board = board
-        self._began_ms = began_ms
+        self._driver = driver
         self._last = ("", 0)
 
     def now(self) -> RunPhase:
         phase = self._board.phase
         if phase != self._last[0]:
             self._last = phase, _now_ms()
-        return RunPhase(self._run_id, *self._last, self._began_ms, self._progress(phase))
+        return RunPhase(self._run_id, *self._last, self._driver, self._progress(phase))
 
     def _progress(self, phase: str) -> str:
         if phase == "restoring":

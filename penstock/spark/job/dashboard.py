@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from penstock.admin.jobs import FoundJob
 from penstock.config.model import JobConfig
+from penstock.dashboard.look import Live
 from penstock.dashboard.server import Dashboard
 from penstock.dashboard.watch import Watches
 from penstock.errors import NotFoundError
 from penstock.job.paths import JobPaths
-from penstock.metrics.snapshot import Snapshot
 from penstock.objects.open import open_job_root
 
 logger = logging.getLogger(__name__)
 
 
-def serve(config: JobConfig, paths: JobPaths, live: Callable[[], tuple[str, Snapshot]]) -> Dashboard:
+def serve(config: JobConfig, paths: JobPaths, live: Live) -> Dashboard:
     """Serve the page of this driver's job, on `job.dashboard.port`.
 
     Args:
         config: the job's configuration.
         paths: the job.
-        live: the id of the run, and its metrics now.
+        live: see `Live`.
 
     Raises:
         ConfigError: nothing can listen on the port, or a package is missing.
@@ -51,6 +51,5 @@ def serve(config: JobConfig, paths: JobPaths, live: Callable[[], tuple[str, Snap
         token=settings.dashboard_token,
         home=paths.root,
     )
-    # A token of the configuration is a secret; one that was made is of no use to anybody who cannot read it.
-    logger.info("dashboard: %s", served.url if settings.dashboard_token else served.url_with_token)
+    logger.info("dashboard: %s", served.shown_url)
     return served

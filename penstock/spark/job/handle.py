@@ -84,8 +84,11 @@ class Job:
     def _ipython_display_(self) -> None:
         """Show the job in a notebook. Its tables and plots are drawn again each second, until it ends or is shown
         elsewhere."""
-        from penstock.spark.job.live_view import LiveView
+        from penstock.spark.job.live_view import LiveView, is_terminal
 
+        if is_terminal():
+            print(repr(self))
+            return
         if self._view is not None:
             self._view.close()
         self._view = LiveView(self)
@@ -140,9 +143,9 @@ class Job:
             self._error = error
         finally:
             self._board.update(phase="failed" if self._error else "drained" if self._board.drained else "ended")
-            self.ending.done.set()
             if self.dashboard is not None:
-                self.dashboard.close()
+                self.dashboard.close(wait=False)
+            self.ending.done.set()
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until the job has ended.

@@ -26,6 +26,7 @@ from penstock.driver.loop.run import Run
 from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import ConfigError, NotFoundError, RetryableError
 from penstock.host.logs import log_directory
+from penstock.job.paths import JobPaths
 from penstock.job.stop_request import StopRequests
 from penstock.objects.open import open_job_root
 from penstock.retry import Retry, retry
@@ -73,6 +74,14 @@ def run_application(
     settings = load(app, config)
     request = StartRequest("", from_checkpoint, until == "latest", close, reset_operators)
     with ExitStack() as undo:
+        handle: Job | None = None
+        served = None
+        if settings.job.dashboard_port is not None:
+            from penstock.spark.job.dashboard import serve  # only a job that has one pays for it
+
+            paths = JobPaths(settings.job.name, settings.job.id)
+            served = serve(settings, paths, lambda: None if handle is None else handle.live_metrics())
+            undo.callback(served.close)
         job = _SparkJob(app, settings, undo.enter_context(_Spark(spark, settings)), StopRequest())
         first = job.start(request)
         undo.push(first.undo)
@@ -81,10 +90,7 @@ def run_application(
         root, run = first.run.job.paths.root, first.run
         handle = Job(root, run.run_id, run.board, job.stop, str(log_directory(settings, first.run.job.paths)))
         handle.follow(run.run_id, run.board, first.runner.cancel, run.prometheus_port)
-        if settings.job.dashboard_port is not None:
-            from penstock.spark.job.dashboard import serve  # only a job that has one pays for it
-
-            handle.dashboard = serve(settings, run.job.paths, handle.live_metrics)
+        handle.dashboard = served
         undo.pop_all()
         handle.start(partial(job.run, handle), job.ask_to_drain)
     log_progress(handle)

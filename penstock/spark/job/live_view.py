@@ -18,6 +18,12 @@ POINTS = 120
 """Moments in a plot: the last two minutes."""
 
 
+def is_terminal() -> bool:
+    """True in IPython on a terminal, which shows no HTML."""
+    shell: Any = importlib.import_module("IPython").get_ipython()
+    return type(shell).__name__ == "TerminalInteractiveShell"
+
+
 class LiveView:
     """The output of one cell. A job has one at most: a newer one takes the place of the one before."""
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.admin.checkpoint.facts import CheckpointSummary
+from penstock.admin.job.drain_status import DrainStatus
 from penstock.admin.job.inputs import InputStatus, PartitionStatus
 from penstock.admin.job.status import JobStatus, OutboxStatus, WatermarkStatus
 from penstock.dashboard.rates import History, Interval, Totals
@@ -20,7 +21,7 @@ LAST = CheckpointSummary("17-42", "commit", None, 9, 1_700_000_000_000, 2, "r", 
 RUNNING = JobStatus(
     job="a-1", name="a", id="1", root="file:///jobs", logs="/logs", containers=(), status="running",
     reason="its lease is being renewed", holder=None, run_id="r", epoch=2, checkpoints=1, last_checkpoint=LAST,
-    inputs=(), backends=(), phase=RunPhase("r", "running", 0, 0),
+    inputs=(), backends=(), phase=RunPhase("r", "running", 0, "driver"),
 )  # fmt: skip
 
 
@@ -49,12 +50,17 @@ def looks(*lags: int, rate: float = 100.0, batches: int = 5, parts: dict[str, fl
         (
             (5_000, 6_000, 7_000, 8_000),
             "warning",
-            "Falls behind: 100 messages a second, 8,000 not read yet, and more than 30 s ago",
+            "Falls behind: 100 messages a second, 8,000 not read yet, and more than 20 s ago",
         ),
         (
             (8_000, 7_000, 6_000),
             "warning",
             "Catches up: 100 messages a second, 6,000 not read yet, about 60.0 s left",
+        ),
+        (
+            (1_000, 9_000, 8_000, 7_000),
+            "warning",
+            "Catches up: 100 messages a second, 7,000 not read yet, about 70.0 s left",
         ),
         ((8_000, 8_010, 8_020), "warning", "Behind: 100 messages a second, 8,020 not read yet"),
         ((1_000, 8_000), "warning", "Behind: 100 messages a second, 8,000 not read yet"),
@@ -66,17 +72,22 @@ def test_a_running_job(lags: tuple[int, ...], level: str, text: str) -> None:
 
 
 def test_only_the_last_minute_counts() -> None:
-    history = looks(90_000, *[50_000 + 3_000 * n for n in range(8)])
-    assert verdict(reading(71_000), history).text.startswith("Falls behind")
+    history = looks(90_000, *[50_000 + 5_000 * n for n in range(8)])
+    assert verdict(reading(85_000), history).text.startswith("Falls behind")
     for slow in range(5, 9):
         history.intervals[slow] = replace(history.intervals[slow], read={"local.in": 0.0})
-    assert "33 messages a second" in verdict(reading(71_000), history).text
+    assert "33 messages a second" in verdict(reading(85_000), history).text
 
 
 def test_it_does_not_say_that_it_keeps_up_if_it_does_not_know() -> None:
-    assert verdict(reading(20_001), looks(20_001, 20_001, 20_001, rate=0, batches=0)).text == (
-        "No batch has ended for 30.0 s, 20,001 not read yet"
-    )
+    stuck = History(last=Totals.of("s", 0, Snapshot()))
+    for second in range(0, 40, 10):
+        stuck.saw(1_000 * second, 20_001.0)
+    stuck.intervals.append(Interval("s", 30_000, 10.0, 0, {}, {"local.in": 0.0}, {}, {}, {}))
+    assert verdict(reading(20_001), stuck).text == "No batch has ended for 30.0 s, 20,001 not read yet"
+    stuck.saw(40_000, 0.0)  # it was idle, and got something to read a moment ago
+    stuck.saw(50_000, 40.0)
+    assert "No batch" not in verdict(reading(40), stuck).text
     unknown = verdict(reading(None, problem="its ends are unknown: Kafka is away"), looks(0, 0))
     assert (unknown.level, unknown.text) == ("warning", "Runs with 100 messages a second; how far behind is not known")
     assert unknown.why[0] == "Stream `local.in`: its ends are unknown: Kafka is away"
@@ -89,6 +100,7 @@ def test_it_does_not_say_that_it_keeps_up_if_it_does_not_know() -> None:
 def test_a_start_says_nothing_of_the_one_before() -> None:
     history = looks(0, 0, 0)
     history.last = Totals.of("another start of this run", 40_000, Snapshot())
+    history.lags.clear()
     assert verdict(reading(9_000_000), history).level == "plain"
 
 
@@ -96,10 +108,21 @@ def test_a_start_says_nothing_of_the_one_before() -> None:
     ("status", "level", "text"),
     [
         (replace(RUNNING, status="not running", reason="it was stopped"), "idle", "Not running: it was stopped"),
+        (
+            replace(RUNNING, status="not running", last_checkpoint=replace(LAST, ended="drained")),
+            "idle",
+            "Not running: it has drained, and nothing is in flight",
+        ),
+        (replace(RUNNING, phase=None), "warning", "Starting"),
+        (
+            replace(RUNNING, drain=DrainStatus("draining")),
+            "warning",
+            "Drains: it reads no more, and ends once everything in flight is processed",
+        ),
         (replace(RUNNING, status="not responding", reason="it is silent"), "bad", "Not responding: it is silent"),
         (replace(RUNNING, outage=Outage(1, "Kafka is away")), "bad", "Waits for a system: Kafka is away"),
         (
-            replace(RUNNING, phase=RunPhase("r", "restoring", 0, 0, "3.0 MB")),
+            replace(RUNNING, phase=RunPhase("r", "restoring", 0, "driver", "3.0 MB")),
             "warning",
             "Restoring (3.0 MB), since 1970-01-01T00:00:00.000Z",
         ),

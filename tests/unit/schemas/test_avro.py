@@ -364,6 +364,8 @@ def test_schemas_are_refused_if_and_only_if_values_cannot_be_read(
         data = ps.Avro(written).to_bytes(value)
         try:
             fastavro.schemaless_reader(io.BytesIO(data), one, other)
+        except UnicodeDecodeError:
+            continue  # Avro lets bytes be read as a string, although some are none
         except Exception as error:  # whatever it raises, the value is not read
             fails.append(error)
     assert why or not fails, fails

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+import subprocess
+import sys
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, TypedDict
 
 import msgspec
 import pydantic
 import pytest
+from pyspark import cloudpickle
 
 import penstock as ps
+from penstock.spark.workers.struct_classes import dumps
 from penstock.testing import TestRunner
 
 AT = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -199,3 +205,77 @@ def test_a_name_that_nobody_can_find_is_a_clear_error() -> None:
 
     with pytest.raises(ps.ConfigError, match="Hidden"):
         ps.Struct(Local)
+
+
+SCRIPT = """
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, NamedTuple, TypedDict
+
+import msgspec
+import penstock as ps
+
+
+@dataclass
+class Source:
+    at: datetime
+
+
+class Step(NamedTuple):
+    number: int
+    source: Source | None = None
+
+
+class Place(TypedDict):
+    source: Source
+
+
+@dataclass
+class Event:
+    kind: Literal["a", "b"]
+    source: Source
+    steps: list[Step] = field(default_factory=list)
+    places: dict[str, Place] = field(default_factory=dict)
+
+
+class Later(msgspec.Struct):
+    kind: Literal["a", "b"]
+    event: Event | None = None
+
+
+serdes = [ps.Struct(Event), ps.Struct(list[Later]), ps.Struct(Event)]
+"""
+LOADER = """
+import pickle, sys
+first, second, _ = pickle.load(open(sys.argv[1], "rb"))
+source = b'{"at":"2026-01-01T00:00:00Z"}'
+data = b'{"kind":"a","source":%b,"steps":[[3,null]],"places":{"x":{"source":%b}}}' % (source, source)
+event = first.from_bytes(data)
+assert first.to_bytes(event) == data, first.to_bytes(event)
+print(event.source.at.year, event.steps, second.from_bytes(b'[{"kind":"b","event":' + data + b'}]')[0].kind)
+try:
+    first.from_bytes(data.replace(b'"a"', b'"c"'))
+except ValueError as error:
+    print(error)
+"""
+
+
+def test_types_of_a_script_with_annotations_as_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process has the classes of the script, and not the names in it."""
+    (tmp_path / "only_here.py").write_text(SCRIPT)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("only_here")
+    cloudpickle.register_pickle_by_value(module)
+    (tmp_path / "pickled").write_bytes(dumps(module.serdes))
+    cloudpickle.unregister_pickle_by_value(module)
+    shown = subprocess.run(
+        [sys.executable, "-c", LOADER, str(tmp_path / "pickled")],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout == "2026 [Step(number=3, source=None)] b\nInvalid enum value 'c' - at `$.kind`\n"

@@ -1,0 +1,1 @@
+"""Builds the site of the documentation: `python -m tools.docs_site`, or `make docs`."""

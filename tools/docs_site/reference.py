@@ -1,0 +1,97 @@
+"""The pages of the API reference: a page for each public module, with its names in groups."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+GROUPS: dict[str, dict[str, tuple[str, ...]]] = {
+    "penstock": {
+        "Applications and tasks": ("penstock.application", "penstock.api.task"),
+        "Messages": ("penstock.api.messages", "penstock.api.ssp", "penstock.api.intermediate"),
+        "Serdes and schemas": ("penstock.api.serdes", "penstock.schemas"),
+        "Stores, state of the key and tables": ("penstock.api.state",),
+        "Event time and timers": ("penstock.api.time.watermarks", "penstock.api.time.timers"),
+        "Windows": ("penstock.api.time.windows", "penstock.api.time.triggers"),
+        "Aggregates": ("penstock.api.time.aggregates", "penstock.api.time.sketches"),
+        "Columns": ("penstock.api.expressions", "penstock.api.batch_processor"),
+        "Startpoints and drains": ("penstock.api.startpoint", "penstock.api.drain"),
+        "Jobs and metrics": ("penstock.spark.job", "penstock.metrics"),
+        "Errors": ("penstock.errors", "penstock.job.lease"),
+    },
+    "penstock.admin": {
+        "Jobs": ("penstock.admin.jobs", "penstock.admin.job"),
+        "Configuration and graph": (
+            "penstock.admin.configuration",
+            "penstock.admin.shown_graph",
+            "penstock.job.shown_graph",
+        ),
+        "Checkpoints": ("penstock.admin.checkpoint", "penstock.checkpoint"),
+        "Startpoints": ("penstock.admin.startpoint",),
+        "State": ("penstock.admin.state",),
+        "Streams": ("penstock.admin.stream",),
+        "Pushed tables": ("penstock.admin.table",),
+    },
+    "penstock.spark": {
+        "Processors": ("penstock.spark.transform", "penstock.spark.processor", "penstock.spark.rows"),
+        "Applications": ("penstock.spark.applications",),
+        "State and progress": ("penstock.spark.state_frames", "penstock.spark.query_progress"),
+    },
+    "penstock.testing": {
+        "Tests of applications": ("penstock.testing.runner", "penstock.testing.clock"),
+    },
+    "penstock.system.base": {
+        "Systems": (
+            "penstock.system.contract.definition",
+            "penstock.system.contract.admin",
+            "penstock.system.contract.reader",
+            "penstock.system.contract.writer",
+        ),
+        "Messages": ("penstock.system.contract.messages", "penstock.system.contract.limits"),
+        "Names and options": ("penstock.system.contract.names",),
+    },
+}
+"""Each public module, the groups of its page, and the modules and packages that a group has the names of."""
+
+WITH_BASES = {"AuditRecord", "CheckpointFacts", "MessageStream", "StreamApplication", "TaskApplication"}
+"""Classes that are shown with what they inherit, because their base classes are not public."""
+
+
+def names_of(root: Path, module: str) -> dict[str, str]:
+    """The public names of a module, with the module that defines each. They are read from its source."""
+    path = root.joinpath(*module.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return {
+        alias.name: str(node.module)
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module not in ("typing", "penstock.public_names")
+        for alias in node.names
+    }
+
+
+def page(root: Path, module: str) -> str:
+    """The page of a public module, as directives of mkdocstrings.
+
+    Raises:
+        ValueError: a name is in no group, or a group is empty.
+    """
+    parts = [f"# {module}", _directive(module, "members: false", "show_root_heading: false")]
+    left = names_of(root, module)
+    for title, modules in GROUPS[module].items():
+        grouped = [each for prefix in modules for each in left if f"{left[each]}.".startswith(f"{prefix}.")]
+        if not grouped:
+            raise ValueError(f"{module}: the group `{title}` of {Path(__file__).name} has no names; remove it")
+        left = {name: home for name, home in left.items() if name not in grouped}
+        parts += [f"## {title}", *(_entry(module, name) for name in grouped)]
+    if left:
+        raise ValueError(f"{module}: no group of {Path(__file__).name} has {left}; add its module to one")
+    return "\n\n".join(parts) + "\n"
+
+
+def _entry(module: str, name: str) -> str:
+    return _directive(f"{module}.{name}", *(["inherited_members: true"] if name in WITH_BASES else []))
+
+
+def _directive(identifier: str, *options: str) -> str:
+    lines = [f"::: {identifier}", *(["    options:"] if options else []), *(f"      {each}" for each in options)]
+    return "\n".join(lines)
