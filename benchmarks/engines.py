@@ -1,15 +1,18 @@
-"""Other engines to compare with: each in an environment of its own, which is kept for the next run."""
+"""Other engines to compare with: each in a separate environment, which is kept for the next run, and its scripts."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.harness import console
 
@@ -115,3 +118,22 @@ def _fetch_jars(folder: Path, group: str, name: str, version: str) -> list[str]:
     )
     options = ["-DincludeScope=runtime", f"-DoutputDirectory={folder / 'jars'}"]
     return [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", *options]
+
+
+def start_script(engine: Engine, given: Mapping[str, Any]) -> subprocess.Popen[bytes]:
+    """A process of an engine, with its parameters as JSON. It prints where this process does."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    command = [str(engine.python), str(engine.path), json.dumps(given)]
+    return subprocess.Popen(command, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno(), env=environment)
+
+
+def last_count(path: Path) -> int:
+    """The last number that a script has appended to its file, behind a time."""
+    lines = path.read_text().split("\n")
+    return int(lines[-2].split()[1]) if len(lines) > 1 else 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -206,7 +206,7 @@ def verify(given: Mapping[str, Any], work: Path) -> dict[str, Any]:
 
 
 def measure(bench: harness.Bench, partitions: int, way: str, output: str) -> None:
-    """One run, with a broker of its own."""
+    """One run, with a separate broker."""
     options, work = bench.options, bench.work / "side"
     with KafkaBroker(heap_mb=1024, java_options=()) as broker:
         create(brokers := broker.bootstrap_servers, [TOPIC, OUTPUT] if output == "output" else [TOPIC], partitions)

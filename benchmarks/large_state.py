@@ -151,7 +151,7 @@ class Container:
         return spent
 
     def compact(self) -> None:
-        """Write every table anew, one store after the other."""
+        """Write every table again, one store after the other."""
         options = rocksdict.CompactOptions()
         options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
         for task, store in self.places:
@@ -175,7 +175,7 @@ def measure(parameters: dict[str, Any]) -> dict[str, Any]:
     def phase(name: str) -> Iterator[dict[str, Any]]:
         """Its seconds and memory; the body adds more figures."""
         own = phases[name] = {}
-        Path("/proc/self/clear_refs").write_text("5")  # the highest resident size begins anew
+        Path("/proc/self/clear_refs").write_text("5")  # the highest resident size begins again
         began = time.perf_counter()
         yield own
         own.setdefault("seconds", time.perf_counter() - began)

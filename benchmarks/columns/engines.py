@@ -7,10 +7,6 @@ stores its input (without a licence key it cannot store its state), Bytewax stor
 from __future__ import annotations
 
 import json
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.columns.inputs import totals_of
-from benchmarks.engines import Engine
+from benchmarks.engines import Engine, free_port, last_count, start_script
 from benchmarks.keyed_fold.workload import Workload
 
 _PEERS = Path(__file__).parent / "peers"
@@ -70,7 +66,7 @@ def _pathway(parameters: dict[str, Any], *, totals: bool) -> dict[str, Any]:
         "result": str(work / "result.json"),
         "totals": totals,
     }
-    status = _script(ENGINES["Pathway, json"], given).wait()
+    status = start_script(ENGINES["Pathway, json"], given).wait()
     if status != 0:
         raise RuntimeError(f"Pathway ended with status {status}")
     found: dict[str, Any] = json.loads((work / "result.json").read_text())
@@ -83,15 +79,15 @@ def _bytewax(parameters: dict[str, Any]) -> tuple[float, float]:
     given = {
         "files": f"{parameters['files']}/events",
         "work": str(work),
-        "addresses": [f"127.0.0.1:{_free_port()}" for _ in range(parameters["threads"])],
+        "addresses": [f"127.0.0.1:{free_port()}" for _ in range(parameters["threads"])],
     }
-    _script(engine, {**given, "process": 0, "prepare": True}).wait()
+    start_script(engine, {**given, "process": 0, "prepare": True}).wait()
     processes = [
-        _script(engine, {**given, "process": number, "prepare": False}) for number in range(parameters["threads"])
+        start_script(engine, {**given, "process": number, "prepare": False}) for number in range(parameters["threads"])
     ]
     began = ended = None
     while any(process.poll() is None for process in processes):
-        counted = sum(_last(path) for path in work.glob("counted-*"))
+        counted = sum(last_count(path) for path in work.glob("counted-*"))
         if not counted:
             began = time.time()
         if counted == parameters["workload"]["events"] and ended is None:
@@ -100,20 +96,3 @@ def _bytewax(parameters: dict[str, Any]) -> tuple[float, float]:
     if any(process.returncode for process in processes) or began is None or ended is None:
         raise RuntimeError(f"Bytewax ended with status {[process.returncode for process in processes]}")
     return began, ended
-
-
-def _script(engine: Engine, given: dict[str, Any]) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    command = [str(engine.python), str(engine.path), json.dumps(given)]
-    return subprocess.Popen(command, stdout=sys.stdout.fileno(), stderr=sys.stderr.fileno(), env=environment)
-
-
-def _last(path: Path) -> int:
-    lines = path.read_text().split("\n")
-    return int(lines[-2].split()[1]) if len(lines) > 1 else 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

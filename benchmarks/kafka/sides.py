@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import socket
 import statistics
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import penstock as ps
+from benchmarks.engines import free_port, last_count, start_script
 from benchmarks.harness import DRIVER_MEMORY
 from benchmarks.kafka.load import ENGINES, EVERY
 from penstock.checkpoint.log import CheckpointLog
@@ -172,7 +168,7 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
     work, own = Path(given["work"]), ENGINES[given["engine"]]
     start = len(list(work.glob("counted-0-*")))
     count = 1 if own.threads else given["partitions"]
-    addresses = [f"127.0.0.1:{_free_port()}" for _ in range(count)]
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(count)]
     each = {
         **given,
         "start": start,
@@ -183,14 +179,14 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
         "slots": given["threads"] * (2 if given["engine"] == "spark-real-time" else 1),
     }
     if start == 0 and given["engine"] == "bytewax":
-        _script(own.python, own.path, {**each, "process": 0, "prepare": True}).wait()
-    processes = [_script(own.python, own.path, {**each, "process": n}) for n in range(count)]
+        start_script(own, {**each, "process": 0, "prepare": True}).wait()
+    processes = [start_script(own, {**each, "process": n}) for n in range(count)]
 
     def counted() -> int:
         for process in processes:
             if process.poll() is not None:
                 raise RuntimeError(f"a process of {given['engine']} ended with status {process.returncode}")
-        return sum(_last(path) for path in work.glob(f"counted-*-{start}"))
+        return sum(last_count(path) for path in work.glob(f"counted-*-{start}"))
 
     def stop() -> None:
         for process in processes:
@@ -202,27 +198,6 @@ def engine(given: dict[str, Any]) -> dict[str, Any]:
             counted()
             time.sleep(_LOOK_SECONDS)
     return {"samples": _until(given, counted, stop)}
-
-
-def _script(python: Path, path: Path, given: dict[str, Any]) -> subprocess.Popen[bytes]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    return subprocess.Popen(
-        [str(python), str(path), json.dumps(given)],
-        stdout=sys.stdout.fileno(),
-        stderr=sys.stderr.fileno(),
-        env=environment,
-    )
-
-
-def _last(path: Path) -> int:
-    lines = path.read_text().split("\n")
-    return int(lines[-2].split()[1]) if len(lines) > 1 else 0
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _until(given: dict[str, Any], counted: Callable[[], int], stop: Callable[[], None]) -> list[Sample]:

@@ -17,7 +17,7 @@ PARTS = {
     "snapshot-ns": "snapshot",
     "commit-wait-ns": "waiting for the last commit",
 }
-"""The parts of a batch, by their timers. What is left of `batch-ns` is `other`."""
+"""The parts of a batch, by their timers. The rest of `batch-ns` is `other`."""
 _STAGE, _STREAM = "stage.", "stream."
 _LAG = "messages-behind-high-watermark"
 

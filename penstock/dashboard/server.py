@@ -86,7 +86,6 @@ class Dashboard:
                 "free port, and an address of this host"
             ) from error
         self.host, self.port = host, int(self._socket.getsockname()[1])
-        self._home = home
         self._watches = watches
         self._closing = threading.Event()
         self._application = app = _Application(watches, open_job, Access(host, self.token), home, self._closing)

@@ -22,9 +22,9 @@ _ENDED = {
 Level: TypeAlias = Literal["good", "warning", "bad", "idle", "plain"]
 
 WINDOW_S = 60.0
-"""Rates and trends are those of this time."""
+"""Rates are those of this time."""
 _TREND_S = 20.0
-"""A shorter time says nothing about a trend."""
+"""A trend is the change in this time."""
 _STUCK_MS = 30_000
 """A batch that takes longer is worth a word: metrics come every ten seconds."""
 _SMALL_S = 15.0
@@ -84,10 +84,9 @@ def unread(status: JobStatus) -> Counter[str] | None:
     found: Counter[str] = Counter()
     for each in status.inputs:
         for part in each.partitions:
-            left = part.unread if part.read is not None else part.lag
-            if left is None:
+            if part.left is None:
                 return None
-            found[each.lag_unit] += left
+            found[each.lag_unit] += part.left
     return found
 
 

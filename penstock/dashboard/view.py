@@ -155,9 +155,8 @@ def _lag_of(stream: str, status: JobStatus) -> str | None:
     """The unread part of an input in words; None if it is none, or is not known."""
     for each in status.inputs:
         if each.stream == stream:
-            left = [part.lag if part.read is None else part.unread for part in each.partitions]
-            known = [number for number in left if number is not None]
-            return lag_text([(sum(known), each.lag_unit)]) or None if len(known) == len(left) else None
+            known = [part.left for part in each.partitions if part.left is not None]
+            return lag_text([(sum(known), each.lag_unit)]) or None if len(known) == len(each.partitions) else None
     return None
 
 
@@ -267,10 +266,9 @@ def _inputs(status: JobStatus) -> Document:
     rows: list[tuple[int, tuple[object, ...]]] = []
     for each in status.inputs:
         for p in each.partitions:
-            left = p.lag if p.read is None else p.unread
             time = _time(p.event_time_ms)
-            cells = (each.stream, p.partition, p.next_offset, p.read, p.upcoming, left, time, p.lost or None)
-            rows.append((-1 if left is None else left, cells))
+            cells = (each.stream, p.partition, p.next_offset, p.read, p.upcoming, p.left, time, p.lost or None)
+            rows.append((-1 if p.left is None else p.left, cells))
     rows.sort(key=lambda row: -row[0])
     more = f"{ROWS} of {len(rows):,} partitions, those with the most unread" if len(rows) > ROWS else ""
     columns = "stream, partition, committed, read, upcoming, unread, event time, lost"

@@ -23,6 +23,7 @@ LINES_AT_ONCE = 20
 LINE_CHARACTERS = 1_000
 """The most characters of a line that is passed on, and of a printed text without a line break."""
 TRACEBACK_CHARACTERS = 4_000
+"""The most characters of a traceback that goes with such a line: its end."""
 PRINTED = "printed"
 """The logger of what the application prints."""
 _OWN = "penstock"
@@ -30,9 +31,8 @@ _OWN = "penstock"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work that a thread does for a job. -1: none in particular."""
+    """The work that a thread does. -1: none in particular."""
 
-    job: str = ""
     epoch: int = -1
     batch: int = -1
     task: int = -1
@@ -60,7 +60,7 @@ def at_work(work: Work) -> Iterator[None]:
         _work.reset(token)
 
 
-class LogLine(msgspec.Struct, frozen=True):
+class PassedLine(msgspec.Struct, frozen=True):
     """A line that a container passes on."""
 
     level: int
@@ -78,7 +78,7 @@ class LineFormatter(logging.Formatter):
         """
         Args:
             form: text, or JSON.
-            job: the job of lines that do not say so by themselves.
+            job: the job, for JSON.
             shown: called with each message.
         """
         super().__init__()
@@ -111,7 +111,7 @@ def _json_line(record: logging.LogRecord, work: Work, job: str, message: str, tr
         "time": utc(record.created),
         "level": record.levelname,
         "logger": record.name,
-        "job": work.job or job,
+        "job": job,
         **{name: n for name in ("epoch", "batch", "task") if (n := getattr(work, name)) >= 0},
         "message": message,
         **({"traceback": trace} if trace else {}),
@@ -131,7 +131,7 @@ class PassedOn(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
-        self._lines: deque[LogLine] = deque()
+        self._lines: deque[PassedLine] = deque()
         self._left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -146,14 +146,17 @@ class PassedOn(logging.Handler):
             trace = logging.Formatter().formatException(record.exc_info)
             message = f"{message}\n{trace[-TRACEBACK_CHARACTERS:]}"
         text = message.encode(errors="backslashreplace").decode()
-        self._lines.append(LogLine(record.levelno, text, work.epoch, work.batch, work.task))
+        self._lines.append(PassedLine(record.levelno, text, work.epoch, work.batch, work.task))
 
-    def take(self) -> tuple[list[LogLine], int]:
+    def take(self) -> tuple[list[PassedLine], int]:
         """The lines since the last call, and how many were left out."""
-        with self.lock or threading.RLock():
+        self.acquire()  # as `handle` does around `emit`
+        try:
             found, left_out = list(self._lines), self._left_out
             self._lines.clear()
             self._left_out = 0
+        finally:
+            self.release()
         return found, left_out
 
 

@@ -172,8 +172,8 @@ def _with_hints(kind: Any, hints: dict[type, dict[str, Any]]) -> Struct[Any]:
 
 
 def _written_hints(kind: Any, found: dict[type, dict[str, Any]]) -> dict[type, dict[str, Any]]:
-    """The types that annotations stand for, by class, of the classes in a type whose annotations are texts
-    (`from __future__ import annotations`)."""
+    """The types of annotations, by class: of each class in a type whose annotations are texts, as those of
+    `from __future__ import annotations` are."""
     for each in get_args(kind):
         _written_hints(each, found)
     if not isinstance(kind, type) or kind in found:

@@ -14,7 +14,7 @@ import msgspec
 from penstock.batch.batch import Batch, Due
 from penstock.checkpoint.id import CheckpointId
 from penstock.documents import Count, decoder, decoding
-from penstock.host.log_lines import LogLine
+from penstock.host.log_lines import PassedLine
 from penstock.metrics.snapshot import Row
 from penstock.outbox.unpublished import OutboxObject
 from penstock.side.fill.failure import SideFailure
@@ -329,7 +329,7 @@ class Beat:
     standbys: list[StandbyState] = field(default_factory=list)
     overdue: str = ""
     """A step of an attempt that exceeds its time limit, in words: the run fails with it."""
-    lines: list[LogLine] = field(default_factory=list)
+    lines: list[PassedLine] = field(default_factory=list)
     """Lines that the application has printed or logged since the last beat."""
     lines_left_out: int = 0
     """Further lines, which are in the container's log only."""

@@ -43,6 +43,11 @@ class PartitionStatus:
     unread: int | None = None
     """The distance of `read` from the end, in the stream's `lag_unit`; None if one of the two is not known."""
 
+    @property
+    def left(self) -> int | None:
+        """What a run has not read yet, or if none runs, what comes after the last checkpoint; None if unknown."""
+        return self.lag if self.read is None else self.unread
+
 
 @dataclass(frozen=True, slots=True)
 class InputStatus:

@@ -156,7 +156,7 @@ class Attempts(Service):
         return rest
 
     def _work(self, running: RunningAttempt) -> Work:
-        return Work("", self._epoch, running.batch, running.attempt.task)
+        return Work(self._epoch, running.batch, running.attempt.task)
 
     def abandon(self, running: RunningAttempt) -> None:
         """The attempt's stream broke, or its input was not complete: discard it and all it touched."""

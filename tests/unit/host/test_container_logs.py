@@ -18,7 +18,7 @@ from penstock.host.log_lines import (
     LINE_CHARACTERS,
     LINES_AT_ONCE,
     LineFormatter,
-    LogLine,
+    PassedLine,
     PassedOn,
     Work,
     at_work,
@@ -68,7 +68,7 @@ def test_a_line_has_its_time_its_level_and_the_work_that_it_belongs_to(tmp_path:
 import logging, threading
 from penstock.host.log_lines import Work, at_work
 def work(task):
-    with at_work(Work("", 3, 7, task)):
+    with at_work(Work(3, 7, task)):
         print("begun", end=" ")
         for _ in range(3): both.wait()
         print("and", "ended")
@@ -101,7 +101,7 @@ except ZeroDivisionError: logging.exception("no")
 def test_lines_of_json() -> None:
     record = logging.LogRecord("shop", logging.INFO, "", 0, "of %s", ("b\udcff",), None)
     record.created = 1.25
-    record.work = Work("", 3, 7, 2)
+    record.work = Work(3, 7, 2)
     assert orjson.loads(LineFormatter("json", "clicks-1").format(record)) == {
         "time": "1970-01-01T00:00:01.250Z",
         "level": "INFO",
@@ -119,13 +119,13 @@ def test_only_so_many_lines_of_the_application_are_passed_on() -> None:
     logger.addHandler(passed_on)
     logger.setLevel(logging.DEBUG)
     logger.propagate = False
-    with at_work(Work("", 3, 7, 2)):
+    with at_work(Work(3, 7, 2)):
         for number in range(LINES_AT_ONCE + 5):
             logger.info("line %d", number)
     logger.debug("no")
     passed_on.emit(logging.LogRecord("penstock.state", logging.ERROR, "", 0, "its own", (), None))
     lines, left_out = passed_on.take()
-    assert lines == [LogLine(logging.INFO, f"line {n}", 3, 7, 2) for n in range(LINES_AT_ONCE)]
+    assert lines == [PassedLine(logging.INFO, f"line {n}", 3, 7, 2) for n in range(LINES_AT_ONCE)]
     assert left_out == 5
     logger.warning("x" * 5_000)
     ((line,), left_out) = passed_on.take()
