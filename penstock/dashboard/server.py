@@ -9,7 +9,7 @@ import logging
 import secrets
 import socket
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from contextvars import copy_context
 from functools import cache, partial
@@ -31,7 +31,6 @@ from penstock.errors import ConfigError, PenstockError
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import Receive, Scope, Send
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -161,7 +160,7 @@ class _Application:
             Route("/static/{name}", self._static),
             Route("/plotly.js", self._plotly),
             Route("/api/home", self._home_page),
-            Route("/api/events", _Events(self._events), methods=["GET"]),
+            Route("/api/events", self._events),
             Route("/api/look/{what}", self._look_up, methods=["POST"]),
             Route("/api/do/{what}", self._act, methods=["POST"]),
         ]
@@ -222,22 +221,19 @@ class _Application:
         found = self._access.refuses(request.method, request.headers, changes=changes)
         return None if found is None else _answer({"error": found.reason}, found.status)
 
-    async def _events(self, request: Request, send: Send) -> None:
+    async def _events(self, request: Request) -> Response:
         """The page of a job, whenever it has changed. A client that is slow gets the newest page next, and not all."""
+        from starlette.responses import StreamingResponse
+
         job = request.query_params.get("job", "")
-        answer = self._refused(request, changes=False)
-        if answer is None and (problem := await self._problem_of(job)) is not None:
-            answer = _answer({"error": problem}, 404)
-        page = None if answer is not None else self._watches.page(job)
+        if (refused := self._refused(request, changes=False)) is not None:
+            return refused
+        if (problem := await self._problem_of(job)) is not None:
+            return _answer({"error": problem}, 404)
+        page = self._watches.page(job)
         if page is None or self.streams >= STREAMS:
-            answer = answer or _answer({"error": "too many pages are open: close some of them"}, 503)
-            await answer(request.scope, request.receive, send)
-            return
-        self.streams += 1
-        try:
-            await self._send_pages(request, page, job, send)
-        finally:
-            self.streams -= 1
+            return _answer({"error": "too many pages are open: close some of them"}, 503)
+        return StreamingResponse(self._pages(page, job), media_type="text/event-stream", headers=HEADERS)
 
     async def _problem_of(self, job: str) -> str | None:
         """Why a page of the job cannot be watched. Only a job that is there gets a thread that looks at it."""
@@ -254,46 +250,27 @@ class _Application:
             return str(error)
         return None
 
-    async def _send_pages(self, request: Request, page: Page, job: str, send: Send) -> None:
-        async def write(body: bytes) -> None:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-
-        gone = asyncio.ensure_future(_gone(request))
-        headers = {**HEADERS, "Content-Type": "text/event-stream"}
-        raw = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    async def _pages(self, page: Page, job: str) -> AsyncIterator[bytes]:
+        self.streams += 1
         try:
-            await send({"type": "http.response.start", "status": 200, "headers": raw})
             seen, quiet = (page, 0), 0.0
-            while not self._closing.is_set() and not gone.done():
+            while not self._closing.is_set():
                 page = self._watches.page(job) or page  # somebody still looks
                 now, document = (page, page.version), page.document
                 if now != seen and page.version:
-                    await write(_event({**document, "looked_ms": page.looked_ms}))
+                    yield _event({**document, "looked_ms": page.looked_ms})
                     seen, quiet = now, 0.0
                 elif quiet >= BEAT_S:
-                    await write(_event({"looked_ms": page.looked_ms}))
+                    yield _event({"looked_ms": page.looked_ms})
                     quiet = 0.0
                 await asyncio.sleep(LOOK_S)
                 quiet += LOOK_S
-            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            gone.cancel()
+            self.streams -= 1
 
 
 def _event(document: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS) + b"\n\n"
-
-
-class _Events:
-    """An endpoint that sends by itself: Starlette's own streams wait for a slow client without an end."""
-
-    def __init__(self, serve: Callable[[Request, Send], Awaitable[None]]) -> None:
-        self._serve = serve
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.requests import Request
-
-        await self._serve(Request(scope, receive), send)
 
 
 async def in_thread(call: Callable[[], T], after: Callable[[], None] = lambda: None) -> T:
@@ -318,11 +295,6 @@ async def in_thread(call: Callable[[], T], after: Callable[[], None] = lambda: N
 
     threading.Thread(target=run, name="penstock-dashboard-call", daemon=True).start()
     return await done  # type: ignore[no-any-return]
-
-
-async def _gone(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 async def _body(request: Request) -> dict[str, Any]:

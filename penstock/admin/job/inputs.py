@@ -45,7 +45,7 @@ class PartitionStatus:
 
     @property
     def left(self) -> int | None:
-        """What a run has not read yet, or if none runs, what comes after the last checkpoint; None if unknown."""
+        """The part that a run has not read yet; if none runs, the part after the last checkpoint. None if unknown."""
         return self.lag if self.read is None else self.unread
 
 
