@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from penstock.api.intermediate import IntermediateMessageSerde
@@ -135,8 +136,14 @@ class Topology:
 
     def expected_sources(self, stage: int, task: int, tasks: int) -> frozenset[tuple[int, int]]:
         """The (stage, task) pairs from which an attempt must have a trailer."""
-        senders = range(tasks) if self.is_shuffled(stage) else (task,)
-        return frozenset((source, sender) for source in self.sources_of(stage) for sender in senders)
+        if self.is_shuffled(stage):
+            return _all_pairs(self.sources_of(stage), tasks)
+        return frozenset((source, task) for source in self.sources_of(stage))
+
+
+@lru_cache(maxsize=64)  # each task of a stage expects the same in each batch
+def _all_pairs(stages: tuple[int, ...], tasks: int) -> frozenset[tuple[int, int]]:
+    return frozenset((stage, task) for stage in stages for task in range(tasks))
 
 
 def plan_topology(

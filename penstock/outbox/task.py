@@ -197,7 +197,7 @@ class OutboxAttempt:
             self.stage,
             self.task,
             self.token,
-            self._sources.tokens(),
+            self._sources.marks(),
             messages=sum(written.values()),
             written=written,
             upstream_failed=self._sources.failed,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -23,8 +24,8 @@ class Report:
     stage: int
     task: int
     token: str
-    read: dict[int, dict[int, str]]
-    """Source stage -> source task -> the token that was read."""
+    read: Mapping[int, int]
+    """Source stage -> the mark of its attempts that were read (`mark_of`). Empty if it failed before it read any."""
     messages: int = 0
     dead_letters: int = 0
     written: dict[str, int] = field(default_factory=dict)

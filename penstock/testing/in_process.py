@@ -317,7 +317,7 @@ class InProcessRunner(BatchRunner):
         call = AttemptCall(Identity(container.incarnation, epoch), batch, stage, [task])
         attempts = container.epoch(call.identity).attempts
         try:
-            running = attempts.begin(call, task)
+            running = attempts.begin(call, task, new_token())
         except (OperatorFailedError, EngineFailedError) as error:
             return list(failed_attempt(self._job.topology, self._job.settings, stage, task, new_token(), error))
         try:

@@ -63,6 +63,7 @@ from penstock.runtime.messages.packet import (
     with_headers,
 )
 from penstock.runtime.messages.places import pack_places, unpack_places
+from penstock.runtime.messages.trailers import read_trailer
 from penstock.runtime.reports import Report
 from penstock.runtime.timers import Timers, key_and_name, place_of
 from penstock.runtime.windows.cells import Cells, Slot
@@ -100,6 +101,7 @@ from penstock.wire.protocol import (
     load,
 )
 from tests.support.faults.damaged_bytes import damaged, grows_too_fast, memory_budget
+from tests.support.streams.trailers import trailer
 from tests.support.tools.profiles import examples
 
 BUDGET = 32 << 20
@@ -130,9 +132,10 @@ class Codec:
 MESSAGES = pa.record_batch([[b"k", None], [b"value", b""], [1, 2], [3, 4], [5, 6]], schema=MESSAGE_SCHEMA)
 PAYLOAD = bytes(encode_messages(MESSAGES))
 HEADED = bytes(encode_messages(with_headers(MESSAGES, pa.array([pack_headers((("trace", b"7f"),)), None]))))
+TRAILER = trailer((0, 3), 1, 2, token="token", dest=1)
 PACKETS = [
     Packet(0, 1, Kind.DATA, 0, 3, "token", 0, 3, 0, 2, PAYLOAD),
-    Packet(1, 1, Kind.TRAILER, 0, 3, "token", 0, 3, 1, 0, None),
+    TRAILER,
 ]
 FAILED = FailedMessage("local.trips", 0, 7, "k", "task", "ValueError: no", "")
 ROWS = pa.record_batch({"n": [1, 2], "names": [["a", None], []], "of": [{"x": "y"}, None]})
@@ -156,7 +159,7 @@ def read_frames(data: bytes) -> None:
     with suppress(EOFError):
         for batch in Frames().load_stream(io.BytesIO(data)):
             for packet in from_batch(batch):
-                if packet.payload is not None:
+                if packet.kind == Kind.DATA and packet.payload is not None:
                     read_messages(packet.payload)
 
 
@@ -191,11 +194,11 @@ def request_reader(name: str) -> Callable[[bytes], object]:
 
 BETWEEN = {
     "messages": Codec(read_messages, [PAYLOAD, HEADED]),
+    "names in a trailer": Codec(lambda data: read_trailer(TRAILER._replace(payload=data)), [TRAILER.payload or b""]),
+    "counts in a trailer": Codec(lambda data: read_trailer(TRAILER._replace(places=data)), [TRAILER.places or b""]),
     "places": Codec(lambda data: unpack_places(data, 3, 2), [PLACES]),
     "frames of packets": Codec(read_frames, [frames()]),
-    "report": Codec(
-        Report.from_payload, [bytes(Report(1, 2, "t", {0: {1: "u"}}, failed=FAILED).packet().payload or b"")]
-    ),
+    "report": Codec(Report.from_payload, [bytes(Report(1, 2, "t", {0: 7}, failed=FAILED).packet().payload or b"")]),
     "outbox object": Codec(read_outbox, [OUTBOX]),
     "attempt call": Codec(lambda d: load(AttemptCall, d), [dump(AttemptCall(IDENTITY, BATCH, 1, [0, 1]))]),
     **{

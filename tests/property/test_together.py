@@ -26,6 +26,7 @@ from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
+from tests.support.streams.trailers import trailer
 
 TASKS = 3
 BATCH = Batch(1, 1, 0)
@@ -153,7 +154,7 @@ def test_messages_of_the_end_of_input_count_as_well() -> None:
         for task in range(2):
             instance = TaskInstance(task, planned, settings, {"s": MemoryEngine()}, 0)
             attempt = instance.start_attempt(1, new_token(), batch)
-            list(attempt.accept(Packet(task, 1, Kind.TRAILER, 0, task, "t", -1, -1, 0, 0, None)))
+            list(attempt.accept(trailer((0, task), dest=task)))
             packets = list(attempt.finish(together))
             assert sum(packet.messages for packet in packets if packet.kind == Kind.DATA) == 50
 

@@ -16,7 +16,7 @@ from penstock.host.log_lines import Work, at_work
 from penstock.runtime.messages.packet import Packet
 from penstock.runtime.messages.router import Together
 from penstock.runtime.messages.sources import DiscardedAttemptError
-from penstock.runtime.stage.attempt import Attempt, new_token
+from penstock.runtime.stage.attempt import Attempt
 from penstock.runtime.stage.task_instance import TaskAttempt, TaskInstance
 from penstock.wire.protocol import AttemptCall
 
@@ -118,15 +118,16 @@ class Attempts(Service):
         for instance in self._tasks.values():
             instance.drop_attempts()
 
-    def begin(self, call: AttemptCall, number: int) -> RunningAttempt:
-        """Begin the attempt of a task. An older attempt of this stage and task is cancelled first, and joined."""
+    def begin(self, call: AttemptCall, number: int, token: str) -> RunningAttempt:
+        """Begin the attempt of a task. An older attempt of this stage and task is cancelled first, and joined. `token`:
+        other tasks may have attempts of the same one, but no other attempt of this task."""
         place = (call.stage, number)
         with self._lock:
             task = self._check_attempt(call, number)
             older = self._running.get(place)
         if older is not None:
             self._discard(older)  # it stays listed until then, so that a beat tells how long this takes
-        running = RunningAttempt(task.begin_attempt(call.stage, new_token(), call.batch), call.batch.number)
+        running = RunningAttempt(task.begin_attempt(call.stage, token, call.batch), call.batch.number)
         with self._lock:
             try:
                 self._check_attempt(call, number)

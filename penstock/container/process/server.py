@@ -122,12 +122,13 @@ def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) 
     """Begin an attempt for each task. Returns the packets of attempts whose `init` or store failed: they run no
     further."""
     failed: list[Packet] = []
+    token = new_token()
     for task in call.tasks:
         try:
-            running[task] = epoch.attempts.begin(call, task)
+            running[task] = epoch.attempts.begin(call, task, token)
         except (OperatorFailedError, EngineFailedError) as error:
             package = epoch.package
-            failed.extend(failed_attempt(package.topology, package.settings, call.stage, task, new_token(), error))
+            failed.extend(failed_attempt(package.topology, package.settings, call.stage, task, token, error))
     return failed
 
 
@@ -148,15 +149,21 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
 
 
 def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Packet]:
-    """Finish every attempt and yield its remaining packets, the report last.
+    """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports: a reader that has
+    these has everything.
 
     An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
     dropped with the run.
     """
     together = Together(len(running))
+    reports: list[Packet] = []
     for task in list(running):
-        yield from attempts.finish(running[task], together)
+        *rest, report = attempts.finish(running[task], together)
+        yield from rest
+        reports.append(report)
         del running[task]
+    yield from together.end()
+    yield from reports
 
 
 def _send(writer: Any, packets: Iterable[Packet]) -> None:

@@ -1,8 +1,8 @@
 """Packets of many messages, which travel between stages.
 
 A data packet carries up to a few thousand messages of one channel for one task, as an Arrow batch in its payload, so
-that the JVM never touches a single message. An attempt ends its output with one trailer packet for every
-task of every stage it sends to, and one report packet for the driver.
+that the JVM never touches a single message. Attempts end their output with a trailer packet for every task of every
+stage that they send to (`trailers.py`), and each has one report packet for the driver.
 """
 
 from __future__ import annotations
@@ -34,10 +34,8 @@ class Kind(IntEnum):
 
     DATA = 0
     TRAILER = 1
-    """`messages` is the number of messages, `seq` the number of data packets its attempt sent to this task."""
-    FAILED_TRAILER = 2
-    """The attempt failed in user code: its output must not be used."""
-    REPORT = 3
+    """The attempts in its payload have ended; `places` has how much each sent to this task."""
+    REPORT = 2
 
 
 class Packet(NamedTuple):

@@ -16,6 +16,7 @@ from penstock.runtime.messages.column_outlet import ColumnOutlet
 from penstock.runtime.messages.limited import LimitedOutlet
 from penstock.runtime.messages.outlet import FLUSH_BYTES, FLUSH_MESSAGES, MAX_PACKET_BYTES, Outlet
 from penstock.runtime.messages.packet import Kind, Packet, encode_messages, encode_rows, in_one
+from penstock.runtime.messages.trailers import Count, Ended, Place, trailers
 from penstock.runtime.operators.table import place_of_channel
 from penstock.system.contract.limits import RecordLimits
 from penstock.system.partitioner import partition_of, partitions_of
@@ -26,21 +27,24 @@ _FEW = 32
 
 class Together:
     """The attempts of a stage whose output leaves in one stream, and counts as a whole or not at all. Each leaves its
-    messages here for the last one, which sends them all.
+    messages here for the last one, which sends them all. Trailers follow for all of them together.
 
     In a small batch, a task has one or two messages for each other task, and a packet costs as much as many messages.
     """
 
     def __init__(self, attempts: int) -> None:
-        """`attempts`: how many end their output here, one after the other. If fewer do, because one failed before its
-        end, messages may stay here: the trailers of that one say that the batch has failed."""
+        """`attempts`: how many end their output here, one after the other. If the last one fails, messages stay here:
+        the trailers say that the batch has failed."""
         self._left = attempts
+        self._ended: dict[int, Ended] = {}
+        """By task."""
+        self._router: Router | None = None
         self._batches: dict[int, list[pa.RecordBatch]] = {}
         """By channel."""
         self._messages = self._bytes = 0
 
     def finish(self, router: Router, *, failed: bool) -> Iterator[Packet]:
-        """As `Router.finish`."""
+        """The packets of an attempt that have not been sent yet. A failed attempt sends nothing more."""
         self._left -= 1
         before: dict[int, list[pa.RecordBatch]] = {}
         if not failed:
@@ -50,7 +54,15 @@ class Together:
             else:
                 before, self._batches = self._batches, before
                 self._messages = self._bytes = 0
-        yield from router.finish(failed=failed, before=before)
+            yield from router.take_all(before)
+        self._router = router
+        ended = router.ended(failed=failed)
+        self._ended[ended.task] = ended
+
+    def end(self) -> Iterator[Packet]:
+        """The trailers of all attempts that have ended here."""
+        if self._router is not None:
+            yield from self._router.trailers_of(self._ended.values())
 
     def _keep(self, router: Router) -> None:
         for number, batches in router.take_for_any_task():
@@ -83,8 +95,7 @@ class Router:
             c.number: self._outlet(c, position, (limits or {}).get(str(c.output)))
             for c in topology.channels_from(stage)
         }
-        self._sent: dict[tuple[int, int], list[int]] = {}
-        """(stage, task) -> [packets, messages] sent there."""
+        self._sent: dict[Place, Count] = {}
 
     def _outlet(self, channel: Channel, position: Position, limits: RecordLimits | None) -> Outlet:
         place, serde = place_of_channel(channel, self._topology.graph), channel.value_serde
@@ -137,28 +148,26 @@ class Router:
             if outlet.channel.routing is not Routing.TASK and str(outlet.channel.output) not in kept:
                 yield number, list(outlet.take())
 
-    def finish(self, *, failed: bool, before: Mapping[int, Sequence[pa.RecordBatch]] = {}) -> Iterator[Packet]:
-        """The packets that have not been sent yet, then the trailers. A failed attempt sends only its trailers.
+    def take_all(self, before: Mapping[int, Sequence[pa.RecordBatch]]) -> Iterator[Packet]:
+        """The packets that have not been sent yet. `before`: by channel, messages of others that are sent as well,
+        before its own."""
+        for number, outlet in self.outlets.items():
+            yield from self._packets(outlet, before.get(number, ()))
 
-        Args:
-            before: by channel, messages of others that are sent as well, before its own.
-        """
-        if not failed:
-            for number, outlet in self.outlets.items():
-                yield from self._packets(outlet, before.get(number, ()))
-        kind = Kind.FAILED_TRAILER if failed else Kind.TRAILER
-        for stage in self._topology.targets_of(self._stage):
-            tasks = range(self._tasks) if self._topology.is_shuffled(stage) else (self._task,)
-            for dest in tasks:
-                packets, messages = self._sent.get((stage, dest), (0, 0))
-                yield Packet(dest, stage, kind, self._stage, self._task, self._token, -1, -1, packets, messages, None)
+    def ended(self, *, failed: bool) -> Ended:
+        return Ended(self._task, self._token, failed, self._sent)
+
+    def trailers_of(self, ended: Iterable[Ended]) -> Iterator[Packet]:
+        """The trailers of attempts of this stage."""
+        return trailers(self._topology, self._stage, self._tasks, ended)
 
     def _packets(self, outlet: Outlet, before: Sequence[pa.RecordBatch] = ()) -> Iterator[Packet]:
         channel = outlet.channel
         is_bytes = channel.columns is None
         for batch in _joined(chain(before, outlet.take())):
             for dest, partition, messages in self._route(channel, batch):
-                sent = self._sent.setdefault((channel.target_stage, dest), [0, 0])
+                target = (channel.target_stage, dest)
+                seq, sent = self._sent.get(target, (0, 0))
                 payload, places = (encode_messages(messages), None) if is_bytes else encode_rows(messages)
                 yield Packet(
                     dest,
@@ -169,13 +178,12 @@ class Router:
                     self._token,
                     channel.number,
                     partition,
-                    sent[0],
+                    seq,
                     messages.num_rows,
                     payload,
                     places,
                 )
-                sent[0] += 1
-                sent[1] += messages.num_rows
+                self._sent[target] = (seq + 1, sent + messages.num_rows)
 
     def _route(self, channel: Channel, batch: pa.RecordBatch) -> Iterator[tuple[int, int, pa.RecordBatch]]:
         """(task, partition, messages) for every task or output partition that gets some of the batch."""
@@ -197,6 +205,14 @@ class Router:
             targets = np.where(keys.is_null().to_numpy(zero_copy_only=False), self._task % partitions, targets)
         for partition, messages in _group(batch, targets, partitions):
             yield partition % self._tasks, partition, messages
+
+
+def finish_output(router: Router, together: Together | None, *, failed: bool) -> Iterator[Packet]:
+    """End the output of an attempt: together with others, which ends later, or alone."""
+    own = together or Together(1)
+    yield from own.finish(router, failed=failed)
+    if together is None:
+        yield from own.end()
 
 
 def _joined(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,6 +1,6 @@
 """One execution of (batch, stage, task): it reads packets until every source's trailer matches, and sends its own.
 
-An attempt is finished only when it has exactly one trailer, with the right counts, from every source it expects.
+An attempt is finished only when it has the trailer of every source it expects once, with the right counts.
 An end of stream without them is a discarded attempt, however clean it looked.
 """
 
@@ -25,7 +25,7 @@ from penstock.runtime.messages.columns import Entry, Raw
 from penstock.runtime.messages.dead_letters import encode_dead_letter
 from penstock.runtime.messages.outlet import FLUSH_BYTES
 from penstock.runtime.messages.packet import Packet, decode_columns, fired_origin, origin_code
-from penstock.runtime.messages.router import Together
+from penstock.runtime.messages.router import Together, finish_output
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.operators.base import Firing, Firings
 from penstock.runtime.reports import Report, engine_error
@@ -182,7 +182,8 @@ class Attempt:
         """The rest of the output, the trailers and the report. Raises DiscardedAttemptError.
 
         Args:
-            together: the attempts of this stage, which end one after the other, that this one belongs to.
+            together: the attempts of this stage, which end one after the other, that this one belongs to. They have
+                their trailers in common, which are not among these packets (`Together.end`).
         """
         self._sources.check_complete()
         if not self._started:
@@ -195,8 +196,7 @@ class Attempt:
             self._find_next_due()
         if not self.failed:
             self._check_stores()
-        together = together or Together(1)
-        yield from together.finish(self.instance.router, failed=self.failed)
+        yield from finish_output(self.instance.router, together, failed=self.failed)
         yield self.report().packet()
 
     def report(self) -> Report:
@@ -205,7 +205,7 @@ class Attempt:
             stage=instance.stage,
             task=instance.task,
             token=self.token,
-            read=self._sources.tokens(),
+            read=self._sources.marks(),
             messages=self._messages,
             inputs=self._inputs,
             dead_letters=self._dead_letters,

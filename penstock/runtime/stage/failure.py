@@ -6,32 +6,38 @@ that no longer exists would fail the same way each time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FailedMessage
 from penstock.graph.topology import Topology
 from penstock.runtime.context import OperatorFailedError, Page, Position, SspTable
 from penstock.runtime.messages.packet import Packet
-from penstock.runtime.messages.router import Router
+from penstock.runtime.messages.router import Router, Together, finish_output
 from penstock.runtime.reports import Report, engine_error
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.state.engines.engine import EngineFailedError
 
 
 def failed_attempt(
-    topology: Topology, settings: RuntimeSettings, stage: int, task: int, token: str, error: BaseException
+    topology: Topology,
+    settings: RuntimeSettings,
+    stage: int,
+    task: int,
+    token: str,
+    error: BaseException,
+    together: Together | None = None,
 ) -> Iterator[Packet]:
-    """The packets of an attempt that failed outside of any message."""
+    """The packets of an attempt that failed outside of any message. `together`: see `Attempt.finish`."""
     router = Router(
         topology, stage, task, settings.tasks, Position(Page(SspTable(()), (), (), ())), settings.output_partitions
     )
     router.begin(token)
-    yield from router.finish(failed=True)
+    yield from finish_output(router, together, failed=True)
     yield failure_report(stage, task, token, {}, error).packet()
 
 
-def failure_report(stage: int, task: int, token: str, read: dict[int, dict[int, str]], error: BaseException) -> Report:
+def failure_report(stage: int, task: int, token: str, read: Mapping[int, int], error: BaseException) -> Report:
     if isinstance(error, OperatorFailedError):
         # Without a message: the operator's constructor or `init` failed.
         failed: FailedMessage | None = error.describe(SystemStreamPartition("none", "none", task), -1, None)

@@ -13,6 +13,7 @@ from penstock.checkpoint.intermediate import Ranges
 from penstock.errors import ContainerLostError, FailedMessage
 from penstock.graph.topology import Topology
 from penstock.runtime.context import SspTable
+from penstock.runtime.messages.trailers import add_marks, mark_of
 from penstock.runtime.reports import Report
 
 
@@ -76,8 +77,7 @@ def decide_outcome(reports: Iterable[Report], topology: Topology, tasks: int) ->
         by_place[place] = report
     return (
         _missing(by_place, topology, tasks)
-        or _not_read(by_place, topology, tasks)
-        or _two_attempts(by_place)
+        or _not_read(by_place, topology)
         or _failure(by_place)
         or _success(by_place, topology)
     )
@@ -96,24 +96,21 @@ def _missing(by_place: dict[tuple[int, int], Report], topology: Topology, tasks:
     return None
 
 
-def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology, tasks: int) -> Outcome | None:
+def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology) -> Outcome | None:
+    """An attempt that read another one than the one that reported: that was run again meanwhile."""
+    marks = {(stage, task): mark_of(stage, [(task, report.token)]) for (stage, task), report in by_place.items()}
+    whole: dict[int, int] = {}
+    for (stage, _), mark in marks.items():
+        whole[stage] = add_marks(whole.get(stage, 0), mark)
     for (stage, task), report in by_place.items():
-        read = {(s, t) for s, tokens in report.read.items() for t in tokens}
-        expected = topology.expected_sources(stage, task, tasks) if stage else frozenset()
-        if not (read <= expected and (read == expected or report.failed or report.error)):
-            return InconsistentReports(f"stage {stage} task {task} did not read exactly the sources it has")
-    return None
-
-
-def _two_attempts(by_place: dict[tuple[int, int], Report]) -> Outcome | None:
-    for report in by_place.values():
-        for source_stage, tokens in report.read.items():
-            for source_task, token in tokens.items():
-                if by_place[source_stage, source_task].token != token:
-                    return InconsistentReports(
-                        f"stage {report.stage} task {report.task} read another attempt of stage {source_stage} task "
-                        f"{source_task} than the one that reported"
-                    )
+        if not report.read and (report.failed or report.error):
+            continue
+        senders = topology.sources_of(stage) if stage else ()
+        everyone = stage > 0 and topology.is_shuffled(stage)
+        if report.read != {source: whole[source] if everyone else marks[source, task] for source in senders}:
+            return InconsistentReports(
+                f"stage {stage} task {task} did not read exactly the attempts that reported: one of them was run again"
+            )
     return None
 
 

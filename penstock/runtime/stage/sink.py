@@ -146,7 +146,7 @@ class SinkAttempt:
         return self._records
 
     def report(self, error: PenstockError | None, appended: Appended = _NOWHERE) -> Packet:
-        token, read = new_token(), self._sources.tokens()
+        token, read = new_token(), self._sources.marks()
         if self._sources.failed:
             return Report(self._stage, self._task, token, read, upstream_failed=True).packet()
         if error is not None:

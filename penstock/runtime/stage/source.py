@@ -221,13 +221,14 @@ def run_source(
     progress: SourceProgress | None = None,
     kept: dict[int, StageInstance] | None = None,
     together: Together | None = None,
+    token: str | None = None,
 ) -> Iterator[Packet]:
     """All output for the task's portions (input index, portion): data packets, trailers, the report.
 
     `kept` has instances of stage 0 by task, which serve one batch after the other; one that failed is closed.
-    `together`: see `Attempt.finish`.
+    `together`: see `Attempt.finish`. `token`: of the attempt; by default a new one.
     """
-    token = new_token()
+    token = token or new_token()
     instance = None if kept is None else kept.pop(task, None)
     try:
         if instance is None:
@@ -244,11 +245,11 @@ def run_source(
         if kept is not None and not attempt.failed:
             kept[task], instance = instance, None
     except SystemAwayError as error:  # reported: Spark would try the task again at once, several times
-        yield from failed_attempt(topology, settings, 0, task, token, error)
+        yield from failed_attempt(topology, settings, 0, task, token, error, together)
     except RetryableError:
         raise
     except (PenstockError, OperatorFailedError) as error:
-        yield from failed_attempt(topology, settings, 0, task, token, error)
+        yield from failed_attempt(topology, settings, 0, task, token, error, together)
     finally:
         if instance is not None:
             instance.close()
@@ -272,6 +273,7 @@ def run_sources(
     """All output of several tasks, one after the other. `portions`: task → its portions (input index, portion).
     `kept`: see `run_source`."""
     readers.expect(portion for own in portions.values() for _, portion in own)
-    together = Together(len(portions))
+    together, token = Together(len(portions)), new_token()
     for task, own in portions.items():
-        yield from run_source(topology, settings, batch, task, own, readers, progress, kept, together)
+        yield from run_source(topology, settings, batch, task, own, readers, progress, kept, together, token)
+    yield from together.end()

@@ -11,6 +11,8 @@ import pyarrow as pa
 from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.runtime.messages.packet import Packet
+from penstock.runtime.messages.router import Together
+from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.source import Chunk, SourceProgress, run_source
 from penstock.spark.workers.worker import alive_packets, settle_worker, spark_partition
 from penstock.wire.package import PackedPackage
@@ -55,10 +57,23 @@ class QuerySource:
         progress = SourceProgress()
 
         def packets() -> Iterator[Packet]:
-            for task in range(partition, self.tasks, len(self.inputs)):
+            tasks = range(partition, self.tasks, len(self.inputs))
+            together, token = Together(len(tasks)), new_token()
+            for task in tasks:
                 portions = self.portions.get(task, ())
                 rows.expect(task, portions)
-                yield from run_source(package.topology, package.settings, self.batch, task, portions, rows, progress)
+                yield from run_source(
+                    package.topology,
+                    package.settings,
+                    self.batch,
+                    task,
+                    portions,
+                    rows,
+                    progress,
+                    together=together,
+                    token=token,
+                )
+            yield from together.end()
             for _ in frames:
                 pass  # a worker whose input was not read to its end is not used again
 

@@ -28,6 +28,7 @@ from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
+from tests.support.streams.trailers import trailer
 
 OUT = "m.out"
 LATE = "m.late"
@@ -158,7 +159,7 @@ class StageBatches:
                 data = encode_rows(batch) if is_row else (encode_messages(batch), None)
                 place = (channels[source], -1, len(sent), len(part))
                 sent.append(Packet(0, self.stage, Kind.DATA, 0, 0, "s", *place, *data))
-        sent.append(Packet(0, self.stage, Kind.TRAILER, 0, 0, "s", -1, -1, len(sent), count, None))
+        sent.append(trailer((0, 0), len(sent), count, token="s", stage=self.stage))
         return sent
 
 

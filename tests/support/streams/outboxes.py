@@ -14,6 +14,7 @@ from penstock.graph.topology import Topology, plan_topology
 from penstock.outbox.task import Outbox, OutboxAttempt
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.system.base import OffsetRange, RawRecord, System
+from tests.support.streams.trailers import trailer
 
 
 @cache
@@ -54,7 +55,7 @@ def packets_of(
         for seq, (channel, partition, records) in enumerate(parts)
     ]
     messages = sum(packet.messages for packet in sent)
-    return [*sent, Packet(0, stage, Kind.TRAILER, *source, token, -1, -1, len(sent), messages, None)]
+    return [*sent, trailer(source, len(sent), messages, token=token, stage=stage)]
 
 
 def attempt_on(outbox: Outbox, batch: int, tasks: int = 1, topology: Topology | None = None) -> OutboxAttempt:

@@ -12,13 +12,14 @@ from penstock.batch.batch import Batch
 from penstock.errors import ContainerLostError, RetryableError
 from penstock.outbox.objects import objects_of
 from penstock.outbox.task import Outbox, OutboxSnapshot
-from penstock.runtime.messages.packet import Kind, Packet
 from penstock.runtime.messages.sources import DiscardedAttemptError
+from penstock.runtime.messages.trailers import mark_of
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.system.base import RawRecord
 from tests.support.streams.outboxes import attempt_on, bring, once_topology, packets_of, record
+from tests.support.streams.trailers import trailer
 
 
 def file_sizes(folder: Path) -> list[int]:
@@ -62,7 +63,7 @@ def test_messages_are_in_the_order_of_batch_stage_task_and_sequence(tmp_path: Pa
         (report,) = attempt.finish()
         read = Report.from_payload(bytes(report.payload or b""))
         assert (read.stage, read.messages, read.written, read.token) == (1, 18, {"m.out": 18}, f"token-{batch}")
-        assert read.read == {0: {0: f"{batch}-0", 1: f"{batch}-1"}}
+        assert read.read == {0: mark_of(0, [(0, f"{batch}-0"), (1, f"{batch}-1")])}
         assert attempt.apply() > 0
     taken = outbox.take()
     assert content(taken) == expected
@@ -95,7 +96,7 @@ def test_an_attempt_whose_source_failed_has_nothing(tmp_path: Path) -> None:
     outbox = Outbox(0, 100, str(tmp_path))
     attempt = attempt_on(outbox, 1)
     attempt.accept(packets_of((0, 0), [(0, 0, [record(1)])], "s")[0])
-    attempt.accept(Packet(0, 1, Kind.FAILED_TRAILER, 0, 0, "s", -1, -1, 1, 1, None))
+    attempt.accept(trailer((0, 0), 1, 1, token="s", failed=True))
     (report,) = attempt.finish()
     read = Report.from_payload(bytes(report.payload or b""))
     assert (read.upstream_failed, read.messages, read.written) == (True, 0, {})

@@ -25,6 +25,7 @@ from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from penstock.testing import TestRunner
+from tests.support.streams.trailers import trailer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +207,9 @@ def test_an_engine_that_fails_is_no_dead_letter(dead_letter: bool, broken: str) 
         [pa.array([part], field.type) for part, field in zip([b"k1", b"1", 0, 0, 0], MESSAGE_SCHEMA, strict=True)],
         schema=MESSAGE_SCHEMA,
     )
-    for kind, payload in ((Kind.DATA, encode_messages(column)), (Kind.TRAILER, None)):
-        number = int(kind is Kind.TRAILER)
-        assert list(attempt.accept(Packet(0, 1, kind, 0, 0, "s", 0, -1, number, 1, payload))) == []
+    message = Packet(0, 1, Kind.DATA, 0, 0, "s", 0, -1, 0, 1, encode_messages(column))
+    for packet in (message, trailer((0, 0), 1, 1, token="s")):
+        assert list(attempt.accept(packet)) == []
     list(attempt.finish())
     report = attempt.report()
     assert report.error == ("ContainerLostError", "task 0: store `sums` cannot be read: OSError: damaged")

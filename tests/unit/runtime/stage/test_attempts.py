@@ -16,6 +16,7 @@ from penstock.errors import ContainerLostError
 from penstock.graph.topology import plan_topology
 from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, encode_messages
 from penstock.runtime.messages.sources import DiscardedAttemptError, Sources
+from penstock.runtime.messages.trailers import Ended, mark_of, trailers
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import Attempt, new_token
 from penstock.runtime.stage.instance import RuntimeSettings
@@ -24,6 +25,7 @@ from penstock.runtime.stage.task_instance import TaskInstance
 from penstock.state.engines.memory import MemoryEngine
 from penstock.system.base import OffsetRange
 from penstock.system.memory import MemorySystem
+from tests.support.streams.trailers import trailer as trailer_of
 
 BATCH = Batch(1, 1, 0)
 SOURCE = (0, 0)
@@ -33,8 +35,8 @@ def data(seq: int, token: str = "t", task: int = 0, messages: int = 2) -> Packet
     return Packet(0, 1, Kind.DATA, 0, task, token, 0, -1, seq, messages, b"")
 
 
-def trailer(packets: int, messages: int, token: str = "t", task: int = 0, kind: Kind = Kind.TRAILER) -> Packet:
-    return Packet(0, 1, kind, 0, task, token, -1, -1, packets, messages, None)
+def trailer(packets: int, messages: int, token: str = "t", task: int = 0, *, failed: bool = False) -> Packet:
+    return trailer_of((0, task), packets, messages, token=token, failed=failed)
 
 
 def sources(*tasks: int) -> Sources:
@@ -51,7 +53,7 @@ def test_packets_come_out_in_sequence_whatever_order_they_come_in(order: tuple[i
     target = sources()
     assert feed(target, *(packets[i] for i in order)) == [0, 1, 2]
     target.check_complete()
-    assert target.tokens() == {0: {0: "t"}}
+    assert target.marks() == {0: mark_of(0, [(0, "t")])}
 
 
 def test_sources_do_not_wait_for_each_other() -> None:
@@ -59,7 +61,7 @@ def test_sources_do_not_wait_for_each_other() -> None:
     assert feed(target, data(0), data(1, task=1, token="u"), data(0, task=1, token="u"), data(1)) == [0, 0, 1, 1]
     feed(target, trailer(2, 4), trailer(2, 4, task=1, token="u"))
     target.check_complete()
-    assert target.tokens() == {0: {0: "t", 1: "u"}}
+    assert target.marks() == {0: mark_of(0, [(1, "u"), (0, "t")])}
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,10 @@ def test_sources_do_not_wait_for_each_other() -> None:
         ([data(0), data(1, token="u")], "two attempts of stage 0 task 0 came: t and u"),
         ([data(0), trailer(1, 2, token="u")], "two attempts"),
         ([trailer(0, 0), trailer(0, 0)], "a second trailer"),
-        ([trailer(0, 0), trailer(0, 0, kind=Kind.FAILED_TRAILER)], "a second trailer"),
-        ([data(0, task=5)], "stage 0 task 5, which does not send here"),
+        ([trailer(0, 0), trailer(0, 0, failed=True)], "a second trailer"),
+        ([data(0, task=5)], "rows came from stage 0 task 5, which does not send here"),
+        ([trailer(0, 0, task=5)], "a trailer came from stage 0 task 5, which does not send here"),
+        ([trailer(1, 2, token="u"), data(0)], "two attempts of stage 0 task 0 came: u and t"),
     ],
 )
 def test_what_does_not_fit_discards_the_attempt(packets: list[Packet], said: str) -> None:
@@ -90,7 +94,7 @@ def test_what_does_not_fit_discards_the_attempt(packets: list[Packet], said: str
         ([data(0), data(1), trailer(1, 2), trailer(0, 0, task=1)], "sent 1 packets"),
         ([data(0), data(2), trailer(2, 4), trailer(0, 0, task=1)], "but 1 packets with 2"),
         ([data(1), trailer(0, 0), trailer(0, 0, task=1)], "sent 0 packets"),
-        ([trailer(0, 0, kind=Kind.FAILED_TRAILER)], "without the trailer of stage 0 task 1"),
+        ([trailer(0, 0, failed=True)], "without the trailer of stage 0 task 1"),
     ],
 )
 def test_an_incomplete_input_discards_the_attempt(packets: list[Packet], said: str) -> None:
@@ -100,9 +104,40 @@ def test_an_incomplete_input_discards_the_attempt(packets: list[Packet], said: s
         target.check_complete()
 
 
+def test_the_trailers_of_several_attempts() -> None:
+    """One for each task; each names all attempts, and has what they sent to this task."""
+    app = ps.StreamApplication("a")
+    app.input("m.i").partition_by(str).map(str).send_to(app.output("m.o"))
+    ended = [Ended(0, "t", False, {(1, 1): (2, 5)}), Ended(2, "u", False, {(1, 0): (1, 2)})]
+    first, second, third = trailers(plan_topology(app.graph()), 0, 3, ended)
+    for packet, packets in ((first, [data(0, "u", 2)]), (third, [])):
+        target = sources(0, 2)
+        feed(target, *packets, packet)
+        target.check_complete()
+        assert target.marks() == {0: mark_of(0, [(0, "t"), (2, "u")])}
+    target = sources(0, 2)
+    feed(target, second)
+    with pytest.raises(DiscardedAttemptError, match="stage 0 task 0 sent 2 packets with 5 messages, but 0 packets"):
+        target.check_complete()
+    assert first.payload == second.payload == third.payload
+
+
+def test_an_attempt_has_only_its_trailer_of_a_stage_that_is_not_shuffled() -> None:
+    app = ps.StreamApplication("a")
+    app.store("s")
+    app.input("m.i").process(Count, stores=["s"])
+    sent = list(trailers(plan_topology(app.graph()), 0, 3, [Ended(n, "t", n == 2, {}) for n in (0, 2)]))
+    assert [packet.dest for packet in sent] == [0, 2]
+    for packet, failed in zip(sent, (False, True), strict=True):
+        target = sources(packet.dest)
+        feed(target, packet)
+        target.check_complete()
+        assert target.failed is failed
+
+
 def test_a_failed_source_makes_the_input_complete_but_failed() -> None:
     target = sources()
-    feed(target, data(3), trailer(9, 9, kind=Kind.FAILED_TRAILER))
+    feed(target, data(3), trailer(9, 9, failed=True))
     target.check_complete()
     assert target.failed
 
@@ -258,9 +293,10 @@ def test_a_task_whose_end_failed_half_way_does_nothing_more() -> None:
 
 def test_packets_without_messages_change_nothing() -> None:
     bench = Bench()
-    first, end = bench.packets(1)
+    first, _ = bench.packets(1)
+    end = trailer(3, 1, first.token)
     nothing = encode_messages(pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA))
     packets = [first._replace(seq=seq, messages=0, payload=nothing) for seq in (0, 2)]
-    attempt = bench.finished([packets[0], first._replace(seq=1), packets[1], end._replace(seq=3)])
+    attempt = bench.finished([packets[0], first._replace(seq=1), packets[1], end])
     bench.task.end(1, {1: attempt.token})
     assert bench.stored == b'{"n":1}'

@@ -9,6 +9,7 @@ import pytest
 import penstock as ps
 from penstock.errors import FailedMessage
 from penstock.graph.topology import Topology, plan_topology
+from penstock.runtime.messages.trailers import mark_of
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.outcome import (
     InconsistentReports,
@@ -34,9 +35,13 @@ def reports() -> dict[tuple[int, int], Report]:
     made = {}
     for stage in range(4):
         for task in range(TASKS):
-            read = {stage - 1: {t: f"{stage - 1}-{t}" for t in range(TASKS)}} if stage else {}
+            read = {stage - 1: marks(stage - 1, *(f"{stage - 1}-{t}" for t in range(TASKS)))} if stage else {}
             made[stage, task] = Report(stage, task, f"{stage}-{task}", read, messages=10 * stage + task)
     return made
+
+
+def marks(stage: int, *tokens: str) -> int:
+    return mark_of(stage, enumerate(tokens))
 
 
 def decide(made: dict[tuple[int, int], Report]) -> object:
@@ -86,16 +91,22 @@ def test_a_second_report_is_refused(place: tuple[int, int]) -> None:
 def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(stage: int) -> None:
     """The stage before was run again: task 0 had read the old attempt's rows, task 1 the new one's."""
     made = reports()
-    made[stage, 0] = replace(made[stage, 0], read={stage - 1: {0: "old", 1: f"{stage - 1}-1"}})
+    made[stage, 0] = replace(made[stage, 0], read={stage - 1: marks(stage - 1, "old", f"{stage - 1}-1")})
     outcome = decide(made)
     assert isinstance(outcome, InconsistentReports)
-    assert f"read another attempt of stage {stage - 1} task 0" in outcome.reason
+    assert f"stage {stage} task 0 did not read exactly the attempts that reported" in outcome.reason
 
 
 def test_inconsistent_reports_hide_failures_which_may_belong_to_a_dead_attempt() -> None:
     made = reports()
-    made[1, 0] = replace(made[1, 0], read={0: {0: "old", 1: "0-1"}}, failed=FAILED)
+    made[1, 0] = replace(made[1, 0], read={0: marks(0, "old", "0-1")}, failed=FAILED)
     assert isinstance(decide(made), InconsistentReports)
+
+
+def test_a_failure_before_anything_was_read_is_a_failure() -> None:
+    made = reports()
+    made[2, 0] = replace(made[2, 0], read={}, error=("NotFoundError", "gone"))
+    assert decide(made) == JobFailed("NotFoundError", "gone")
 
 
 def test_the_first_failure_by_stage_is_the_cause() -> None:
@@ -114,15 +125,15 @@ def test_a_failure_upstream_that_nobody_reports_is_not_success() -> None:
     assert isinstance(decide(made), InconsistentReports)
 
 
-@pytest.mark.parametrize("read", [{}, {1: {0: "1-0"}}])
-def test_a_report_that_did_not_read_every_source_is_refused(read: dict[int, dict[int, str]]) -> None:
+@pytest.mark.parametrize("read", [{}, {1: marks(1, "1-0")}])
+def test_a_report_that_did_not_read_every_source_is_refused(read: dict[int, int]) -> None:
     made = reports()
     made[2, 0] = replace(made[2, 0], read=read)
     assert isinstance(decide(made), InconsistentReports)
 
 
-@pytest.mark.parametrize("read", [{9: {0: "9-0"}}, {1: {0: "1-0", 1: "1-1", 2: "1-2"}}])
-def test_a_report_that_read_what_does_not_exist_is_refused(read: dict[int, dict[int, str]]) -> None:
+@pytest.mark.parametrize("read", [{9: marks(9, "9-0")}, {1: marks(1, "1-0", "1-1", "1-2")}])
+def test_a_report_that_read_what_does_not_exist_is_refused(read: dict[int, int]) -> None:
     made = reports()
     made[2, 0] = replace(made[2, 0], read=read)
     assert isinstance(decide(made), InconsistentReports)
@@ -130,7 +141,7 @@ def test_a_report_that_read_what_does_not_exist_is_refused(read: dict[int, dict[
 
 def test_a_report_round_trips() -> None:
     for report in (
-        Report(1, 2, "t", {0: {0: "a", 1: "b"}}, 5, 1, {"m.o": 3}, commit=True, shutdown=True, failed=FAILED),
+        Report(1, 2, "t", {0: marks(0, "a", "b")}, 5, 1, {"m.o": 3}, commit=True, shutdown=True, failed=FAILED),
         Report(1, 2, "t", {}, error=("FencedError", "stop"), upstream_failed=True),
     ):
         assert Report.from_payload(bytes(report.packet().payload or b"")) == report
