@@ -149,8 +149,8 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
 
 
 def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Packet]:
-    """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports: a reader that has
-    these has everything.
+    """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports: a reader that
+    has these has everything.
 
     An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
     dropped with the run.
