@@ -63,6 +63,9 @@ _ENTRIES = re.compile(r"# entries=(\d+)")
 _NEVER_WAIT = {"level0_slowdown_writes_trigger": "1000000", "level0_stop_writes_trigger": "1000000"}
 """By default RocksDB delays writes at 20 unmerged files, and stops them at 36."""
 _PLACE = "job.logged.store.base.dir"
+_OPENING = threading.Lock()
+"""Held while a database is opened. The binding keeps Python's lock meanwhile, for some syncs of the disk. If many
+threads opened at once, any other, such as the one that answers heartbeats, would wait for all of them at every step."""
 
 
 class RocksDbEngine(Engine):
@@ -96,7 +99,8 @@ class RocksDbEngine(Engine):
         # The binding opens a folder again as it was opened before, if it is not told what the column family is to have.
         families = None if foreign else {"default": options}
         try:
-            self._db: Any = rocksdict.Rdict(str(path), options, families, access)
+            with _OPENING:
+                self._db: Any = rocksdict.Rdict(str(path), options, families, access)
         except Exception as error:
             raise engine_error(error, f"RocksDB cannot open `{path}`") from error
         self._measured: dict[str, CounterValue | TimerValue] = {}
