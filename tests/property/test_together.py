@@ -17,7 +17,7 @@ from penstock.batch.batch import Batch
 from penstock.batch.portions import Portion
 from penstock.graph.topology import Topology, plan_topology
 from penstock.runtime.messages import outlet, router
-from penstock.runtime.messages.packet import Kind, Packet, decode_columns
+from penstock.runtime.messages.packet import MESSAGE_SCHEMA, Kind, Packet, decode_columns, encode_messages
 from penstock.runtime.messages.sources import Sources
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.instance import RuntimeSettings
@@ -174,3 +174,22 @@ def test_two_channels_to_an_output_keep_their_order() -> None:
 
 def count(packets: list[Packet]) -> int:
     return sum(packet.kind == Kind.DATA for packet in packets)
+
+
+def test_messages_that_nobody_sends_are_not_lost_in_silence() -> None:
+    app = ps.StreamApplication("a")
+    app.store("s")
+    app.input("m.i").process(Count, stores=["s"]).send_to(app.output("m.o"))
+    planned, settings = plan_topology(app.graph()), RuntimeSettings("a", 2, {"m.o": 1})
+    attempt = TaskInstance(0, planned, settings, {"s": MemoryEngine()}, 0).start_attempt(1, "t", BATCH)
+    together = router.Together(2)
+    column = pa.RecordBatch.from_arrays(
+        [pa.array([part], field.type) for part, field in zip([b'"k"', b"1", 0, 0, 0], MESSAGE_SCHEMA, strict=True)],
+        schema=MESSAGE_SCHEMA,
+    )
+    message = Packet(0, 1, Kind.DATA, 0, 0, "s", 0, -1, 0, 1, encode_messages(column))
+    for packet in (message, trailer((0, 0), 1, 1, token="s")):
+        assert list(attempt.accept(packet)) == []
+    assert [packet.kind for packet in attempt.finish(together)] == [Kind.REPORT]
+    with pytest.raises(ValueError, match="they would be lost"):
+        list(together.end())

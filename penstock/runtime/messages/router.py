@@ -61,6 +61,8 @@ class Together:
 
     def end(self) -> Iterator[Packet]:
         """The trailers of all attempts that have ended here."""
+        if self._batches and not any(each.failed for each in self._ended.values()):
+            raise ValueError("messages were left for an attempt that did not end here: they would be lost")
         if self._router is not None:
             yield from self._router.trailers_of(self._ended.values())
 
