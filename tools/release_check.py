@@ -1,4 +1,5 @@
-"""Builds the last commit as a release, and checks the wheel, the version, the licences and known vulnerabilities.
+"""Builds the last commit as a release, and checks the wheel, the sdist, the version, the changelog, the licences and
+known vulnerabilities.
 
 `make release-check` runs it in the development environment. The SBOM of the dependencies at run time, in CycloneDX's
 JSON, is written to `build/penstock.cdx.json`.
@@ -22,14 +23,16 @@ from pathlib import Path
 from typing import Any
 
 from cyclonedx.schema import SchemaVersion
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[1]
 SBOM = ROOT / "build" / "penstock.cdx.json"
-EXTRAS = ("kafka", "avro", "protobuf", "json-schema", "registry", "sketches")
-"""The extras that a job may use at run time."""
-NEEDED = ("penstock/py.typed", "penstock/spark/session/log4j2.properties")
+NOT_AT_RUN_TIME = {"dev", "docs", "demo"}
+"""The extras that no job uses. The packages of all others are in the SBOM."""
+SECTIONS = ["Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"]
+"""The sections of a version in the changelog, in their order."""
 PERMISSIVE = {
     *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT", "MIT-0", "PSF-2.0", "Zlib"),
     "License :: OSI Approved :: Apache Software License",
@@ -39,6 +42,10 @@ PERMISSIVE = {
 REVIEWED = {
     # The Mozilla licence covers the package's own files. Penstock neither changes nor contains them.
     "orjson": ["MPL-2.0 AND (Apache-2.0 OR MIT)"],
+    "certifi": ["MPL-2.0", "License :: OSI Approved :: Mozilla Public License 2.0 (MPL 2.0)"],
+    # Their metadata has only words, and their LICENSE files are Apache-2.0 and BSD-3-Clause.
+    "datasketches": [],
+    "protobuf": [],
 }
 """Licences that were accepted for one package only."""
 _UNREACHABLE = re.compile("connect|max retries|resolve|timed out", re.IGNORECASE)
@@ -55,13 +62,21 @@ class LockedPackage:
 
 def main() -> None:
     """Run all checks, and end with status 1 if one of them fails."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     with tempfile.TemporaryDirectory(prefix="penstock-release-") as folder:
-        problems = wheel_problems(built_wheel(Path(folder)))
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
-    problems += version_problems(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+        release = built(Path(folder))
+        problems = [
+            *wheel_problems(release.wheel, release.package),
+            *difference(release.wheel, release.direct),
+            *metadata_problems(release.wheel, project["version"], (ROOT / "README.md").read_text(encoding="utf-8")),
+        ]
+        print(f"{release.wheel.name}: {release.wheel.stat().st_size:,} bytes, {len(release.package)} files")
+    problems += changelog_problems(project["version"], (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"))
+    extras = project["optional-dependencies"].keys() - NOT_AT_RUN_TIME
+    print(f"extras: {', '.join(sorted(extras))}")
     document = with_hashes(
         sbom_of_environment(),
-        set(runtime_names("penstock-streams", EXTRAS)),
+        set(runtime_names("penstock-streams", extras)),
         locked_packages((ROOT / "requirements" / "dev.lock").read_text(encoding="utf-8")),
     )
     for component in document["components"]:
@@ -73,43 +88,98 @@ def main() -> None:
         sys.exit("\n".join(problems))
 
 
-def built_wheel(folder: Path) -> Path:
-    """The wheel of the last commit, built from its sdist."""
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The files of a release, and what they were built from."""
+
+    wheel: Path
+    """Built from the sdist."""
+    direct: Path
+    """A wheel that was built from the commit, without the sdist."""
+    package: set[str]
+    """The files of the package in the commit."""
+
+
+def built(folder: Path) -> Release:
+    """The release of the last commit."""
     with (folder / "source.tar").open("wb") as archive:
         subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, stdout=archive, check=True)
-    with tarfile.open(folder / "source.tar") as source:
-        source.extractall(folder / "source", filter="data")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder), str(folder / "source")]
-    done = subprocess.run(build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"{done.stdout}\nthe release cannot be built")
-    (wheel,) = folder.glob("*.whl")
-    return wheel
+    source = folder / "source"
+    with tarfile.open(folder / "source.tar") as archived:
+        archived.extractall(source, filter="data")
+    package = {path.relative_to(source).as_posix() for path in (source / "penstock").rglob("*") if path.is_file()}
+    wheels: list[Path] = []
+    for target, options in ((folder / "dist", []), (folder / "direct", ["--wheel"])):
+        build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(target), *options, str(source)]
+        done = subprocess.run(build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode:
+            sys.exit(f"{done.stdout}\nthe release cannot be built")
+        wheels += target.glob("*.whl")
+    wheel, direct = wheels
+    return Release(wheel, direct, package)
 
 
-def wheel_problems(wheel: Path) -> list[str]:
-    """Files that are missing in the wheel, and files that are not the package's."""
-    names = zipfile.ZipFile(wheel).namelist()
-    information = "-".join(wheel.name.split("-")[:2]) + ".dist-info"
-    missing = {*NEEDED, f"{information}/licenses/LICENSE"} - set(names)
-    foreign = [
-        name
-        for name in names
-        if name.split("/")[0] not in ("penstock", information)
-        or re.fullmatch(r"test_.*\.py|conftest\.py", name.split("/")[-1])
-    ]
+def wheel_problems(wheel: Path, package: set[str]) -> list[str]:
+    """Files of the package that are missing in the wheel, and files that are tests or of something else."""
+    information = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    names = set(zipfile.ZipFile(wheel).namelist())
+    missing = {*package, f"{information}/licenses/LICENSE"} - names
+    tests = {name for name in names if re.fullmatch(r"test_.*\.py|conftest\.py", name.split("/")[-1])}
+    foreign = tests | {name for name in names - package if name.split("/")[0] != information}
     return [
         *(f"{wheel.name} has no {name}: see `package-data` in pyproject.toml" for name in sorted(missing)),
-        *(f"{wheel.name} has {name}, which is not part of the package: see pyproject.toml" for name in foreign),
+        *(f"{wheel.name} has {name}, which is not part of the package: see pyproject.toml" for name in sorted(foreign)),
     ]
 
 
-def version_problems(version: str, changelog: str) -> list[str]:
-    """The newest section of the changelog has to be this version, or unreleased."""
-    newest = re.search(r"^## (\S+)", changelog, re.MULTILINE)
-    if newest is not None and newest[1].strip("[]") in (version, "Unreleased"):
-        return []
-    return [f"CHANGELOG.md begins with neither `## {version}` nor `## Unreleased`: add the section of this version"]
+def difference(wheel: Path, direct: Path) -> list[str]:
+    """Files that differ between the wheel that the sdist builds and the one that the commit builds."""
+    first, second = (
+        {name: archive.read(name) for name in archive.namelist()} for archive in map(zipfile.ZipFile, (wheel, direct))
+    )
+    names = sorted(name for name in first.keys() | second.keys() if first.get(name) != second.get(name))
+    return [f"the sdist builds another wheel than the commit: {', '.join(names)}"] if names else []
+
+
+def metadata_problems(wheel: Path, version: str, readme: str) -> list[str]:
+    """Fields of the metadata that an index would refuse, or that are not what the project says."""
+    information = f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(f"{information}/METADATA")
+        module = archive.read("penstock/__init__.py").decode()
+    try:
+        found = Metadata.from_email(text)
+    except ExceptionGroup as group:
+        return [f"the metadata is not valid: {error}" for error in group.exceptions]
+    facts: dict[str, tuple[object, object]] = {
+        "version": (str(found.version), version),
+        "`penstock.__version__`": (re.findall(r'^__version__ = "(.*)"$', module, re.MULTILINE), [version]),
+        "description": ((found.description or "").strip(), readme.strip()),
+        "type of the description": (found.description_content_type, "text/markdown"),
+        "licence": (found.license_expression, "Apache-2.0"),
+        "classifier `Typing :: Typed`": ("Typing :: Typed" in (found.classifiers or ()), True),
+    }
+    return [
+        f"{name} in the wheel is {is_!r:.80}, and not {expected!r:.80}"
+        for name, (is_, expected) in facts.items()
+        if is_ != expected
+    ]
+
+
+def changelog_problems(version: str, changelog: str) -> list[str]:
+    """The newest version of the changelog has to be this one, or unreleased, and each one has its sections in order."""
+    _, *versions = re.split(r"^## ", changelog, flags=re.MULTILINE)
+    if not versions or versions[0].split()[0].strip("[]") not in (version, "Unreleased"):
+        return [f"CHANGELOG.md begins with neither `## {version}` nor `## Unreleased`: add the section of this version"]
+    problems = []
+    for text in versions:
+        name, sections = text.split()[0], re.findall(r"^### (.*)$", text, re.MULTILINE)
+        if not sections or sections != [section for section in SECTIONS if section in sections]:
+            problems.append(
+                f"CHANGELOG.md has the sections {', '.join(sections) or 'none'} in `{name}`: they have to be some of "
+                f"{', '.join(SECTIONS)}, once each and in this order"
+            )
+    return problems
 
 
 def runtime_names(name: str, extras: Iterable[str] = ()) -> Iterator[str]:
@@ -122,12 +192,17 @@ def runtime_names(name: str, extras: Iterable[str] = ()) -> Iterator[str]:
 
 
 def locked_packages(lock: str) -> dict[str, LockedPackage]:
-    """The packages of a lock by their names."""
-    return {
-        canonicalize_name(found[1]): LockedPackage(found[2], tuple(re.findall(r"--hash=sha256:(\w+)", line)))
-        for line in lock.replace("\\\n", " ").splitlines()
-        if (found := re.match(r"([\w.-]+)==(\S+)", line))
-    }
+    """The packages of a lock by their names: those for this Python and this machine."""
+    found: dict[str, LockedPackage] = {}
+    for line in lock.replace("\\\n", " ").splitlines():
+        if re.match(r"[\w.-]+==", line):
+            needed = Requirement(line.partition("--hash=")[0])
+            if needed.marker is None or needed.marker.evaluate():
+                (version,) = (each.version for each in needed.specifier)
+                found[canonicalize_name(needed.name)] = LockedPackage(
+                    version, tuple(re.findall(r"--hash=sha256:(\w+)", line))
+                )
+    return found
 
 
 def sbom_of_environment() -> dict[str, Any]:
@@ -157,6 +232,10 @@ def with_hashes(document: Mapping[str, Any], names: set[str], locked: Mapping[st
         package = locked.get(canonicalize_name(each["name"]))
         if package is None or package.version != each["version"]:
             sys.exit(f"{each['name']} {each['version']} is not the locked version: run `make lock`, then `make` again")
+        if "purl" not in each:
+            sys.exit(
+                f"{each['name']} was installed from a file, not from an index: run `make clean`, then `make` again"
+            )
         each.setdefault("externalReferences", []).append(
             {
                 "type": "distribution",

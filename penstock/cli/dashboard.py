@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from penstock.cli.shared.completion import job_names
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call
 from penstock.errors import NotFoundError
@@ -25,7 +26,10 @@ TOKEN = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 
 
 def dashboard(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these jobs; without any, all.")] = None,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="JOB", help="Only these jobs; without any, all.", autocompletion=job_names),
+    ] = None,
     *,
     call: Call,
     host: Annotated[

@@ -55,7 +55,9 @@ def drain(
             "standard input.",
         ),
     ] = None,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 3600.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="The longest time to wait.")
+    ] = 3600.0,
 ) -> None:
     """Ask a job to process everything in flight and then end.
 
@@ -112,7 +114,9 @@ def stop(
     job: JobName,
     call: JsonCall,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has ended.")] = True,
-    timeout_s: Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0, help="How long to wait.")] = 600.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", metavar="SECONDS", min=0, help="The longest time to wait.")
+    ] = 600.0,
 ) -> None:
     """Ask a running job to stop after its current batch, with a last commit.
 

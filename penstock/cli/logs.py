@@ -14,7 +14,7 @@ def logs(
     *,
     call: JsonCall,
     lines: Annotated[
-        int, typer.Option("-n", min=0, metavar="LINES", help="How many lines, of all containers together.")
+        int, typer.Option("-n", min=0, metavar="LINES", help="At most this many lines, of all containers together.")
     ] = 200,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new lines, until Ctrl-C.")] = False,
 ) -> None:

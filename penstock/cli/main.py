@@ -40,6 +40,7 @@ class _Entry:
 
 
 COMMANDS = {
+    "new": _Entry("new", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
     "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
@@ -61,10 +62,13 @@ class RootGroup(ReportingGroup):
 
     def __init__(self, **attrs: Any) -> None:
         super().__init__(**attrs)
-        tidy_help(self)
         for name, entry in COMMANDS.items():
             self.add_command(TyperCommand(name, help=entry.help))
         self._loaded: set[str] = set()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        tidy_help(self)  # not sooner: the options for completion come last
+        super().format_help(ctx, formatter)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
@@ -79,7 +83,6 @@ app = typer.Typer(
     cls=RootGroup,
     help="Stateful stream processing in Python on Apache Spark.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

@@ -19,6 +19,7 @@ from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.watermarks import holds_back_text
 from penstock.cli.drain import print_drain
+from penstock.cli.shared.completion import job_names
 from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import JsonCall
 from penstock.cli.shared.output import (
@@ -38,7 +39,9 @@ _WATCH_SECONDS = 1.0
 
 AnyJob = Annotated[
     str | None,
-    typer.Argument(metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs."),
+    typer.Argument(
+        metavar="JOB", help="The job: `name-id`, or its name alone. Without it, all jobs.", autocompletion=job_names
+    ),
 ]
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, NoReturn, Self, TypeAlias, TypeVar, overload
 
+from penstock.config.topics import Topic
 from penstock.config.values.kinds import Kind
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class Key(Generic[T]):
     """
 
     name: str
+    topic: Topic
     kind: Kind[Any]
     otherwise: str | Key[Any] | Absent | Derived[Any]
     description: str
@@ -96,15 +98,29 @@ AnyKey: TypeAlias = Key[Any]
 
 @overload
 def key(
-    name: str, kind: Kind[T], otherwise: str | Key[T] | Derived[T], description: str, source: Source = "Penstock"
+    name: str,
+    topic: Topic,
+    kind: Kind[T],
+    otherwise: str | Key[T] | Derived[T],
+    description: str,
+    source: Source = "Penstock",
 ) -> Key[T]: ...
 @overload
 def key(
-    name: str, kind: Kind[T], otherwise: Absent | Key[T | None], description: str, source: Source = "Penstock"
+    name: str,
+    topic: Topic,
+    kind: Kind[T],
+    otherwise: Absent | Key[T | None],
+    description: str,
+    source: Source = "Penstock",
 ) -> Key[T | None]: ...
-def key(name: str, kind: Any, otherwise: Any, description: str, source: Source = "Penstock") -> AnyKey:
-    """Declare a key. `otherwise` counts if it is not given: a default, another key, `Absent` or `Derived`."""
-    return Key(name, kind, otherwise, description, source)
+def key(name: str, topic: Topic, kind: Any, otherwise: Any, description: str, source: Source = "Penstock") -> AnyKey:
+    """Declare a key.
+
+    `topic` is its section of the reference. `otherwise` counts if it is not given: a default, another key, `Absent` or
+    `Derived`.
+    """
+    return Key(name, topic, kind, otherwise, description, source)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
+from collections.abc import Iterator
 
 from penstock.config.key import AnyKey
-from penstock.config.settings import describe
+from penstock.config.settings import KEYS
+from penstock.config.topics import Topic
 from penstock.config.values.kinds import Bytes, Millis
 
-_SECTIONS = (
-    ("Job", ("job.", "container.")),
-    ("Task", ("task.",)),
-    ("Streams and systems", ("samza.", "systems.", "streams.")),
-    ("Stores", ("stores.", "state.", "side.", "tables.")),
-    ("Schema registry", ("schema.",)),
-    ("Metrics", ("metrics.",)),
-    ("Application", ("app.",)),
-    ("Spark", ("spark.",)),
-)
-
+_INDEX = "All keys"
 _INTRODUCTION = """\
 # Configuration
 
@@ -47,19 +41,49 @@ the defaults below, a file (`--config`), values given in Python, `-c key=value`.
   should not: commands look for jobs in one root.
 
 An unknown key or a wrong value is an error that names its origin. All errors are reported together.
+
+`penstock config keys TEXT` prints the keys that have TEXT in their names, and `penstock config check` the values that
+are set. A key marked *Samza* has Samza's name and meaning.
+
 """
 
 
 def markdown() -> str:
-    parts = [_INTRODUCTION]
-    for title, prefixes in _SECTIONS:
-        rows = "".join(_row(key) for key in describe() if key.name.startswith(prefixes))
-        parts.append(f"\n## {title}\n\n| Key | Meaning | Value | Default | From |\n|---|---|---|---|---|\n{rows}")
-    return "".join(parts)
+    """The page: a section for each topic, and the list of all keys."""
+    sections = "".join(f"\n## {topic.title}\n\n{_wrapped(topic.text)}\n{''.join(_entries(topic))}" for topic in Topic)
+    names = "".join(f"- {_link(key)}\n" for key in sorted(KEYS, key=lambda key: key.name))
+    titles = "".join(f"- {_section(title)}\n" for title in (*(topic.title for topic in Topic), _INDEX))
+    return f"{_INTRODUCTION}{titles}{sections}\n## {_INDEX}\n\n{names}"
 
 
-def _row(key: AnyKey) -> str:
-    return f"| `{key.name}` | {key.description} | {_value(key)} | {_default(key)} | {key.source} |\n"
+def _section(title: str) -> str:
+    return f"[{title}](#{re.sub('[^a-z ]', '', title.lower()).replace(' ', '-')})"
+
+
+def anchor(key: AnyKey) -> str:
+    """The key's anchor on the page: its name, without the brackets of placeholders."""
+    return re.sub("[<>]", "", key.name)
+
+
+def _entries(topic: Topic) -> Iterator[str]:
+    for key in KEYS:
+        if key.topic is topic:
+            facts = f"*Value:* {_value(key)}. *Default:* {_default(key)}."
+            origin = " *Samza.*" if key.source == "Samza" else ""
+            yield f'\n<a id="{anchor(key)}"></a>\n\n### `{key.name}`\n\n{_linked(key)}\n\n{_wrapped(facts + origin)}\n'
+
+
+def _link(key: AnyKey) -> str:
+    return f"[`{key.name}`](#{anchor(key)})"
+
+
+def _linked(key: AnyKey) -> str:
+    """The key's description, with links to the pages that it names."""
+    return _wrapped(re.sub(r"docs/([a-z-]+\.md)", r"[\1](\1)", key.description))
+
+
+def _wrapped(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False)
 
 
 def _value(key: AnyKey) -> str:
@@ -68,12 +92,12 @@ def _value(key: AnyKey) -> str:
         noun = "duration" if isinstance(kind, Millis) else "size"
         least = "" if kind.minimum is None else f", at least {kind.minimum}"
         return f"{noun} ({kind.unit}){least}"
-    return kind.expected.replace("|", "\\|")
+    return kind.expected
 
 
 def _default(key: AnyKey) -> str:
     if key.fallback is not None:
-        return f"that of `{key.fallback.name}`"
+        return f"that of {_link(key.fallback)}"
     if key.default is None:
         return key.unset
     return f"`{key.default}`{_readable(key)}"

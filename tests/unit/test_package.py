@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,6 +64,24 @@ def test_what_the_readme_links_to_exists() -> None:
 
 def test_what_the_package_needs_beside_its_code_is_packed() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
-    packed = tool["setuptools"]["package-data"]["penstock"]
-    others = {p.relative_to(ROOT / "penstock").as_posix() for p in (ROOT / "penstock").rglob("*") if p.is_file()}
-    assert {name for name in others if not name.endswith((".py", ".pyc"))} == set(packed)
+    package = ROOT / "penstock"
+    packed = {each for name in tool["setuptools"]["package-data"]["penstock"] for each in package.glob(name)}
+    others = {path for path in package.rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert others - packed == set()
+
+
+def test_each_extra_that_a_text_names_exists_and_has_a_line_on_the_page_of_projects() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"])
+    files = [each for folder in ("penstock", "docs", "examples", "deploy") for each in (ROOT / folder).rglob("*.*")]
+    texts = [each for each in files if each.suffix in (".py", ".md", ".txt", ".yaml", ".in")]
+    named = {
+        extra: file
+        for file in [*texts, ROOT / "README.md"]
+        for names in re.findall(r"penstock-streams\[([\w,-]+)\]", file.read_text("utf-8"))
+        for extra in names.split(",")
+    }
+    assert {extra: file for extra, file in named.items() if extra not in extras} == {}
+    assert len(named) > 10
+    table = (ROOT / "docs/projects.md").read_text("utf-8").partition("## Extras")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert set(re.findall(r"`([\w-]+)`", " ".join(cells))) == extras - {"dev", "docs", "demo"}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 import typer
 
 from penstock.cli.shared.commands import without_secrets
+from penstock.cli.shared.completion import job_names
 from penstock.cli.shared.errors import show_tracebacks
 from penstock.errors import PenstockError
 
@@ -37,7 +38,9 @@ Debug = Annotated[
 JobName = Annotated[
     str,
     typer.Argument(
-        metavar="JOB", help="The job: `name-id`, or its name alone, to take `job.id` from the configuration."
+        metavar="JOB",
+        help="The job: `name-id`, or its name alone, to take `job.id` from the configuration.",
+        autocompletion=job_names,
     ),
 ]
 StreamName = Annotated[

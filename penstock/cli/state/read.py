@@ -23,9 +23,7 @@ if TYPE_CHECKING:
 
 _CHANGES = ("added", "removed", "changed")
 
-Version = Annotated[
-    str, typer.Option("--version", "--checkpoint", metavar="V", help=f"Which retained version: {FORMS}.")
-]
+Version = Annotated[str, typer.Option("--version", "--checkpoint", metavar="V", help=f"The retained version: {FORMS}.")]
 SHOWN = 20
 """Rows of a table if no limit is given."""
 

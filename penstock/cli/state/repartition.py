@@ -30,7 +30,7 @@ def repartition(
         typer.Option(
             "--rule",
             metavar="STORE=RULE",
-            help="How it is known which task owns an entry of a store, where the plan asks for it: `key`, `first` (of "
+            help="The rule by which a task owns an entry of a store, where the plan asks for it: `key`, `first` (of "
             "a tuple), `stay`, `copy` (task 0's to all), `empty`, or module:function or file.py:function, called with "
             "key and value, which returns the key of the entry's messages. May be repeated.",
         ),

@@ -34,13 +34,13 @@ RetentionAge = Annotated[
     typer.Option(
         "--retention",
         metavar="AGE",
-        help="How long a message is kept after it was appended, such as 7d or 12h; none: no limit.",
+        help="The time that a message is kept after it was appended, such as 7d or 12h; none: no limit.",
     ),
 ]
 RetentionBytes = Annotated[
     str | None,
     typer.Option(
-        "--retention-bytes", metavar="SIZE", help="How much each partition keeps, such as 10GB; none: no limit."
+        "--retention-bytes", metavar="SIZE", help="The bytes that each partition keeps, such as 10GB; none: no limit."
     ),
 ]
 

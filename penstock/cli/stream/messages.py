@@ -146,7 +146,9 @@ def tail(
     ] = False,
     count: Annotated[
         int | None,
-        typer.Option("-n", metavar="N", min=0, help="How many messages; by default 10, or all with --from-beginning."),
+        typer.Option(
+            "-n", metavar="N", min=0, help="At most this many messages; by default 10, or all with --from-beginning."
+        ),
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue with new messages, until Ctrl-C.")] = False,
     *,

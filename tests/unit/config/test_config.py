@@ -11,7 +11,8 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
-from penstock.config.reference import markdown
+from penstock.config.reference import anchor, markdown
+from penstock.config.topics import Topic
 from penstock.errors import ConfigError
 from tests.support.tools.configs import ENV, load, refused
 from tests.support.tools.places import ROOT
@@ -427,8 +428,9 @@ def test_values_do_not_show_secrets_and_cannot_be_changed() -> None:
 def test_the_reference_is_up_to_date() -> None:
     file = ROOT / "docs" / "configuration.md"
     assert file.read_text("utf-8") == markdown(), "run `python -m penstock.config.reference > docs/configuration.md`"
-    for key in describe():
-        assert f"| `{key.name}` |" in markdown()
+    assert all(markdown().count(f'<a id="{anchor(key)}"></a>\n\n### `{key.name}`\n') == 1 for key in describe())
+    assert len({anchor(key) for key in describe()}) == len(describe())
+    assert {key.topic for key in describe()} == set(Topic), "each section of the page has keys"
 
 
 # ---- what no start could begin with

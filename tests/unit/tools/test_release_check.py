@@ -13,43 +13,96 @@ from packaging.utils import canonicalize_name
 from tests.support.tools.places import ROOT
 from tools.release_check import (
     LockedPackage,
+    changelog_problems,
+    difference,
     licence_problems,
     locked_packages,
-    version_problems,
+    metadata_problems,
     vulnerability_problems,
     wheel_problems,
     with_hashes,
 )
 
-GOOD = (
-    "penstock/__init__.py",
-    "penstock/py.typed",
-    "penstock/spark/session/log4j2.properties",
-    "penstock-1.0.dist-info/licenses/LICENSE",
-)
+PACKAGE = {"penstock/__init__.py", "penstock/py.typed", "penstock/spark/session/log4j2.properties"}
+GOOD = (*sorted(PACKAGE), "penstock-1.0.dist-info/licenses/LICENSE")
+METADATA = """Metadata-Version: 2.4
+Name: penstock
+Version: 1.0
+License-Expression: Apache-2.0
+Classifier: Typing :: Typed
+Description-Content-Type: text/markdown
+
+# Readme
+"""
 
 
-def wheel(folder: Path, *names: str) -> Path:
+def wheel(folder: Path, *names: str, texts: dict[str, str] | None = None) -> Path:
     path = folder / "penstock-1.0-py3-none-any.whl"
+    folder.mkdir(exist_ok=True)
     with zipfile.ZipFile(path, "w") as archive:
-        for name in names:
-            archive.writestr(name, "")
+        for name, text in {**dict.fromkeys(names, ""), **(texts or {})}.items():
+            archive.writestr(name, text)
     return path
 
 
-def test_a_wheel_has_what_the_package_needs_and_no_tests(tmp_path: Path) -> None:
-    assert wheel_problems(wheel(tmp_path, *GOOD)) == []
-    (missing,) = wheel_problems(wheel(tmp_path, *GOOD[:1], *GOOD[2:]))
+def test_a_wheel_has_what_the_package_has_and_no_tests(tmp_path: Path) -> None:
+    assert wheel_problems(wheel(tmp_path, *GOOD), PACKAGE) == []
+    (missing,) = wheel_problems(wheel(tmp_path, *GOOD[:1], *GOOD[2:]), PACKAGE)
     assert "has no penstock/py.typed" in missing
-    foreign = ["tests/unit/test_a.py", "penstock/test_a.py", "penstock/conftest.py"]
-    found = wheel_problems(wheel(tmp_path, *GOOD, *foreign))
+    foreign = ["penstock/conftest.py", "penstock/test_a.py", "tests/unit/test_a.py"]
+    found = wheel_problems(wheel(tmp_path, *GOOD, *foreign), {*PACKAGE, "penstock/test_a.py"})
     assert [name in problem for name, problem in zip(foreign, found, strict=True)] == [True, True, True]
 
 
-def test_the_changelog_begins_with_the_version() -> None:
-    assert version_problems("1.0", "# Changelog\n\n## Unreleased\n\n## 0.9\n") == []
-    assert version_problems("1.0", "# Changelog\n\n## 1.0 (2026-11-01)\n") == []
-    assert version_problems("1.0", "# Changelog\n\n## 0.9\n\n## 1.0\n") != []
+def test_the_sdist_builds_the_wheel_that_the_commit_builds(tmp_path: Path) -> None:
+    first = wheel(tmp_path / "a", *GOOD)
+    assert difference(first, wheel(tmp_path / "b", *GOOD)) == []
+    (problem,) = difference(first, wheel(tmp_path / "b", *GOOD[1:], texts={"penstock/py.typed": "partial"}))
+    assert problem.endswith(": penstock/__init__.py, penstock/py.typed")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ("", "", None),
+        ("Version: 1.0", "Version: 1.1", "version in the wheel is '1.1', and not '1.0'"),
+        ("# Readme", "# Old", "description in the wheel is '# Old', and not '# Readme'"),
+        ("Classifier: Typing :: Typed\n", "", "classifier `Typing :: Typed` in the wheel is False, and not True"),
+        ("License-Expression: Apache-2.0", "License-Expression: As you like", "the metadata is not valid: "),
+        ("Name: penstock\n", "", "the metadata is not valid: "),
+    ],
+)
+def test_the_metadata_is_valid_and_that_of_the_project(
+    before: str, after: str, problem: str | None, tmp_path: Path
+) -> None:
+    texts = {
+        "penstock-1.0.dist-info/METADATA": METADATA.replace(before, after),
+        "penstock/__init__.py": '__version__ = "1.0"\n',
+    }
+    found = metadata_problems(wheel(tmp_path, texts=texts), "1.0", "# Readme\n")
+    assert [each.startswith(problem or "-") for each in found] == ([] if problem is None else [True])
+
+
+@pytest.mark.parametrize(
+    ("changelog", "problem"),
+    [
+        ("# Changelog\n\n## Unreleased\n### Added\n### Fixed\n## 0.9\n### Security\n", None),
+        ("# Changelog\n\n## 1.0 (2026-11-01)\n### Removed\n", None),
+        ("# Changelog\n\n## 0.9\n### Added\n## 1.0\n### Added\n", "neither `## 1.0` nor `## Unreleased`"),
+        ("# Changelog\n\n## 1.0\n- A line.\n", "has the sections none in `1.0`"),
+        ("# Changelog\n\n## 1.0\n### Fixed\n### Added\n", "has the sections Fixed, Added in `1.0`"),
+        ("# Changelog\n\n## 1.0\n### Added\n## 0.9\n### Breaking\n", "has the sections Breaking in `0.9`"),
+        ("# Changelog\n", "neither"),
+    ],
+)
+def test_the_changelog_begins_with_the_version_and_is_in_sections(changelog: str, problem: str | None) -> None:
+    found = changelog_problems("1.0", changelog)
+    assert [(problem or "-") in each for each in found] == ([] if problem is None else [True])
+
+
+def test_our_changelog_is_in_sections() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    assert changelog_problems(version, (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize(
@@ -64,6 +117,8 @@ def test_the_changelog_begins_with_the_version() -> None:
         ("a", [], False),
         ("orjson", [{"expression": "MPL-2.0 AND (Apache-2.0 OR MIT)"}], True),
         ("orjson", [{"expression": "MPL-2.0"}], False),
+        ("protobuf", [], True),
+        ("protobuf", [{"license": {"id": "GPL-3.0-only"}}], False),
     ],
 )
 def test_only_permissive_and_reviewed_licences(name: str, licences: list[dict[str, object]], good: bool) -> None:
@@ -87,6 +142,18 @@ def test_the_sbom_has_the_hashes_of_the_lock_and_nothing_else() -> None:
     assert [each["content"] for each in reference["hashes"]] == ["12", "34"]
     with pytest.raises(SystemExit, match="not the locked version"):
         with_hashes(document, {"a-b"}, {"a-b": LockedPackage("2", ("12",))})
+    del components[0]["purl"]
+    with pytest.raises(SystemExit, match="a_b was installed from a file"):
+        with_hashes(document, {"a-b"}, {"a-b": LockedPackage("1", ("12",))})
+
+
+def test_a_lock_has_the_version_for_this_python() -> None:
+    lock = (
+        "a_b==1.0 ; python_full_version < '3.2' \\\n    --hash=sha256:12\n"
+        "a_b==2.0 ; python_full_version >= '3.2' \\\n    --hash=sha256:34 \\\n    --hash=sha256:56\n"
+        "# c==1\nd==3 \\\n    --hash=sha256:78\n"
+    )
+    assert locked_packages(lock) == {"a-b": LockedPackage("2.0", ("34", "56")), "d": LockedPackage("3", ("78",))}
 
 
 def test_a_vulnerability_names_the_package_and_the_repair() -> None:

@@ -19,8 +19,8 @@ try:
 except SystemExit:
     pass
 wanted = {"penstock", "penstock.admin", "penstock.admin.program", "penstock.cli", "penstock.cli.main",
-          "penstock.cli.shared", "penstock.cli.shared.commands", "penstock.cli.shared.errors",
-          "penstock.cli.shared.options", "penstock.cli.shared.options", "penstock.errors", "penstock.public_names"}
+          "penstock.cli.shared", "penstock.cli.shared.commands", "penstock.cli.shared.completion",
+          "penstock.cli.shared.errors", "penstock.cli.shared.options", "penstock.errors", "penstock.public_names"}
 heavy = {"yaml", "psutil", "orjson", "numpy", "pyarrow", "pyspark", "obstore"}
 ours = {name for name in sys.modules if name.partition(".")[0] == "penstock"}
 print("loaded too much:", sorted((ours - wanted) | (heavy & sys.modules.keys())))

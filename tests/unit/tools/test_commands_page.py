@@ -1,0 +1,52 @@
+"""docs/commands.md has every command, as its help says, with an example that the command takes."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+import typer
+
+from tests.support.tools.pages import blocks
+from tests.support.tools.places import ROOT
+from tools.commands_page import EXAMPLES, commands, markdown
+
+COMMANDS = dict(commands())
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text("utf-8")
+    assert page == markdown(), "run `python -m tools.commands_page > docs/commands.md`"
+
+
+def test_each_command_has_an_example() -> None:
+    assert set(EXAMPLES) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_command_takes_its_example(name: str) -> None:
+    program, *words = shlex.split(EXAMPLES[name].partition(" > ")[0])
+    named = name.split()
+    assert (program, words[: len(named)]) == ("penstock", named)
+    assert COMMANDS[name].make_context(name, words[len(named) :]).params
+
+
+def calls() -> list[str]:
+    """The calls in shell blocks of all pages, each once."""
+    texts = [file.read_text("utf-8") for file in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]]
+    shells = [each for text in texts for language in ("sh", "bash", "console") for each in blocks(text, language)]
+    call = re.compile(r"(?:^|[|] |[$] )penstock ([a-z].*?)(?= [0-9]?[|>&]| *$)", re.MULTILINE)
+    return sorted({found for block in shells for found in call.findall(block.replace("\\\n", " "))})
+
+
+@pytest.mark.parametrize("call", calls())
+def test_the_command_takes_the_call_of_a_page(call: str) -> None:
+    words = shlex.split(call, comments=True)
+    name = next(name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS)
+    COMMANDS[name].make_context(name, words[len(name.split()) :])
+
+
+def test_a_call_that_the_command_does_not_take_is_found() -> None:
+    with pytest.raises(typer.BadParameter):
+        COMMANDS["stream create"].make_context("stream create", ["flights", "--partitions", "many"])
