@@ -106,7 +106,7 @@ def main() -> None:
         print(json.dumps(run(arguments.run)))
         return
     count, aircraft, carriers = expected_totals()
-    expected = dict(zip(OUTPUTS, (aircraft, carriers), strict=True))
+    expected: dict[str, dict[str, dict[str, Any]]] = dict(zip(OUTPUTS, (aircraft, carriers), strict=True))
     table, wrong, rates = Table("", "flights", "seconds in batches", "flights/s"), list[str](), list[float]()
     for kind in APPLICATIONS:
         found = measure(kind)

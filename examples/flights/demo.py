@@ -15,6 +15,12 @@ from pathlib import Path
 from examples.running import HOME, PENSTOCK, PROGRAM, Crashes, Kind, run
 
 FLIGHTS = 336_776
+INTRODUCTION = f"""\
+This demo
+  1. publishes the {FLIGHTS:,} flights that left New York in 2013 to a stream (about a minute),
+  2. runs the job in examples/flights/app.py on Spark, which adds them up by aircraft and by carrier, in two stores,
+  3. compares every total with a plain computation over the same flights.
+"""
 RUN = (*PENSTOCK, "run", "examples/flights/app.py:app", "--until", "latest")
 
 
@@ -30,6 +36,7 @@ def main() -> None:
     arguments = parser.parse_args()
     home = (HOME / "demo-crash") if arguments.crash else (HOME / "demo-columns") if by_column(arguments) else HOME
     os.environ["PENSTOCK_HOME"] = str(home.resolve())
+    print(INTRODUCTION, flush=True)
     if arguments.crash:
         shutil.rmtree(home, ignore_errors=True)
     publish(home)
@@ -59,7 +66,13 @@ def dashboard(*, wanted: bool) -> Iterator[None]:
     if not wanted:
         yield
         home, program = (os.path.relpath(each) for each in (os.environ["PENSTOCK_HOME"], PROGRAM))
-        print(f"\nTo look at the job in a browser: PENSTOCK_HOME={home} {program} dashboard flights")
+        command = program if Path(home) == HOME else f"PENSTOCK_HOME={home} {program}"
+        print(f"""
+Look at the job:
+  {command} status flights
+  {command} state get flights aircraft N14228
+  {command} dashboard flights
+Then read docs/learn.md. docs/demos.md has the other demos.""")
         return
     served = subprocess.Popen([*PENSTOCK, "dashboard", "--port", "0"])
     try:

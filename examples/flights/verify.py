@@ -84,7 +84,11 @@ def main() -> None:
         *differences("store carriers", carriers, stored_values("carriers")),
         *differences("store aircraft", aircraft, stored_values("aircraft")),
     ]
-    conclude(console, wrong, f"{flights} flights, {len(aircraft)} aircraft, {len(carriers)} carriers")
+    conclude(
+        console,
+        wrong,
+        f"the totals of {flights:,} flights, {len(aircraft):,} aircraft and {len(carriers)} carriers are right",
+    )
 
 
 if __name__ == "__main__":

@@ -97,5 +97,6 @@ def _ends(options: Options, topic: str) -> dict[int, int]:
     admin = AdminClient(dict(options), logger=QUIET)
     found = admin.list_topics(topic, timeout=ANSWER_S).topics[topic]
     asked = {TopicPartition(topic, partition): OffsetSpec.latest() for partition in found.partitions}
-    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_UNCOMMITTED)
+    level = IsolationLevel.READ_UNCOMMITTED
+    answers = admin.list_offsets(asked, isolation_level=level)  # pyright: ignore[reportArgumentType]
     return {place.partition: answer.result(ANSWER_S).offset for place, answer in answers.items()}

@@ -19,7 +19,7 @@ class Routes(StatefulProcessor):
         """Declare the state."""
         self.totals = handle.getValueState("totals", "flights LONG, miles LONG")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
         """Add the flights of a batch."""
         flights, miles = self.totals.get() or (0, 0)
         for row in rows:

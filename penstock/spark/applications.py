@@ -48,11 +48,11 @@ def run_application(
     for the batch. A sink that is idempotent by batch id is therefore exactly once.
 
     The inputs of the application are named `spark.<name>` and have the serde `pss.Rows()`, or `ps.Columns(<schema>)`
-    for an application that works [by column](../columns.md); each row is a message without a key, and `partition_by`
-    gives it one. Outputs named `spark.<name>`, with the serde `pss.Rows(<schema>)` or `ps.Columns(<schema>)`, come
-    back as DataFrames. Outputs to other systems work as in any job; the only inputs from other systems are side
-    inputs. If an input has a column with a watermark (`withWatermark`), this column has the event times, and its delay
-    is that of the application's watermark. Otherwise the timestamp of a row is the time when it was read.
+    for an application that works by column; each row is a message without a key, and `partition_by` gives it one.
+    Outputs named `spark.<name>`, with the serde `pss.Rows(<schema>)` or `ps.Columns(<schema>)`, come back as
+    DataFrames. Outputs to other systems work as in any job; the only inputs from other systems are side inputs. If an
+    input has a column with a watermark (`withWatermark`), this column has the event times, and its delay is that of the
+    application's watermark. Otherwise the timestamp of a row is the time when it was read.
 
     Args:
         app: the application. The name of the job is its name.

@@ -44,7 +44,7 @@ def test_all_is_the_whole_surface(module: ModuleType) -> None:
 
 
 def test_what_the_documentation_names_is_there() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.py")]
     named = {name for page in pages for name in re.findall(r"\bps\.([A-Z]\w+)", page.read_text("utf-8"))}
     assert named <= set(all_of(penstock))
 

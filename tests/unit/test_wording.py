@@ -67,7 +67,7 @@ def paragraphs() -> Iterator[tuple[str, str]]:
         ROOT / "README.md",
         ROOT / "SECURITY.md",
         ROOT / "ARCHITECTURE.md",
-        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs").rglob("*.md")),
     ]:
         text = re.sub(r"^```.*?^```", "", file.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
         for block in re.split(r"\n\s*\n|\n\s*(?:[*-]|\d+\.) |\|", text):

@@ -44,7 +44,7 @@ class Trailer(NamedTuple):
     tokens: Mapping[Place, str]
     """The attempts that it names."""
     sent: Mapping[Place, Count]
-    """How much each sent to this task; an attempt that sent nothing is missing."""
+    """The counts of each attempt that sent something to this task."""
     failed: bool
     """One of them failed."""
     mark: int

@@ -274,7 +274,7 @@ class ContainerLauncher:
                 return
             if now > report_at:
                 names = ", ".join(str(executor) for executor in slow)
-                logger.warning("waiting for the containers of %s, for at most %.0f s more", names, deadline - now)
+                logger.info("waiting for the containers of %s, for at most %.0f s more", names, deadline - now)
                 report_at = now + _REPORT_SECONDS
             wait([answers[executor] for executor in slow], _POLL_SECONDS)
 

@@ -97,7 +97,7 @@ class FilesSystem(System):
 
     @classmethod
     def configured(cls, name: str, options: Mapping[str, str]) -> FilesSystem:
-        """The options are in docs/dataframes.md."""
+        """The options are in docs/files.md."""
         schemas = {key: text for key, text in options.items() if key.partition(".")[0] == "schema"}
         check_options(name, {key: text for key, text in options.items() if key not in schemas}, _OPTIONS)
         for needed in ("folder", "listing"):

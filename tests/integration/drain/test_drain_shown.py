@@ -76,9 +76,9 @@ def await_text(log: Path, text: str) -> None:
 
 
 def test_the_commands_of_the_page_as_they_are_written(tmp_path: Path) -> None:
-    page = (ROOT / "docs/drain.md").read_text("utf-8").split("## Changing a program\n")[1].split("\n## ")[0]
+    page = (ROOT / "docs/drain.md").read_text("utf-8").split("\n## ")[0]
     (create, run), (publish,), (drain, tail), (again,) = (
-        block.splitlines() for block in re.findall(r"\n\n```\n(.*?)```\n", page, re.DOTALL)
+        block.splitlines() for block in re.findall(r"\n\n```sh\n(.*?)```\n", page, re.DOTALL)
     )
     (before,), (after,) = (re.findall(rf"\n[{sign}]    (.*)", page) for sign in "-+")
     shell, program = Shell(tmp_path), tmp_path / "examples/airport_hours.py"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+import yaml
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StringType, StructType, TimestampType
@@ -24,6 +24,7 @@ from penstock.spark.processor.values.codec import RowCodec
 from penstock.spark.processor.values.keys import KeyCodec
 from tests.support.jobs.example_job import ExampleJob
 from tests.support.stores.state_job import JOB, StateJob
+from tests.support.tools.pages import blocks, run_example
 from tests.support.tools.places import ROOT
 
 pytestmark = pytest.mark.spark
@@ -124,29 +125,34 @@ def test_several_jobs_and_serdes_that_changed(spark: SparkSession, tmp_path: Pat
 
 
 def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job on Spark reads a folder that Spark wrote, twice: the second time only what is new."""
     monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
     ExampleJob(tmp_path / "home", tmp_path / "kept")
-    page = (ROOT / "docs" / "dataframes.md").read_text(encoding="utf-8")
-    root, lake = str(tmp_path / "home" / "jobs"), str(tmp_path / "lake")
-    found: dict[str, Any] = {"__name__": "__main__", "spark": spark, "root": root, "lake": lake}
-    rides = spark.range(1000).selectExpr("concat('r', id % 7) AS rider", "id", "current_timestamp() AS at")
-    rides.createOrReplaceTempView("all_rides")
-    for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
+    found: dict[str, Any] = {"__name__": "__main__", "spark": spark, "root": str(tmp_path / "home" / "jobs")}
+    for block in blocks((ROOT / "docs" / "dataframes.md").read_text("utf-8")):
         exec(compile(block, "docs/dataframes.md", "exec"), found)
     assert tuple(found["farthest"]) == ("N1", 1200)
     assert found["lengths"] == {"N1": 2, "N2": 2, "N14": 3}
     assert [tuple(row) for row in found["changed"]] == [("N1", 500, 1200)]
-    options, _ = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
-    config = {line.split(": ")[0]: line.split(": ")[1].split(" #")[0] for line in options.splitlines()}
-    config["systems.lake.folder"] = lake
+
+
+def test_the_examples_of_folders_of_files(spark: SparkSession, tmp_path: Path) -> None:
+    """As written; then with rows that Spark adds to the folder, twice: a run reads only new ones."""
+    page = (ROOT / "docs" / "files.md").read_text("utf-8").replace("/srv", str(tmp_path))
+    example, rest = page.split("\n## ", 1)
+    printed, shown = run_example(example, tmp_path)
+    assert printed.endswith(shown)
+
+    found: dict[str, Any] = {"__name__": "files_page", "spark": spark, "lake": str(tmp_path / "lake")}
+    (job,), (adds,) = blocks(example), blocks(rest)
+    exec(compile(job, "docs/files.md", "exec"), found)
+    (options,) = blocks(example, "yaml")
+    config = {key: value for key, value in yaml.safe_load(options).items() if key != "spark.master"}
+    spark.range(70).selectExpr("concat('r', id % 7) AS rider", "id AS km").createOrReplaceTempView("all_rides")
     for times in (1, 2):
-        found["app"].run(config, spark=spark, until="latest").await_termination()
-        frame = pss.read_state(spark, root, "rides", job="riders")
-        assert {row.key: row.value for row in frame.collect()} == {
-            f"r{n}": times * len(range(n, 1000, 7)) for n in range(7)
-        }
-        rides.write.mode("append").partitionBy("rider").json(f"{lake}/rides")
+        exec(compile(adds, "docs/files.md", "exec"), found)
+        assert found["app"].run(config, spark=spark, until="latest").await_termination(240)
+        counts = spark.read.json(str(tmp_path / "results" / "counts")).groupBy("rider").agg({"rides": "max"}).collect()
+        assert {tuple(row) for row in counts} == {("ann", 2), ("bob", 1), *((f"r{n}", times * 10) for n in range(7))}
 
 
 def test_state_variables_of_a_processor(spark: SparkSession, tmp_path: Path) -> None:

@@ -37,13 +37,6 @@ def test_every_page_is_in_the_nav_once() -> None:
     assert {file.relative_to(ROOT).as_posix() for file in (ROOT / "docs").rglob("*.md")} - set(pages) == set()
 
 
-def test_the_course_begins_with_the_example_of_the_readme() -> None:
-    blocks = re.findall(r"```python\n.*?```", (ROOT / "docs/learn.md").read_text("utf-8"), re.DOTALL)
-    readme = (ROOT / "README.md").read_text("utf-8")
-    assert len(blocks) == 2
-    assert all(block in readme for block in blocks)
-
-
 @pytest.mark.slow
 def test_the_site_has_every_page_and_every_public_name(site: Path) -> None:
     for name in in_nav():

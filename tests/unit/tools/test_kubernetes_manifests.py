@@ -7,6 +7,7 @@ import re
 import stat
 import subprocess
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import yaml
 
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from tests.support.tools.pages import blocks
 from tests.support.tools.places import ROOT
 
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -70,6 +72,19 @@ def test_the_schemas_of_kubernetes_accept_every_object(version: str) -> None:
     version = validator.latest_version() if version == "newest" else version
     for each in [*APPLIED, *SECRETS, TEMPLATE]:
         validator.validate(each, version, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [("replicas", "one"), ("replicaz", 1), ("podManagementPolicy", ["OrderedReady"])],
+)
+def test_the_schemas_refuse_a_mistake(place: str, value: object) -> None:
+    validator: Any = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    wrong = one("StatefulSet")
+    wrong = {**wrong, "spec": {**wrong["spec"], place: value}}
+    for version in (OLDEST, validator.latest_version()):
+        with pytest.raises(validator.ValidationError, match=place):
+            validator.validate(wrong, version, strict=True)
 
 
 def test_kubectl_applies_every_manifest_but_the_secrets_and_in_any_namespace() -> None:
@@ -267,3 +282,23 @@ def test_an_executor_without_a_setting_does_not_start(programs: Path) -> None:
     assert done.returncode != 0
     assert "SPARK_EXECUTOR_ID" in done.stderr
     assert done.stdout == ""
+
+
+def test_the_commands_of_the_page_name_what_the_manifests_have() -> None:
+    page = (ROOT / "docs" / "kubernetes.md").read_text("utf-8")
+    lines = [line.split() for block in blocks(page, "sh") for line in block.splitlines() if line.startswith("kubectl")]
+    assert len(lines) > 5
+    driver = one("StatefulSet")["metadata"]["name"]
+    for words in lines:
+        for before, word in pairwise(words):
+            if before == "-f" and word.endswith((".yaml", "/")):
+                assert word == "secrets.yaml" or (ROOT / word).exists()
+            elif before in ("-f", "exec"):
+                assert word == f"{driver}-0"
+            elif before == "statefulset":
+                assert word == driver
+            elif before == "-l":
+                key, value = word.split("=")
+                assert DRIVER["metadata"]["labels"][key] == value
+            elif before == "--config":
+                assert word in {mount["mountPath"] for mount in container(DRIVER)["volumeMounts"]}
