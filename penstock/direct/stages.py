@@ -8,7 +8,7 @@ from contextlib import closing
 
 from penstock.direct.messages import RunOrder
 from penstock.errors import ContainerLostError, RetryableError
-from penstock.runtime.messages.packet import NO_PACKETS, REPORT_STAGE, Packet, from_batch, split_by_size, to_batch
+from penstock.runtime.messages.packet import NO_PACKETS, REPORT_STAGE, Kind, Packet, from_batch, split_by_size, to_batch
 from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.kept_streams import KeptStreams
@@ -150,7 +150,8 @@ class DirectStages:
     def _limited(self, packets: Iterator[Packet], order: RunOrder) -> Iterator[Packet]:
         """The packets, as long as they are not too many for the memory of this process."""
         for packet in packets:
-            self._bytes += sum(len(part) for part in (packet.payload, packet.places) if part is not None)
+            if packet.kind == Kind.DATA:
+                self._bytes += sum(len(part) for part in (packet.payload, packet.places) if part is not None)
             if self._bytes > order.limit_bytes:
                 raise TooLargeError(f"the messages of {order.batch} take more than {order.limit_bytes} bytes")
             yield packet

@@ -128,14 +128,14 @@ class Topology:
         return self.sink_sources if stage == self.sink else self.stages[stage].sources
 
     def targets_of(self, stage: int) -> tuple[int, ...]:
-        """The stages a stage sends to; each of its attempts sends a trailer to every task of them."""
+        """The stages a stage sends to; every task of them gets trailers that name its attempts."""
         return tuple(sorted({c.target_stage for c in self.channels_from(stage)}))
 
     def is_shuffled(self, stage: int) -> bool:
         return True if stage == self.sink else self.stages[stage].shuffled
 
     def expected_sources(self, stage: int, task: int, tasks: int) -> frozenset[tuple[int, int]]:
-        """The (stage, task) pairs from which an attempt must have a trailer."""
+        """The (stage, task) pairs from which an attempt must have everything."""
         if self.is_shuffled(stage):
             return _all_pairs(self.sources_of(stage), tasks)
         return frozenset((source, task) for source in self.sources_of(stage))

@@ -1,1 +1,1 @@
-"""Running a stage of one task: messages through operators, until every source's trailer has come."""
+"""Running a stage of one task: messages through operators, until everything from every source has come."""

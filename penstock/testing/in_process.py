@@ -41,8 +41,9 @@ from penstock.runtime.messages.spool import Spool
 from penstock.runtime.reports import Report
 from penstock.runtime.stage.attempt import new_token
 from penstock.runtime.stage.failure import failed_attempt
+from penstock.runtime.stage.instance import StageInstance
 from penstock.runtime.stage.sink import OutputWriters, SinkAttempt, write_outputs, writing_text
-from penstock.runtime.stage.source import InputReaders, run_source
+from penstock.runtime.stage.source import InputReaders, SourceProgress, run_sources
 from penstock.side.plan import with_side_inputs
 from penstock.standby.driver.followers import moved_to, ready_standbys
 from penstock.start.facts import StartRequest
@@ -297,12 +298,12 @@ class InProcessRunner(BatchRunner):
     def _sources(self, batch: Batch, ranges: BatchRanges) -> list[Packet]:
         self._step("source")
         job = self._job
-        found: list[Packet] = []
+        portions = {task: ranges.by_task.get(task, ()) for task in range(job.settings.tasks)}
+        kept: dict[int, StageInstance] = {}
         with closing(InputReaders(job.streams.systems)) as readers:
-            readers.expect(portion for own in ranges.by_task.values() for _, portion in own)
-            for task in range(job.settings.tasks):
-                own = ranges.by_task.get(task, ())
-                found.extend(run_source(job.topology, job.settings, batch, task, own, readers))
+            found = list(run_sources(job.topology, job.settings, batch, portions, readers, SourceProgress(), kept))
+        for instance in kept.values():
+            instance.close()
         return found
 
     def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:

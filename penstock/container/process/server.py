@@ -97,14 +97,15 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             attempts = epoch.attempts
             if call.starts:
                 epoch.start_run(StartRun(call.batch))
-            failed = _begin(epoch, call, running)
+            together = Together(len(call.tasks))
+            failed = _begin(epoch, call, running, together)
             for chunk in reader:
                 if chunk.app_metadata is not None and chunk.app_metadata.to_pybytes() == END_OF_INPUT:
                     last = chunk.data  # without it the worker has ended, and trailers are missing
                     break
                 _send(writer, _outputs(chunk.data, attempts, running))
             # One stream for all: for a small batch this is one message, reports and all, however many the tasks.
-            _send(writer, chain(failed, _outputs(last, attempts, running), _rest(attempts, running)))
+            _send(writer, chain(_outputs(last, attempts, running), _rest(attempts, running, together, failed)))
         except PenstockError as error:
             raise flight.FlightServerError(str(error)) from error
         finally:
@@ -118,8 +119,8 @@ class ContainerServer(flight.FlightServerBase):  # type: ignore[misc]
             self._admit(context.peer())
 
 
-def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) -> list[Packet]:
-    """Begin an attempt for each task. Returns the packets of attempts whose `init` or store failed: they run no
+def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt], together: Together) -> list[Packet]:
+    """Begin an attempt for each task. Returns the reports of attempts whose `init` or store failed: they run no
     further."""
     failed: list[Packet] = []
     token = new_token()
@@ -128,7 +129,7 @@ def _begin(epoch: Epoch, call: AttemptCall, running: dict[int, RunningAttempt]) 
             running[task] = epoch.attempts.begin(call, task, token)
         except (OperatorFailedError, EngineFailedError) as error:
             package = epoch.package
-            failed.extend(failed_attempt(package.topology, package.settings, call.stage, task, token, error))
+            failed.extend(failed_attempt(package.topology, package.settings, call.stage, task, token, error, together))
     return failed
 
 
@@ -148,15 +149,16 @@ def _outputs(batch: pa.RecordBatch, attempts: Attempts, running: Mapping[int, Ru
             yield from attempts.process(running[task], own)
 
 
-def _rest(attempts: Attempts, running: dict[int, RunningAttempt]) -> Iterator[Packet]:
-    """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports: a reader that
-    has these has everything.
+def _rest(
+    attempts: Attempts, running: dict[int, RunningAttempt], together: Together, failed: Iterable[Packet]
+) -> Iterator[Packet]:
+    """Finish every attempt and yield its remaining packets, then the trailers of all, then the reports, after those of
+    the attempts that failed before: a reader that has the reports has everything.
 
     An attempt that is finished and whose report is not sent, because another one failed, is named by no End: it is
     dropped with the run.
     """
-    together = Together(len(running))
-    reports: list[Packet] = []
+    reports = list(failed)
     for task in list(running):
         *rest, report = attempts.finish(running[task], together)
         yield from rest

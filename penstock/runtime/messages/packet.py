@@ -39,9 +39,9 @@ class Kind(IntEnum):
 
 
 class Packet(NamedTuple):
-    """A packet. `dest` and `stage` are its target; `source_*` and `token` name the attempt that sent it; `seq` numbers
-    the data packets from one attempt to one task of one stage. Messages that stay in columns have their timestamps,
-    origins and offsets in `places`."""
+    """A packet. `dest` and `stage` are its target; `source_*` and `token` name the attempt that sent it (a trailer does
+    so in its payload); `seq` numbers the data packets from one attempt to one task of one stage. Messages that stay in
+    columns have their timestamps, origins and offsets in `places`."""
 
     dest: int
     stage: int

@@ -95,7 +95,7 @@ def _encode(ended: Iterable[Ended]) -> bytes:
     return msgspec.msgpack.encode([(*name, tasks) for name, tasks in named.items()])
 
 
-@lru_cache(maxsize=16)  # the trailers of a stream come one after the other, and all of them name the same attempts
+@lru_cache(maxsize=64)  # the trailers of a lane name the same attempts, and tasks read them in turn
 def _decode(stage: int, names: bytes) -> tuple[Mapping[Place, str], bool, int]:
     with decoding("the names in a trailer are damaged"):
         named = decoder(_Named).decode(names)

@@ -1,7 +1,7 @@
-"""One execution of (batch, stage, task): it reads packets until every source's trailer matches, and sends its own.
+"""One execution of (batch, stage, task): it reads packets until it has everything, and sends its own.
 
-An attempt is finished only when it has the trailer of every source it expects once, with the right counts.
-An end of stream without them is a discarded attempt, however clean it looked.
+An attempt is finished only when trailers have named every source that it expects, each once, with the right counts. An
+end of stream without them is a discarded attempt, however clean it looked.
 """
 
 from __future__ import annotations
@@ -179,7 +179,8 @@ class Attempt:
             self._inputs[origin] = replace(read, next_offset=portion.offsets.end)
 
     def finish(self, together: Together | None = None) -> Iterator[Packet]:
-        """The rest of the output, the trailers and the report. Raises DiscardedAttemptError.
+        """The rest of the output, the trailers unless it ends together with others, and the report. Raises
+        DiscardedAttemptError.
 
         Args:
             together: the attempts of this stage, which end one after the other, that this one belongs to. They have

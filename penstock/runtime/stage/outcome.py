@@ -107,9 +107,12 @@ def _not_read(by_place: dict[tuple[int, int], Report], topology: Topology) -> Ou
             continue
         senders = topology.sources_of(stage) if stage else ()
         everyone = stage > 0 and topology.is_shuffled(stage)
-        if report.read != {source: whole[source] if everyone else marks[source, task] for source in senders}:
+        expected = {source: whole[source] if everyone else marks[source, task] for source in senders}
+        if report.read != expected:
+            other = min(s for s in {*expected, *report.read} if expected.get(s) != report.read.get(s))
             return InconsistentReports(
-                f"stage {stage} task {task} did not read exactly the attempts that reported: one of them was run again"
+                f"stage {stage} task {task} did not read exactly the attempts of stage {other} that reported: one of "
+                "them was run again"
             )
     return None
 

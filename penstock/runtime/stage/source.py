@@ -223,7 +223,8 @@ def run_source(
     together: Together | None = None,
     token: str | None = None,
 ) -> Iterator[Packet]:
-    """All output for the task's portions (input index, portion): data packets, trailers, the report.
+    """All output for the task's portions (input index, portion): data packets, trailers unless it ends together with
+    others, the report.
 
     `kept` has instances of stage 0 by task, which serve one batch after the other; one that failed is closed.
     `together`: see `Attempt.finish`. `token`: of the attempt; by default a new one.

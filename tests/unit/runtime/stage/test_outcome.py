@@ -94,7 +94,7 @@ def test_a_shuffle_fetch_fails_after_one_consumer_read_the_old_rows(stage: int) 
     made[stage, 0] = replace(made[stage, 0], read={stage - 1: marks(stage - 1, "old", f"{stage - 1}-1")})
     outcome = decide(made)
     assert isinstance(outcome, InconsistentReports)
-    assert f"stage {stage} task 0 did not read exactly the attempts that reported" in outcome.reason
+    assert f"stage {stage} task 0 did not read exactly the attempts of stage {stage - 1} that" in outcome.reason
 
 
 def test_inconsistent_reports_hide_failures_which_may_belong_to_a_dead_attempt() -> None:
