@@ -301,10 +301,11 @@ class InProcessRunner(BatchRunner):
         portions = {task: ranges.by_task.get(task, ()) for task in range(job.settings.tasks)}
         kept: dict[int, StageInstance] = {}
         with closing(InputReaders(job.streams.systems)) as readers:
-            found = list(run_sources(job.topology, job.settings, batch, portions, readers, SourceProgress(), kept))
-        for instance in kept.values():
-            instance.close()
-        return found
+            try:
+                return list(run_sources(job.topology, job.settings, batch, portions, readers, SourceProgress(), kept))
+            finally:
+                for instance in kept.values():
+                    instance.close()
 
     def _stage(self, epoch: int, batch: Batch, stage: int, packets: list[Packet]) -> list[Packet]:
         self._step(f"stage {stage}")
