@@ -20,7 +20,8 @@ _INTRODUCTION = """\
 
 A configuration is a set of flat, dotted keys. Keys of Samza keep their names; [samza.md](samza.md) says what replaces
 those that Penstock does not have. Values are merged from these sources, of which a later one overrides an earlier one:
-the defaults below, a file (`--config`), values given in Python, `-c key=value`.
+the defaults below, a file (`--config`, or what the variable `PENSTOCK_CONFIG` names, for commands), values given in
+Python, `-c key=value`.
 
 * A file is YAML (`.yaml`, `.yml`, `.json`) or Java properties (`.properties`), in UTF-8. YAML may be nested
   or flat: `job: {name: flights}` and `job.name: flights` mean the same. An empty value means the

@@ -112,28 +112,33 @@ def _changed_operator(
             f"waits in {it} would be read wrongly. Start the application, as it was, with that version, and {drain} "
             f"this version. {reset}"
         )
-    found = f"{verb} `{is_now}` now{_difference(was, is_now)}" if is_now else f"{verb} no longer in the application"
+    found = f"{verb} in checkpoint {record.id} as `{was}` and {verb} "
+    found += f"`{is_now}` now" if is_now else "no longer in the application"
+    if changes := _difference(was, is_now):
+        found = f"{verb} in checkpoint {record.id}, but {verb} defined in another way now: {changes}"
     put = "Put" if now is None else "Set"
     if kind == "aggregate":
         return IncompatibleError(
-            f"the aggregate of operator `{operator}` is in checkpoint {record.id} as `{was}` and {found}: its totals "
+            f"the aggregate of operator `{operator}` {found}. Its totals "
             f'cannot be continued. {put} it back, with id="{operator}". To change it, drop its totals, and keep all '
             f"other state: {argument('reset_operators', [operator])}. They begin at 0 again, with the messages that "
             "are read from then on. To count all messages again, set startpoints at the oldest ones with "
             f"{argument('with_state', 'clear')} instead"
         )
     return IncompatibleError(
-        f"the {kind} of operator `{operator}` {verb} in checkpoint {record.id} as `{was}` and {found}: what waits in "
-        f'{it} would be lost. {put} {it} back, with id="{operator}". To change {it}, start the application as it was, '
-        f"and {drain} the changed one. {reset}"
+        f"the {kind} of operator `{operator}` {found}. The content that waits in {it} would be lost. {put} {it} back, "
+        f'with id="{operator}". To change {it}, start the application as it was, and {drain} the changed one. {reset}'
     )
 
 
 def _difference(was: str, now: str) -> str:
-    """The words that changed, where both texts have the same form and are long."""
+    """The words that changed, where both texts have the same form and are long; empty otherwise, and where a word does
+    not say what it is about."""
     old, new = _WORDS.findall(was), _WORDS.findall(now)
-    changed = [f"`{a}` became `{b}`" for a, b in zip(old, new, strict=False) if a != b]
-    return f" ({listed(changed)})" if len(old) == len(new) > max(4, len(changed)) else ""
+    changed = [(a, b) for a, b in zip(old, new, strict=False) if a != b]
+    if not len(old) == len(new) > max(4, len(changed)) or not all("=" in a for a, _ in changed):
+        return ""
+    return listed([f"`{a}` became `{b}`" for a, b in changed])
 
 
 def _renamed(before: str, now: str) -> str:

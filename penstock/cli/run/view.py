@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from rich.logging import RichHandler
@@ -34,7 +37,15 @@ class RunDisplay(Protocol):
 
 def open_display(form: LogFormat = "text", job: str = "") -> RunDisplay:
     """The display that fits standard error. `job` is for lines of JSON."""
-    return TerminalDisplay() if form == "text" and stderr_console().is_terminal else LogDisplay(form, job)
+    draws = form == "text" and stderr_console().is_terminal and _in_foreground()
+    return TerminalDisplay() if draws else LogDisplay(form, job)
+
+
+def _in_foreground() -> bool:
+    """False for a job that a shell runs with `&`: what it drew would be over the prompt."""
+    with suppress(OSError, AttributeError):  # standard error is not the terminal of a session, or there are none here
+        return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
+    return True
 
 
 class TerminalDisplay:

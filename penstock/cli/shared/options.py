@@ -26,7 +26,13 @@ Value = TypeVar("Value")
 Function = TypeVar("Function", bound=Callable[..., None])
 
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", metavar="FILE", help="The configuration, a YAML or properties file.")
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        envvar="PENSTOCK_CONFIG",
+        help="The configuration, a YAML or properties file; by default the one that PENSTOCK_CONFIG names.",
+    ),
 ]
 Assignments = Annotated[
     list[str] | None, typer.Option("-c", metavar="KEY=VALUE", help="Set a configuration key; may be repeated.")

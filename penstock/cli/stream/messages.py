@@ -18,7 +18,7 @@ from penstock.cli.shared.errors import say
 from penstock.cli.shared.options import Call, JsonCall, StreamName
 from penstock.cli.shared.output import print_json, stderr_console
 from penstock.documents import text_or_hex
-from penstock.errors import IncompatibleError
+from penstock.errors import IncompatibleError, NotFoundError
 from penstock.wording import counted, printable, size_text, utc_text
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.admin.stream.publish import Published, PublishOptions
 
 _LOG_EVERY_S = 5.0
+_LOOK_AGAIN_S = 0.5
 _PLAIN_CONTROLS = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
@@ -157,13 +158,13 @@ def tail(
     """Show the messages of a stream by their timestamps, those of each partition in their order.
 
     With --from-beginning and -n, the command ends after that many messages, even with --follow. Without
-    --from-beginning, -n counts only messages that exist already. In an intermediate stream, values are shown without
+    --from-beginning, -n counts only messages that exist already. --follow waits for a stream that does not exist. In an intermediate stream, values are shown without
     their first byte, and control messages with their kind: WATERMARK, END_OF_STREAM or DRAIN. Headers follow the value.
     """
     found = StreamTail(call.stream(name), partition, sys.stdout.flush)
     try:
         show = _json_line if call.as_json else _text_line
-        typed = found.is_intermediate()
+        typed = _is_intermediate(found, wait=follow)
         for message in found.messages(from_beginning=from_beginning, count=count, follow=follow):
             sys.stdout.write(show(*_typed(message)) if typed else show(message))
     except KeyboardInterrupt:
@@ -172,6 +173,21 @@ def tail(
     finally:
         sys.stdout.flush()
         found.close()
+
+
+def _is_intermediate(found: StreamTail, *, wait: bool) -> bool:
+    """See `StreamTail.is_intermediate`. `wait`: until the stream exists."""
+    told = False
+    while True:
+        try:
+            return found.is_intermediate()
+        except NotFoundError as error:
+            if not wait:
+                raise
+            if not told:
+                say(f"waiting for the stream: {error}")
+                told = True
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def _typed(message: Message) -> tuple[Message, MessageType | None]:

@@ -33,6 +33,7 @@ def job(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Windowed]:
     job.close()
 
 
+@pytest.mark.few(1)
 def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed) -> None:
     advice = r'id="w".*`penstock drain \S+-1 --wait`.*Or drop what waits in it.*reset_operators=\["w"\]'
     with pytest.raises(IncompatibleError, match=rf"Set it back, with {advice}"):
@@ -59,6 +60,7 @@ def test_a_changed_window_begins_again_and_its_past_never_returns(job: Windowed)
     assert sum(n for *_, n in found) == 4, "nothing of the first run, each message of the others once"
 
 
+@pytest.mark.few(1)
 def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(IncompatibleError, match=r'no longer in the application.*Put it back, with id="w"'):
         job.start(None)
@@ -75,6 +77,7 @@ def test_a_removed_window_is_dropped_and_everything_else_kept(job: Windowed, cap
     assert (entries(driver, "w.window"), seen(driver)) == ({}, 7), "one that comes back begins empty"
 
 
+@pytest.mark.few(1)
 def test_a_crash_before_the_start_record_changes_nothing(job: Windowed) -> None:
     step = {"changelog-files": "open", "blob": "upload", "changelog-stream": "snapshot"}[job.backend]
     driver = job.start(100)
@@ -93,6 +96,7 @@ def test_a_crash_before_the_start_record_changes_nothing(job: Windowed) -> None:
     assert entries(job.start(100), "w.window") == before
 
 
+@pytest.mark.few(1)
 def test_a_start_that_is_tried_again_still_clears(job: Windowed) -> None:
     driver = job.driver(50, reset_operators=["w"])
     driver.fleet.at = once("snapshot", lambda: driver.fleet.lose(1))
@@ -161,7 +165,7 @@ def test_totals_of_a_changed_aggregate_begin_at_0(tmp_path: Path) -> None:
     with pytest.raises(IncompatibleError) as caught:
         start(True)
     said = str(caught.value)
-    assert "its totals cannot be continued" in said
+    assert "Its totals cannot be continued" in said
     assert 'reset_operators=["totals"]`. They begin at 0 again' in said
     assert "waits" not in said
     assert run(start(True, reset_operators=["totals"]), 2) == [{"sum": 2, "n": 1}]

@@ -113,7 +113,7 @@ SUMS = ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n))
 def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(now: dict[str, str]) -> None:
     record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
     with pytest.raises(
-        ps.IncompatibleError, match=r"operator `w` is in checkpoint .* as `Fixed.*`penstock drain JOB --wait`"
+        ps.IncompatibleError, match=r"operator `w` is in checkpoint .*`penstock drain JOB --wait`"
     ):
         check_layout(record, now, 0)
     check_layout(replace(record, ended="end-of-stream"), now, 0)
@@ -122,10 +122,10 @@ def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(n
 
 def test_the_refusal_says_what_differs() -> None:
     record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
-    words = r"`size_ms=10` became `size_ms=20` and `every_ms=10` became `every_ms=20`\): what waits in it"
+    words = r"`size_ms=10` became `size_ms=20` and `every_ms=10` became `every_ms=20`\. The content that waits in it"
     with pytest.raises(ps.IncompatibleError, match=words):
         check_layout(record, windows(ps.Windows.tumbling(20, fold=(0, lambda total, n: total + n))), 0)
-    with pytest.raises(ps.IncompatibleError, match=r"now: what waits in it"):
+    with pytest.raises(ps.IncompatibleError, match=r"now\. The content that waits in it"):
         check_layout(record, windows(ps.Windows.session(10, fold=(0, lambda total, n: total + n))), 0)
 
 
@@ -211,7 +211,7 @@ def test_timers_are_refused_another_serde_and_none() -> None:
     check_layout(record, timers_layout(ps.String()), 0)
     check_layout(replace(record, stores=timers_layout(None)), timers_layout(ps.String()), 0)
     with pytest.raises(
-        ps.IncompatibleError, match=r"`timers\(string\)` and are `timers\(ordered-long\)` now: what waits"
+        ps.IncompatibleError, match=r"`timers\(string\)` and are `timers\(ordered-long\)` now\. The content"
     ):
         check_layout(record, timers_layout(ps.Long()), 0)
     with pytest.raises(

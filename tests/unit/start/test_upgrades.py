@@ -273,6 +273,7 @@ def totals(driver: InProcessDriver, store: str = "totals") -> dict[str, int]:
     return {key.decode(): ps.Integer().from_bytes(value[-4:]) for key, value in found if key.startswith((b"k", b"n"))}
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("row", NOTHING)
 def test_what_needs_nothing(job: Job, row: str) -> None:
     before, after = NOTHING[row]
@@ -343,6 +344,7 @@ def test_another_number_of_tasks(job: Job) -> None:
         job.start(flights(), tasks=4)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "change",

@@ -227,6 +227,7 @@ def test_a_foreign_checkpoint_with_markers_of_this_jobs_folder_is_a_warning(job:
 GOOD = [line(0, 2, v2(0)), line(1, 2, v2(1))]
 
 
+@pytest.mark.few(11)
 @pytest.mark.parametrize(
     ("lines", "status", "what"),
     [

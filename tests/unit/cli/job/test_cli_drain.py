@@ -345,6 +345,7 @@ class TestStatus:
         assert call_json("status", "visits")["drain"]["step"] is None
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("options", [(), ("--json",)], ids=["text", "json"])
 def test_a_run_is_watched_until_it_has_drained(running: Running, options: tuple[str, ...]) -> None:
     running.gate.clear()

@@ -99,7 +99,7 @@ def seeded(seed: int, number: int = 120, keys: int = 60) -> dict[int, Changes]:
     return dict(found)
 
 
-@pytest.fixture(params=[*BACKENDS, "all"])
+@pytest.fixture(params=[*(pytest.param(name, marks=pytest.mark.slow) for name in BACKENDS), "all"])
 def job(request: pytest.FixtureRequest, home: Path) -> Iterator[StateJob]:
     with closing(StateJob(home, backends=BACKENDS if request.param == "all" else (request.param,))) as job:
         yield job
@@ -212,6 +212,7 @@ def test_a_key_outside_of_its_own_task_is_found_and_the_task_is_said(files: Stat
 # Which entries.
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("options", "first", "end"),
     [
@@ -342,6 +343,7 @@ def test_a_checkpoint_of_version_1_alone(home: Path) -> None:
 # Serdes.
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("serde", "text", "key", "shown"),
     [
@@ -378,6 +380,7 @@ def test_keys_by_their_serde(home: Path, serde: str, text: str, key: bytes, show
         assert lines("scan", JOB, "first", f"--to-key={text}") == []
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("serde", "text"),
     [

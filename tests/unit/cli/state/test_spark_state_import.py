@@ -182,6 +182,7 @@ def total_of(batch: int) -> dict[bytes, bytes]:
 # What comes in.
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backends", ["changelog-files", "blob", "changelog-stream", "changelog-files,blob"])
 def test_every_entry_is_in_the_store_whatever_the_backend(backends: str) -> None:
     own = ("-c", f"stores.backup.factories={backends}", "-c", f"stores.restore.factories={backends}")

@@ -248,7 +248,34 @@ def test_tail_follows_what_is_appended_until_it_is_interrupted() -> None:
             process.kill()
 
 
+def test_tail_waits_for_a_stream_that_it_follows() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, "stream", "tail", "flights", "--follow", "-n", "1", "--from-beginning"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith("waiting for the stream: the stream `local.flights` does not")
+            published(1, partitions=2)
+            assert "k0" in lines_of(process).get(timeout=DEADLINE_S)
+            assert process.wait(DEADLINE_S) == 0
+        finally:
+            process.kill()
+
+
 def test_looking_at_streams_loads_neither_spark_nor_arrow() -> None:
     code = "import sys, penstock.cli.main; print([m for m in ('pyspark', 'pyarrow') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=DEADLINE_S)
     assert done.stdout.strip() == "[]"
+
+
+def test_the_configuration_may_come_from_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "job.yaml").write_text("systems.other.samza.factory: local\n", encoding="utf-8")
+    monkeypatch.setenv("PENSTOCK_CONFIG", str(tmp_path / "job.yaml"))
+    out, _ = call("stream", "create", "other.orders", "--partitions", "1")
+    assert "created `other.orders`" in out
+    monkeypatch.delenv("PENSTOCK_CONFIG")
+    _, err = call("stream", "create", "other.rest", "--partitions", "1", status=2)
+    assert "no system `other`" in err

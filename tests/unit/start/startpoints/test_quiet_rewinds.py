@@ -21,6 +21,8 @@ from penstock.testing.in_process import InProcessDriver
 from tests.support.world.timed_job import steps
 from tests.support.world.world import World
 
+pytestmark = pytest.mark.few(1)
+
 TASKS = 2
 STREAMS = ("in", "more", "out", "hours", "dead", "through")
 HOUR = 3_600_000
@@ -144,6 +146,7 @@ def go_on(job: Counting) -> None:
     job.check()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("state", ["clear", "nearest"])
 def test_nothing_is_sent_before_the_old_positions(job: Counting, state: WithState) -> None:
     for stream in ("in", "more"):
