@@ -158,8 +158,9 @@ def tail(
     """Show the messages of a stream by their timestamps, those of each partition in their order.
 
     With --from-beginning and -n, the command ends after that many messages, even with --follow. Without
-    --from-beginning, -n counts only messages that exist already. --follow waits for a stream that does not exist. In an intermediate stream, values are shown without
-    their first byte, and control messages with their kind: WATERMARK, END_OF_STREAM or DRAIN. Headers follow the value.
+    --from-beginning, -n counts only messages that exist already. --follow waits for a stream that does not exist. In an
+    intermediate stream, values are shown without their first byte, and control messages with their kind: WATERMARK,
+    END_OF_STREAM or DRAIN. Headers follow the value.
     """
     found = StreamTail(call.stream(name), partition, sys.stdout.flush)
     try:
