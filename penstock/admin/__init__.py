@@ -82,6 +82,11 @@ if TYPE_CHECKING:
     from penstock.admin.state.reading import open_diff as open_diff
     from penstock.admin.state.reading import open_state as open_state
     from penstock.admin.state.reading import verify as verify
+    from penstock.admin.state.repartition import MovedStore as MovedStore
+    from penstock.admin.state.repartition import Repartition as Repartition
+    from penstock.admin.state.repartition import RepartitionFacts as RepartitionFacts
+    from penstock.admin.state.repartition import plan_repartition as plan_repartition
+    from penstock.admin.state.repartition import repartition as repartition
     from penstock.admin.state.spark_import import ImportFacts as ImportFacts
     from penstock.admin.state.spark_import import SparkImport as SparkImport
     from penstock.admin.state.spark_import import import_spark as import_spark

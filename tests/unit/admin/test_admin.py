@@ -14,6 +14,7 @@ import pytest
 import penstock as ps
 from penstock import admin
 from penstock.system.partitioner import partition_of
+from tests.support.jobs.example_job import ExampleJob, flights
 from tests.support.stores.state_job import JOB, StateJob
 from tests.support.stores.stopped_job import STREAM, StoppedJob, saved
 from tests.support.tools.places import ROOT
@@ -59,6 +60,23 @@ def test_looking(stopped: StoppedJob, home: Path) -> None:
     assert found["retained"] == [str(record.id) for record in stopped.log.restorable]
     assert found["last"].id == str(stopped.last.id)
     assert found["positions"] == {0: {f"local.{STREAM}.0": 4}, 1: {f"local.{STREAM}.1": 7}}
+
+
+def test_another_number_of_tasks(home: Path, tmp_path: Path) -> None:
+    ExampleJob(home, tmp_path / "kept")
+
+    def content(job: admin.FoundJob) -> dict[Any, Any]:
+        with admin.open_state(job, "miles", "latest") as store:
+            return {entry.key: entry.value for entry in store.scan()}
+
+    with admin.open_job("flights") as job:
+        before = content(job)
+    found = run_section("Another number of tasks", {"APP": flights(), "ROOT": str(home / "jobs")})
+    assert (found["facts"].before, found["facts"].after, found["facts"].problems) == (2, 4, ())
+    with admin.open_job("flights") as job:
+        assert admin.read_checkpoint(job).id == found["moved"].written
+        assert len(admin.read_checkpoint(job).tasks) == 4
+        assert content(job) == before != {}
 
 
 def test_changing(stopped: StoppedJob, home: Path, capsys: pytest.CaptureFixture[str]) -> None:

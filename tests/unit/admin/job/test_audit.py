@@ -93,6 +93,11 @@ def import_spark(job: admin.FoundJob) -> admin.ImportFacts:
         return admin.import_spark(planned, replace=True)
 
 
+def repartition(job: admin.FoundJob) -> admin.RepartitionFacts:
+    with admin.plan_repartition(flights(), 4) as planned:
+        return admin.repartition(planned)
+
+
 CHANGING = {
     "adopt": Change(admin.adopt, "job adopt", {}),
     "cancel_drain": Change(admin.cancel_drain, "drain cancel", {"run": "the next one"}, admin.drain),
@@ -121,6 +126,7 @@ CHANGING = {
         {f"{TRIPS} 0": "oldest: 3 -> 0"},
         exported_startpoint,
     ),
+    "repartition": Change(repartition, "state repartition", {"tasks": "2 -> 4"}),
     "replay": Change(
         lambda job: admin.replay(admin.open_stream("dead")),
         "stream replay",
@@ -153,7 +159,7 @@ LINES: list[str] = []
 READING = {
     "audit", "checkpoints", "container_logs", "describe_stream", "effective_values", "export_checkpoint",
     "export_drains", "export_startpoints", "graph", "job_content", "key_facts", "lease", "open_all_jobs", "open_diff",
-    "open_job", "open_state", "open_stream", "plan_import", "plan_offsets", "plan_spark_import", "read_checkpoint",
+    "open_job", "open_state", "open_stream", "plan_import", "plan_offsets", "plan_repartition", "plan_spark_import", "read_checkpoint",
     "startpoints", "state_versions", "status", "statuses", "stream_use", "streams", "table_versions", "verify",
 }  # fmt: skip
 OF_NO_JOB = {"create_stream", "publish"}
@@ -220,6 +226,7 @@ def test_every_function_is_known_to_change_or_not() -> None:
     assert functions == CHANGING.keys() | READING | OF_NO_JOB
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", CHANGING)
 def test_a_change_leaves_a_record(name: str, home: Path, run: Callable[[admin.FoundJob], None]) -> None:
     change = CHANGING[name]
@@ -237,6 +244,7 @@ def test_a_change_leaves_a_record(name: str, home: Path, run: Callable[[admin.Fo
     assert began_ms <= record.time_ms <= record.ended_ms
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("name", CHANGING)
 def test_nothing_is_changed_without_a_record(name: str, home: Path, run: Callable[[admin.FoundJob], None]) -> None:
     change = CHANGING[name]
