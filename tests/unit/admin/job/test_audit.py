@@ -159,7 +159,8 @@ LINES: list[str] = []
 READING = {
     "audit", "checkpoints", "container_logs", "describe_stream", "effective_values", "export_checkpoint",
     "export_drains", "export_startpoints", "graph", "job_content", "key_facts", "lease", "open_all_jobs", "open_diff",
-    "open_job", "open_state", "open_stream", "plan_import", "plan_offsets", "plan_repartition", "plan_spark_import", "read_checkpoint",
+    "open_job", "open_state", "open_stream", "plan_import", "plan_offsets", "plan_repartition", "plan_spark_import",
+    "read_checkpoint",
     "startpoints", "state_versions", "status", "statuses", "stream_use", "streams", "table_versions", "verify",
 }  # fmt: skip
 OF_NO_JOB = {"create_stream", "publish"}
