@@ -18,6 +18,7 @@ from penstock.graph.specs import (
     OperatorSpec,
     PartitionBySpec,
     SendToTableSpec,
+    TableColumnsSpec,
     TableJoinSpec,
     TemporalJoinSpec,
 )
@@ -162,6 +163,20 @@ def _spreads(
         else:
             found[op.id] = frozenset().union(*(found[up] for up in op.upstream))
     return found
+
+
+def found_by_hash(graph: ApplicationGraph) -> frozenset[str]:
+    """The stores and tables in which operators look for messages that a `partition_by` has sent to their task."""
+    behind: set[str] = set()
+    found: set[str] = set()
+    for op in graph.operators:
+        sources = (op.writer,) if isinstance(op, IntermediateSpec) else op.upstream
+        if isinstance(op, PartitionBySpec) or not behind.isdisjoint(sources):
+            behind.add(op.id)
+            found.update(op.stores)
+            if isinstance(op, TableJoinSpec | TableColumnsSpec | TemporalJoinSpec):
+                found.add(op.table)
+    return frozenset(found)
 
 
 def _of_side_tables(graph: ApplicationGraph, tasks: int) -> dict[str, frozenset[_Spread]]:

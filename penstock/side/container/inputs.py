@@ -12,6 +12,7 @@ from penstock.batch.batch import Batch
 from penstock.container.shared.resources import EpochResources
 from penstock.container.shared.services import Service
 from penstock.errors import ContainerLostError
+from penstock.graph.copartitioning import found_by_hash
 from penstock.metrics.snapshot import Snapshot
 from penstock.side.container.backups import SideBackups
 from penstock.side.container.metrics import side_metrics
@@ -220,7 +221,9 @@ class SideInputService(Service):
             entries=self._entries,
             retire=self._retired.append,
         )
-        parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
+        package = self._resources.package
+        by_hash = found_by_hash(package.topology.graph)
+        parts = parts_of(self._specs, self._tasks, partitions, package.settings.tasks, by_hash)
         return [Group(group, partitions, around) for group in groups_of(parts)]
 
     def _entries(self, part: Part, engine: SideEngine) -> Entries:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from penstock.api.state.store import StoreSpec
 from penstock.container.shared.resources import EpochResources
+from penstock.graph.copartitioning import found_by_hash
 from penstock.metrics.registry import MetricsRegistry
 from penstock.side.fill.entries import Entries, entries_of
 from penstock.side.fill.filler import Filler, FillSettings
@@ -97,7 +98,9 @@ class SideStandbys:
 
     def _groups(self) -> list[Group]:
         partitions = {stream: len(self._sources.ends(stream)) for stream in streams_of(self._specs)}
-        parts = parts_of(self._specs, self._tasks, partitions, self._resources.package.settings.tasks)
+        package = self._resources.package
+        by_hash = found_by_hash(package.topology.graph)
+        parts = parts_of(self._specs, self._tasks, partitions, package.settings.tasks, by_hash)
         around = GroupContext(
             sources=self._sources,
             lock=threading.Lock(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -22,8 +22,8 @@ class Part:
     ssps: tuple[SystemStreamPartition, ...]
     tasks: int = 0
     spread: tuple[tuple[SystemStream, int], ...] = ()
-    """The streams whose number of partitions is not the number of tasks, with that number: the task takes only its
-    own keys."""
+    """The streams of which the task takes only its own keys, with their numbers of partitions: those that have not as
+    many as there are tasks, and all of them if the store is looked into behind a `partition_by`."""
 
     @property
     def name(self) -> str:
@@ -42,13 +42,18 @@ def streams_of(specs: Iterable[StoreSpec]) -> frozenset[SystemStream]:
 
 
 def parts_of(
-    specs: Iterable[StoreSpec], tasks: Sequence[int], partitions: Mapping[SystemStream, int], of: int
+    specs: Iterable[StoreSpec],
+    tasks: Sequence[int],
+    partitions: Mapping[SystemStream, int],
+    of: int,
+    by_hash: Collection[str] = (),
 ) -> tuple[Part, ...]:
     """The parts that a container with these tasks fills. Stores without side inputs are left out.
 
     Args:
         partitions: the number of partitions of each side input.
         of: the number of the job's tasks.
+        by_hash: stores that are looked into behind a `partition_by`: see `found_by_hash`.
     """
     found: list[Part] = []
     for spec in specs:
@@ -60,7 +65,8 @@ def parts_of(
             everything = (_ssp(stream, number) for stream in streams for number in range(partitions[stream]))
             found.append(Part(spec, side, None, tuple(everything)))
         else:
-            spread = tuple((stream, partitions[stream]) for stream in streams if partitions[stream] != of)
+            hashed = spec.name in by_hash
+            spread = tuple((stream, partitions[stream]) for stream in streams if hashed or partitions[stream] != of)
             for task in tasks:
                 ssps = tuple(_ssp(s, number) for s in streams for number in partitions_for(task, partitions[s], of))
                 found.append(Part(spec, side, task, ssps, of, spread))

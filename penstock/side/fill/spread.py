@@ -1,4 +1,4 @@
-"""Takes a task's own keys from a side input whose number of partitions is not the number of tasks.
+"""Takes a task's own keys from a side input, where its partitions are not simply those of the tasks.
 
 Keys belong to tasks by their hash modulo the number of tasks. A message whose key has the hash h is in partition h
 modulo the number of partitions, so a task needs the partitions that leave the same remainder as the task when they
@@ -64,9 +64,12 @@ class OwnEntries(Entries):
 
 
 def _misplaced(ssp: SystemStreamPartition, partitions: int, tasks: int) -> ConfigError:
+    why = f"spreads the stream over its {tasks} tasks"
+    if partitions == tasks:
+        why = "finds the task of each message behind a `partition_by`: a join would not find this key"
     return ConfigError(
         f"the key of this message does not belong to partition {ssp.partition} of the {partitions} of "
-        f"`{ssp.system_stream}` by Kafka's hash (murmur2), by which the job spreads the stream over its {tasks} tasks. "
-        "Write the stream with Kafka's default partitioner, give it a partition for each task, or give every task all "
-        "of it, with broadcast=True"
+        f"`{ssp.system_stream}` by Kafka's hash (murmur2), by which the job {why}. Write the stream with murmur2, as "
+        "Java's producers and Penstock do (those of librdkafka, such as confluent_kafka's, need "
+        "partitioner=murmur2_random), or give every task all of it, with broadcast=True"
     )
