@@ -144,7 +144,7 @@ def _value(option: Any) -> str:
 
 
 def _help(parameter: Any) -> str:
-    text = re.sub(r"(?<!`)(?<![\w-])(--[a-z][a-z-]*)", r"`\1`", parameter.help)
+    text = re.sub(r"(`[^`]*`)|(?<![\w-])(--[a-z][a-z-]*)", lambda m: m[1] or f"`{m[2]}`", parameter.help)
     facts = ["required"] if parameter.required and parameter.param_type_name == "option" else []
     if parameter.default not in (None, False, [], ()) and not callable(parameter.default):
         facts.append(f"by default `{_default(parameter)}`")

@@ -50,8 +50,8 @@ def check_layout(
             f"checkpoint {record.id} was made with {counted(record.task_count, 'task')}, now there are {tasks}: the "
             f"largest partition count of the inputs{f' ({inputs})' if inputs else ''}, "
             "job.intermediate.stream.partitions or task.broadcast.inputs has changed. Keys would move away from their "
-            f"state. Set it back, move the state (`penstock state repartition APP --tasks {tasks}`), or give the job a "
-            "new `job.id`"
+            f"state. Set it back, move the state (`penstock state repartition APP --tasks {tasks}`), or, to begin "
+            f"without it, delete the job (`penstock job delete {job}`) or give it a new `job.id`"
         )
     for store, before in record.stores.items():
         now = layout.get(store)
@@ -103,7 +103,10 @@ def _changed_operator(
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]
-    drain = f"drain it with `penstock drain {job} --wait`: everything that waits fires, and the next start may be of"
+    drain = (
+        f"drain it with `penstock drain {job} --wait`, or, if it has stopped, with `penstock run APP --drain`: all "
+        "that waits fires, and the next start may be of"
+    )
     reset = f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
     if is_now and layout_of(was) != layout_of(is_now):
         return IncompatibleError(

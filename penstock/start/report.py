@@ -14,6 +14,16 @@ logger = logging.getLogger(__name__)
 
 
 def report(plan: StartPlan, facts: StartFacts) -> None:
+    record, latest = plan.restore_from, facts.view.latest
+    if facts.from_checkpoint is not None and record is not None and latest is not None and record.id != latest.id:
+        logger.warning(
+            "this start goes back to checkpoint %s (batch %d), as requested. The last one was %s (batch %d): all that "
+            "came behind the older one is read again",
+            record.id,
+            record.batch,
+            latest.id,
+            latest.batch,
+        )
     _report_startpoints(plan, facts)
     _report_times(plan.times)
     _report_stores(plan)

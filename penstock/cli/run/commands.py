@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -81,15 +83,16 @@ def run(
         try:
             loaded.ship_by_value()
             launch = importlib.import_module("penstock.spark.job.launch")
-            job = launch.run_application(
-                loaded.app,
-                settings,
-                until=until,
-                close=close,
-                drain=drain,
-                from_checkpoint=from_checkpoint,
-                reset_operators=reset_operators or (),
-            )
+            with _audited(call, paths.root, from_checkpoint, reset_operators or ()):
+                job = launch.run_application(
+                    loaded.app,
+                    settings,
+                    until=until,
+                    close=close,
+                    drain=drain,
+                    from_checkpoint=from_checkpoint,
+                    reset_operators=reset_operators or (),
+                )
             signals.count_only()
         except KeyboardInterrupt:
             if job is None:
@@ -97,6 +100,19 @@ def run(
                 raise typer.Exit(1) from None
             signals.count_only(1)
         _run_to_end(job, signals, settings.job.log_format)
+
+
+@contextmanager
+def _audited(call: Call, job: str, from_checkpoint: str | None, reset_operators: Sequence[str]) -> Iterator[None]:
+    """Record a start that takes another state than the last one."""
+    changes = {} if from_checkpoint is None else {"checkpoint": f"the last one -> {from_checkpoint}"}
+    changes |= {f"operator {each}": "reset" for each in reset_operators}
+    if not changes:
+        yield
+        return
+    audited = importlib.import_module("penstock.admin.job.audit").audited
+    with call.open(job) as found, audited(found, "run", changes):
+        yield
 
 
 def _run_to_end(job: Job, signals: StopSignals, form: LogFormat) -> None:

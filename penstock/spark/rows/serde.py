@@ -84,11 +84,14 @@ class Rows(Serde[Any]):
     def schema(self) -> StructType:
         """The columns. Raises ConfigError until they are known."""
         if self._schema is None:
-            raise ConfigError(
-                f"the columns of {self!r} are known once the application runs in a query: without one, write "
-                "pss.Rows(StructType(...))"
-            )
+            raise self._unknown()
         return self._schema
+
+    def _unknown(self) -> ConfigError:
+        return ConfigError(
+            f"the columns of {self!r} are known once the application runs in a query, because Spark reads them: "
+            "without one, as in a test, write pss.Rows(StructType(...)) wherever the application has pss.Rows"
+        )
 
     @property
     def name(self) -> str:
@@ -101,7 +104,9 @@ class Rows(Serde[Any]):
     def to_bytes(self, obj: Any) -> bytes:
         """See `Serde.to_bytes`."""
         if self._schema is None:
-            raise ConfigError(f"{self!r} has no schema: name the columns, as in pss.Rows('user STRING, n LONG')")
+            if self.declared is None:
+                raise ConfigError(f"{self!r} has no schema: name the columns, as in pss.Rows('user STRING, n LONG')")
+            raise self._unknown()
         row = obj if type(obj) is self._made else self._ordered(obj)
         data = self._encode(row)
         for number in self._required:

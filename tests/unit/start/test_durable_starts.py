@@ -242,7 +242,9 @@ def test_an_older_epoch_cannot_append_to_the_stream(world: TimedWorld) -> None:
         world.system.writer(old).append(SystemStreamPartition("m", "by-key", 0), [(0, None, b"\x00")])
 
 
-def test_the_streams_begin_where_the_oldest_retained_checkpoint_reads(world: TimedWorld) -> None:
+def test_the_streams_begin_where_the_oldest_retained_checkpoint_reads(
+    world: TimedWorld, caplog: pytest.LogCaptureFixture
+) -> None:
     """And going back to it reads everything that it needs."""
     driver = begun(world)
     seen = []
@@ -260,7 +262,9 @@ def test_the_streams_begin_where_the_oldest_retained_checkpoint_reads(world: Tim
     assert min(oldest(world)) > 0
     assert first.intermediate[BY_KEY].left() > 0
 
+    caplog.clear()
     driver = world.started(from_checkpoint=str(first.id))
+    assert f"this start goes back to checkpoint {first.id} (batch {first.batch}), as requested" in caplog.text
     assert driver.loop.boundary.intermediate == first.intermediate
     driver.close()
     everything(world)

@@ -112,9 +112,7 @@ SUMS = ps.Windows.tumbling(10, fold=(0, lambda total, n: total + n))
 )
 def test_a_window_that_changed_is_refused_unless_all_of_its_windows_have_fired(now: dict[str, str]) -> None:
     record = replace(checkpoint(Claim(1, "run", "writer"), 1), stores=windows(SUMS))
-    with pytest.raises(
-        ps.IncompatibleError, match=r"operator `w` is in checkpoint .*`penstock drain JOB --wait`"
-    ):
+    with pytest.raises(ps.IncompatibleError, match=r"operator `w` is in checkpoint .*`penstock drain JOB --wait`"):
         check_layout(record, now, 0)
     check_layout(replace(record, ended="end-of-stream"), now, 0)
     check_layout(record, windows(ps.Windows.tumbling(10, fold=(5, lambda total, n: total * n))), 0)

@@ -285,6 +285,7 @@ def test_what_needs_nothing(job: Job, row: str) -> None:
     assert totals(driver) == {"k0": 6, "k1": 9}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", DRAIN)
 def test_what_needs_a_drain(job: Job, row: str) -> None:
     before, after, operator = DRAIN[row]
@@ -301,6 +302,7 @@ def test_what_needs_a_drain(job: Job, row: str) -> None:
     assert totals(job.start(new)) == {"k0": 6, "k1": 9}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("row", DRAIN)
 def test_what_waits_is_dropped_instead(job: Job, row: str) -> None:
     before, after, operator = DRAIN[row]
@@ -309,6 +311,7 @@ def test_what_waits_is_dropped_instead(job: Job, row: str) -> None:
     assert totals(driver) == {"k0": 2, "k1": 4}
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("after", [{"through": "local.by", "sent": ps.Long()}, {"through": "local.new"}, {}])
 def test_messages_between_two_stages_need_a_drain(job: Job, after: Mapping[str, Any]) -> None:
     old, new = flights(through="local.by"), flights(**after)
@@ -324,6 +327,7 @@ def test_messages_between_two_stages_need_a_drain(job: Job, after: Mapping[str, 
     assert totals(job.start(new)) == {"k0": 2, "k1": 4}
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("row", ELSE)
 def test_what_needs_something_else(job: Job, row: str) -> None:
     before, after = ELSE[row]
