@@ -24,6 +24,7 @@ from penstock.config.model import JobConfig
 from penstock.drain.requests import DrainRequests
 from penstock.errors import IncompatibleError
 from penstock.graph.copartitioning import check_copartitioning
+from penstock.graph.keyed import check_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
 from penstock.job.identity import settle
@@ -309,6 +310,7 @@ def _read_facts(
     grouping = streams.group(ends)
     streams.check_side_inputs(graph, grouping.count)
     streams.check_columns(graph)
+    check_keys(graph, {op.stream for op in graph.inputs if not streams.systems[op.stream.system].has_keys})
     check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     view = read_log()
     if view.latest is not None:

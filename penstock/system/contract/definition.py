@@ -43,6 +43,9 @@ class System(ABC):
     dense_offsets: ClassVar[bool] = False
     """True if offsets have no gaps, so that a range holds as many messages as it is long. If False, the number of
     messages left to read is not known; offsets are shown instead."""
+    has_keys: ClassVar[bool] = True
+    """False if no message has a key, like the rows of data files. A start then refuses operators that work by key and
+    have no `partition_by` before them."""
     lag_unit: ClassVar[str] = "message"
     """The unit of `lag`, in the singular."""
     fences: ClassVar[bool] = False

@@ -89,6 +89,7 @@ class FilesSystem(System):
 
     fences: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
+    has_keys: ClassVar[bool] = False
     lag_unit: ClassVar[str] = "file"
 
     def __init__(self, name: str, settings: _Settings) -> None:

@@ -49,6 +49,7 @@ class LakeSystem(System):
 
     fences: ClassVar[bool] = True
     keeps_progress: ClassVar[bool] = True
+    has_keys: ClassVar[bool] = False
     lag_unit: ClassVar[str] = "commit"
 
     @classmethod

@@ -49,6 +49,7 @@ def test_strings_are_their_utf8(keys: list[str], kind: pa.DataType) -> None:
     assert partitions_of(pa.array(keys, kind), 7).tolist() == [partition_of(key.encode(), 7) for key in keys]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("length", [0, 1, 3, 4, 7, 8, 70_000])
 def test_more_keys_than_a_block(length: int) -> None:
     count = 40_000 if length < 100 else 3

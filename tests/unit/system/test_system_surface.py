@@ -45,6 +45,7 @@ System.configured(name, options)
 System.dense_offsets
 System.ends_streams
 System.fences
+System.has_keys
 System.keeps_owners
 System.keeps_progress
 System.lag(position, upcoming)

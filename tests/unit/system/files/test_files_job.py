@@ -125,6 +125,7 @@ def put(folder: Path, rng: random.Random, name: str) -> None:
     (day / f".{name}").rename(day / f"{name}.parquet")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["parquet", "json"])
 def test_rows_count_once_and_commits_are_whole_whatever_dies(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch

@@ -99,6 +99,7 @@ def test_a_fence_between_the_look_and_the_commit_counts(lake: LakeSystem) -> Non
     assert totals(lake) == []
 
 
+@pytest.mark.few(1)
 def test_many_writers_at_once(lake: LakeSystem) -> None:
     failed: list[BaseException] = []
 
@@ -193,12 +194,14 @@ def world(kind: Kind, tmp_path: Path) -> Iterator[LakeWorld]:
     world.close()
 
 
+@pytest.mark.few(1)
 def test_each_message_is_there_once(world: LakeWorld) -> None:
     """One driver after the other is killed: before a commit to the table, within it, and when it was committed."""
     world.kill_drivers("after the record", "begin", "mark", "commit", "committed")
     world.finish()
 
 
+@pytest.mark.few(1)
 def test_a_table_that_was_deleted_is_not_made_again(world: LakeWorld, kind: Kind, tmp_path: Path) -> None:
     world.put(1, 2, 3)
     world.finish()
@@ -215,6 +218,7 @@ def test_a_table_that_was_deleted_is_not_made_again(world: LakeWorld, kind: Kind
         world.lake.lake.open("sums")
 
 
+@pytest.mark.few(1)
 def test_a_table_that_was_made_again_gets_what_follows(
     world: LakeWorld, kind: Kind, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

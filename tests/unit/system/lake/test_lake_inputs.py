@@ -170,6 +170,7 @@ def test_all_partitions_begin_with_the_same_state(table: WrittenTable) -> None:
     job.close()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("changes", ["refuse", "skip", "added"])
 def test_commits_that_remove_rows(table: WrittenTable, changes: str) -> None:
     table.append(numbered(0, 2))

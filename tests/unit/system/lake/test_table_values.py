@@ -78,6 +78,7 @@ def columns(system: LakeSystem, schema: pa.Schema) -> list[Row]:
     return [row for chunk in chunks for row in chunk.values.to_pylist()]
 
 
+@pytest.mark.few(1)
 def test_values_are_those_of_files(kind: Kind, tmp_path: Path) -> None:
     table = written(kind, tmp_path / "lake", TYPES)
     table.append(ROWS)
