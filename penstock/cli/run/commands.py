@@ -6,7 +6,7 @@ import importlib
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,8 +77,9 @@ def run(
     name, stores = loaded.app.name, [store.name for store in loaded.app.graph().stores]
     settings = load_config(call.config, assignments=call.assignments or (), default_job_name=name, stores=stores)
     paths = JobPaths(settings.job.name, settings.job.id)
-    say(f"starting Spark for job {paths.root}; this takes some seconds")
-    with StopSignals() as signals:
+    form = settings.job.log_format
+    with StopSignals() as signals, closing(open_display(form, paths.root)) as display:
+        display.say(f"starting Spark for job {paths.root}; this takes some seconds")
         job: Job | None = None
         try:
             loaded.ship_by_value()
@@ -96,10 +97,10 @@ def run(
             signals.count_only()
         except KeyboardInterrupt:
             if job is None:
-                say("interrupted before the job had started; no message was processed")
+                display.say("interrupted before the job had started; no message was processed")
                 raise typer.Exit(1) from None
             signals.count_only(1)
-        _run_to_end(job, signals, settings.job.log_format)
+        _run_to_end(job, signals, display, form)
 
 
 @contextmanager
@@ -115,9 +116,8 @@ def _audited(call: Call, job: str, from_checkpoint: str | None, reset_operators:
         yield
 
 
-def _run_to_end(job: Job, signals: StopSignals, form: LogFormat) -> None:
+def _run_to_end(job: Job, signals: StopSignals, display: RunDisplay, form: LogFormat) -> None:
     began = time.monotonic()
-    display = open_display(form, job.name)
     display.say(f"job {job.name} started, run {job.run_id}; the output of its tasks is in {job.log_directory}")
     if job.dashboard is not None:
         display.say(f"dashboard: {job.dashboard.shown_url}")
@@ -127,14 +127,16 @@ def _run_to_end(job: Job, signals: StopSignals, form: LogFormat) -> None:
         display.close()
         report_failed_message(error.failed, job.last_checkpoint)
         raise typer.Exit(error.exit_status) from error
-    finally:
-        display.close()
     done = job.progress.total_input_rows if job.progress else 0
     end = f"{counted(done, 'message')} in {time.monotonic() - began:.1f} s, last checkpoint {job.last_checkpoint}"
+    tell = display.say
+    if form == "text":  # the last line is for people also where the others are lines of a log
+        display.close()
+        tell = say
     if stops > 1:
-        say(f"job {job.name} was stopped at once: {end}; messages after it will be processed again")
+        tell(f"job {job.name} was stopped at once: {end}; messages after it will be processed again")
         raise typer.Exit(1)
-    say(f"job {job.name} ended: {end}")
+    tell(f"job {job.name} ended: {end}")
 
 
 def _await(job: Job, display: RunDisplay, signals: StopSignals) -> int:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
@@ -59,7 +59,8 @@ class TerminalDisplay:
         fields = ("phase", "messages", "rate", "batch", "checkpoint")
         columns = [TextColumn(f"{{task.fields[{name}]}}", markup=False) for name in fields]
         self._bar = Progress(SpinnerColumn(), columns[0], BarColumn(bar_width=24), *columns[1:], console=console)
-        self._task: TaskID = self._bar.add_task("", total=None, phase="", messages="", rate="", batch="", checkpoint="")
+        empty: dict[str, Any] = dict.fromkeys(fields, "") | {"phase": "starting Spark"}
+        self._task: TaskID = self._bar.add_task("", total=None, **empty)
         self._bar.start()
 
     def show(self, view: RunView) -> None:
