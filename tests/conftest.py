@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -20,11 +22,11 @@ class_archive.use()
 
 # Tests are not timed: neither an example nor the making of one. A failure prints what repeats it.
 _UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
-settings.register_profile("quick", _UNTIMED, max_examples=20, stateful_step_count=20)
+settings.register_profile("quick", _UNTIMED, max_examples=10, stateful_step_count=20)
 settings.register_profile("deep", _UNTIMED, max_examples=100, stateful_step_count=50)
 settings.load_profile("quick")
 
-_QUICK_SEEDS = 3
+_QUICK_SEEDS = 1
 _SCRATCH = pytest.StashKey[Path]()
 
 
@@ -35,6 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Make a folder for the temporary files of all processes of this run."""
+    config.addinivalue_line("markers", "few(count): of a test's cases, all but so many are slow")
     if not hasattr(config, "workerinput"):  # a process of pytest-xdist has its parent's
         config.stash[_SCRATCH] = scratch.begin(in_memory=config.getoption("--in-memory"))
         if config.getoption("--record-durations"):
@@ -51,19 +54,37 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first. Of a contract with the mark `quick`, the tests that it does not name are slow. So are
-    all but the first seeds of a test that is repeated with random seeds."""
+    """The longest files first. All but the first seed of a test that is repeated with random seeds are slow. So are the
+    tests of a contract that its mark `quick` does not name, and the cases that the mark `few` leaves out."""
+    cases: defaultdict[tuple[object, str], list[pytest.Function]] = defaultdict(list)
     for item in items:
+        if not isinstance(item, pytest.Function):
+            continue
         if hasattr(item, "callspec") and item.callspec.indices.get("seed", 0) >= _QUICK_SEEDS:
             item.add_marker("slow")
         quick = item.get_closest_marker("quick")
-        if quick is not None and isinstance(item, pytest.Function):
+        if quick is not None:
             unknown = [name for name in quick.args if not hasattr(item.cls, name)]
             if unknown:
                 raise pytest.UsageError(f"{item.nodeid}: `quick` names what is no test: {', '.join(unknown)}")
             if item.originalname not in quick.args:
                 item.add_marker("slow")
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            cases[item.parent, item.originalname].append(item)
+    for found in cases.values():
+        _keep_few(found)
     durations.longest_first(items)
+
+
+def _keep_few(cases: list[pytest.Function]) -> None:
+    """As many cases of a test as its mark says stay quick. They are spread evenly, and begin with one that follows from
+    the test's name, so that tests with the same cases do not all keep the same one."""
+    (count,) = (mark.args[0] for mark in (cases[0].get_closest_marker("few"),) if mark)
+    first = crc32(cases[0].nodeid.partition("[")[0].encode())
+    kept = {(first + number * len(cases) // count) % len(cases) for number in range(count)}
+    for number, case in enumerate(cases):
+        if number not in kept:
+            case.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.faults.chaos import Chaos, Victims, chaos
 from tests.support.jobs.home import DriverProcess, Home, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 4000
 
@@ -38,7 +38,6 @@ def test_its_worker_is_killed_again_and_again(home: Home) -> None:
     assert len(home.log.claims) == 1, "a lost worker is no reason for a new epoch"
 
 
-@pytest.mark.slow
 def test_its_worker_stands_still(home: Home) -> None:
     with chaos(home, 2) as attack:
         driver = attack.start()
@@ -50,7 +49,6 @@ def test_its_worker_stands_still(home: Home) -> None:
         attack.finish()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("containers", [1, 3, 16])
 def test_any_number_of_containers(home: Home, containers: int) -> None:
     with chaos(home, containers, **{"spark.master": f"local[{containers}]"}) as attack:
@@ -61,7 +59,6 @@ def test_any_number_of_containers(home: Home, containers: int) -> None:
         assert attack.finish().facts["progress"]["way"] == "direct"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3, 6))
 def test_ways_alternate_while_everything_is_killed(home: Home, seed: int) -> None:
     with chaos(home, seed, **{"test.ways.alternate": True}) as attack:

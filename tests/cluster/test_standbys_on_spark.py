@@ -65,9 +65,10 @@ def finish(home: Home, driver: DriverProcess) -> int:
     return sum(int(getattr(value, "count", 0)) for key, value in rows.items() if key.name == "takeovers")
 
 
-def test_a_standby_takes_over_and_a_new_container_gets_tasks_back(home: Home) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_a_standby_takes_over_and_a_new_container_gets_tasks_back(home: Home, kills: int) -> None:
     with running(home) as driver:
-        for turn in range(2):
+        for turn in range(kills):
             wait_until(lambda: standbys_are_there(home), "standbys of every task in two containers")
             victim = driver.containers()[turn % TASKS]
             kill(victim)

@@ -37,6 +37,7 @@ def test_all_the_formats_there_are() -> None:
     assert CASES == ["agg-lz4", "join-lz4-ids", "tws-lz4", "tws-zstd-ids", "window-zstd"]
 
 
+@pytest.mark.few(7)
 @pytest.mark.parametrize(("case", "what"), [(case, what) for case in CASES for what in expected(case)])
 def test_every_batch_is_read_as_spark_reads_it(case: str, what: str, tmp_path: Path) -> None:
     batches = expected(case)[what]

@@ -9,6 +9,7 @@ from penstock.state.backends.blob.factory import BlobFactory
 from penstock.testing.state_backend_contract import StateBackendContract
 
 
+@pytest.mark.few(1)
 class TestBlob(StateBackendContract):
     @pytest.fixture
     def factory(self) -> StateBackendFactory:

@@ -11,6 +11,7 @@ from penstock.state.backends.changelog_files.factory import ChangelogFilesFactor
 from penstock.testing.state_backend_contract import StateBackendContract
 
 
+@pytest.mark.few(1)
 class TestChangelogFiles(StateBackendContract):
     @pytest.fixture
     def factory(self) -> StateBackendFactory:
@@ -25,6 +26,12 @@ class TestWithSnapshots(TestChangelogFiles):
         return {"state.snapshot.interval.commits": 2}
 
 
+@pytest.mark.quick(
+    "test_a_copy_is_brought_from_marker_to_marker",
+    "test_every_marker_rebuilds_its_own_version",
+    "test_upload_again_after_a_failure_has_the_same_effect",
+    "test_what_is_retained_still_restores",
+)
 class TestSnapshotsOnly(TestChangelogFiles):
     """Each commit that changes a store makes a snapshot, and no delta."""
 

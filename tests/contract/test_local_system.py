@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFoundError
-from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System
+from penstock.system.base import OffsetRange, PartitionOffsets, RawRecord, System, SystemAdmin
 from penstock.system.local import LocalSystem, compaction
 from penstock.system.local import admin as local_admin
 from penstock.testing.system_contract import (
@@ -47,6 +47,12 @@ class TestLocalSystem(SystemContract):
         connection.execute("DELETE FROM message WHERE offset < ?", (before,))
         connection.commit()
         connection.close()
+
+    @pytest.mark.slow  # quick with the system in memory
+    def test_random_compactions_change_no_result(
+        self, system: System, admin: SystemAdmin, log: SystemStreamPartition
+    ) -> None:
+        super().test_random_compactions_change_no_result(system, admin, log)
 
 
 @pytest.fixture

@@ -166,6 +166,7 @@ def test_a_delete_whose_reply_was_lost_is_done(s3: S3, url: str) -> None:
     assert store.list("") == []
 
 
+@pytest.mark.slow
 def test_a_body_may_take_longer_than_a_service_may_be_silent(s3: S3, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(remote_client, "_SILENCE", "1s")
     store = open_store(url)
@@ -195,6 +196,7 @@ def test_a_store_that_refuses_connections_is_told_with_its_address(
     assert store.list("") == [], "the same store goes on"
 
 
+@pytest.mark.few(1)
 @EACH_CALL
 def test_a_service_that_hangs_is_given_up(
     s3: S3, impatient: None, url: str, name: str, monkeypatch: pytest.MonkeyPatch

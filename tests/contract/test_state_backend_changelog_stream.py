@@ -17,6 +17,7 @@ from penstock.testing.state_backend_contract import BackendHarness, StateBackend
 from penstock.testing.system_contract import read_compacted
 
 
+@pytest.mark.few(1)
 class OnASystem(StateBackendContract):
     @pytest.fixture
     def factory(self) -> StateBackendFactory:

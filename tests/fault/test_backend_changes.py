@@ -32,6 +32,11 @@ from tests.support.processes.containers import DEADLINE_S, ContainerProcess, wai
 TASKS = 2
 
 
+@pytest.fixture
+def container(shared_container: ContainerProcess) -> ContainerProcess:
+    return shared_container
+
+
 # Bases.
 
 

@@ -41,7 +41,17 @@ from tests.support.processes.containers import (
 
 @pytest.fixture
 def job(tmp_path: Path, container: ContainerProcess) -> Job:
-    job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 3000})
+    return opened(tmp_path, container)
+
+
+@pytest.fixture
+def shared_job(tmp_path: Path, shared_container: ContainerProcess) -> Job:
+    """In a container that lives on."""
+    return opened(tmp_path, shared_container)
+
+
+def opened(folder: Path, container: ContainerProcess) -> Job:
+    job = Job(folder, [container], tasks=1, config={"task.shutdown.ms": 3000})
     job.open()
     return job
 
@@ -88,12 +98,14 @@ def test_a_lost_container_breaks_its_beats_and_every_call(container: ContainerPr
         job.attempt(run, 0)
 
 
-def test_beats_tell_how_many_messages_of_the_batch_are_processed(container: ContainerProcess, job: Job) -> None:
-    container.client.listen(lambda _: None)
+def test_beats_tell_how_many_messages_of_the_batch_are_processed(
+    shared_container: ContainerProcess, shared_job: Job
+) -> None:
+    shared_container.client.listen(lambda _: None)
     for batch, count in ((1, 10), (2, 3)):
-        job.run_batch(batch, messages(count))
-        wait_until(lambda: (b := container.client.last_beat) is not None and b.batch == batch, "a beat")  # noqa: B023
-        wait_until(lambda: container.client.last_beat.processed == {1: count}, "all of them")  # type: ignore[union-attr]  # noqa: B023
+        shared_job.run_batch(batch, messages(count))
+        wait_until(lambda: (b := shared_container.client.last_beat) is not None and b.batch == batch, "a beat")  # noqa: B023
+        wait_until(lambda: shared_container.client.last_beat.processed == {1: count}, "all of them")  # type: ignore[union-attr]  # noqa: B023
 
 
 def test_a_killed_container_is_reported_with_its_signal_its_last_words_and_its_log(
@@ -219,35 +231,37 @@ def test_beats_say_how_long_user_code_is_stuck_also_when_a_retry_waits_for_it(
             client.wait(DEADLINE_S)
 
 
-def test_an_input_that_fails_takes_its_attempt_with_it(container: ContainerProcess, job: Job) -> None:
+def test_an_input_that_fails_takes_its_attempt_with_it(shared_container: ContainerProcess, shared_job: Job) -> None:
     """A shuffle fetch fails in a worker that lives on: the container does not wait for the rest for ever."""
-    run = job.start(1, messages(10))
+    run = shared_job.start(1, messages(10))
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield to_batch(run.for_task(0)[:1])
-        wait_until((job.folder / "init-0").exists, "the attempt began")
+        wait_until((shared_job.folder / "init-0").exists, "the attempt began")
         raise OSError("fetch failed")
 
     with pytest.raises(OSError, match="fetch failed"):
-        list(exchange(container.address, SECRET, job.call(run, 0), batches(), everything))
-    wait_until((job.folder / "close-0").exists, "the attempt is discarded, with its task")
+        list(exchange(shared_container.address, SECRET, shared_job.call(run, 0), batches(), everything))
+    wait_until((shared_job.folder / "close-0").exists, "the attempt is discarded, with its task")
 
 
-def test_fifty_megabytes_each_way_do_not_deadlock(container: ContainerProcess, job: Job) -> None:
+def test_fifty_megabytes_each_way_do_not_deadlock(shared_container: ContainerProcess, shared_job: Job) -> None:
     count, padding = 100, "x" * 500_000
     outcome_messages = [{"key": f"k{n}", "n": n, "padding": padding} for n in range(count)]
-    run = job.start(1, outcome_messages)
+    run = shared_job.start(1, outcome_messages)
     with ThreadPoolExecutor(1) as pool:
-        found, report = pool.submit(job.attempt, run, 0).result(DEADLINE_S)
-    assert report.messages == job.emitted(found) == count
+        found, report = pool.submit(shared_job.attempt, run, 0).result(DEADLINE_S)
+    assert report.messages == shared_job.emitted(found) == count
     assert sum(len(p.payload or b"") for p in run.for_task(0)) > 50_000_000
     assert sum(len(p.payload or b"") for p in found) > 50_000_000
 
 
-def test_a_worker_that_can_write_no_more_shows_that_it_lives(container: ContainerProcess, job: Job) -> None:
+def test_a_worker_that_can_write_no_more_shows_that_it_lives(
+    shared_container: ContainerProcess, shared_job: Job
+) -> None:
     """The container is slow and the buffers are full: Spark would kill a worker in which nothing moves."""
     first = {"key": "k", "n": 0, "touch": "stuck", "wait": "go"}
-    run = job.start(1, [first, *({"key": f"k{n}", "n": n, "padding": "x" * 500_000} for n in range(1, 200))])
+    run = shared_job.start(1, [first, *({"key": f"k{n}", "n": n, "padding": "x" * 500_000} for n in range(1, 200))])
     packets = run.for_task(0)
     written = []
 
@@ -258,10 +272,14 @@ def test_a_worker_that_can_write_no_more_shows_that_it_lives(container: Containe
 
     def work() -> int:
         reports = 0
-        for batch in exchange(container.address, SECRET, job.call(run, 0), batches(), everything):
-            if not batch.num_rows and (job.folder / "stuck").exists() and not (job.folder / "go").exists():
+        for batch in exchange(shared_container.address, SECRET, shared_job.call(run, 0), batches(), everything):
+            if (
+                not batch.num_rows
+                and (shared_job.folder / "stuck").exists()
+                and not (shared_job.folder / "go").exists()
+            ):
                 assert len(written) < len(packets), "all of it fits into the buffers: there must be more"
-                (job.folder / "go").touch()
+                (shared_job.folder / "go").touch()
             reports += sum(packet.kind == Kind.REPORT for packet in from_batch(batch))
         return reports
 
@@ -269,14 +287,14 @@ def test_a_worker_that_can_write_no_more_shows_that_it_lives(container: Containe
         try:
             assert pool.submit(work).result(DEADLINE_S) == 1
         finally:
-            (job.folder / "go").touch()
+            (shared_job.folder / "go").touch()
 
 
 def test_a_missing_delta_is_named_though_other_tasks_are_still_restoring(
-    container: ContainerProcess, tmp_path: Path
+    shared_container: ContainerProcess, tmp_path: Path
 ) -> None:
     """Task 0 has much to restore and is cancelled when task 1 fails: the failure counts, not the cancellation."""
-    job = Job(tmp_path, [container], config={"state.snapshot.interval.commits": 0})
+    job = Job(tmp_path, [shared_container], config={"state.snapshot.interval.commits": 0})
     job.open()
     for batch in range(1, 31):
         job.run_batch(batch, [{"key": f"k{n}", "n": n} for n in range(200)])

@@ -33,6 +33,11 @@ from tests.support.processes.containers import DEADLINE_S, SECRET, ContainerProc
 
 
 @pytest.fixture
+def container(shared_container: ContainerProcess) -> ContainerProcess:
+    return shared_container
+
+
+@pytest.fixture
 def job(tmp_path: Path, container: ContainerProcess) -> Job:
     job = Job(tmp_path, [container], tasks=1, config={"task.shutdown.ms": 3000})
     job.open()

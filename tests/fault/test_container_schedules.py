@@ -51,6 +51,7 @@ def job(tmp_path: Path, containers: list[ContainerProcess]) -> Job:
     return job
 
 
+@pytest.mark.slow
 def test_a_batch_a_commit_and_a_restore(job: Job) -> None:
     first, second, third = messages(40), messages(40, 40), messages(10, 80)
     job.run_batch(1, first)

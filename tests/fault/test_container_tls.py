@@ -30,8 +30,16 @@ from tests.support.processes.containers import SECRET, ContainerProcess, Job, st
 CALLER = new_identity("client")
 
 
+@pytest.fixture(scope="module")
+def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerProcess]:
+    container = ContainerProcess(tmp_path_factory.mktemp("container"), tls=CALLER)
+    yield container
+    container.kill()
+
+
 @pytest.fixture
-def container(tmp_path: Path) -> Iterator[ContainerProcess]:
+def renewed(tmp_path: Path) -> Iterator[ContainerProcess]:
+    """One whose port gets other certificates."""
     container = ContainerProcess(tmp_path, tls=CALLER)
     yield container
     container.kill()
@@ -112,8 +120,8 @@ def test_certificates_live_for_days_and_sign_nothing(container: ContainerProcess
     assert of_server.public_key() != of_callers.public_key()
 
 
-def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(container: ContainerProcess) -> None:
-    client, before = by_port(container, CALLER), container.address
+def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(renewed: ContainerProcess) -> None:
+    client, before = by_port(renewed, CALLER), renewed.address
     losses: list[str | None] = []
     client.listen(lambda lost: losses.append(lost.lost))
     wait_until(lambda: client.last_beat, "a beat")
@@ -128,11 +136,11 @@ def test_a_renewed_port_has_other_certificates_and_the_heartbeats_go_over_to_it(
     wait_until(lambda: client.last_beat_at > at, "a beat over the new port")
     for uri, tls in ((before.tcp_uri, CALLER), (client.address.tcp_uri, CALLER), (before.tcp_uri, after)):
         with pytest.raises(ContainerLostError):
-            start_run(by_port(container, tls, uri))
+            start_run(by_port(renewed, tls, uri))
     # On its own host the driver goes on over the socket, and knows the port of others.
-    container.client.renew(CALLER)
-    assert is_served(container.client)
-    assert is_served(ContainerClient(replace(container.client.address, machine="another"), SECRET, CALLER))
+    renewed.client.renew(CALLER)
+    assert is_served(renewed.client)
+    assert is_served(ContainerClient(replace(renewed.client.address, machine="another"), SECRET, CALLER))
     assert losses == []
 
 

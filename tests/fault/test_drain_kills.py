@@ -16,7 +16,7 @@ from tests.support.jobs.fault_jobs import executor_env
 from tests.support.jobs.home import DriverProcess, kill, wait_until
 from tests.support.processes import class_archive
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 SIGKILLED = -9
 CONFIG = {
     "job.drain-monitor.poll.interval.ms": 50,
@@ -48,7 +48,6 @@ VICTIMS: dict[str, Callable[[DriverProcess], list[psutil.Process]]] = {
     "executor": DriverProcess.executors,
 }
 """But for the driver."""
-SAMPLE = {("container", "in the last stage")}
 COMMITTED, UNCOMMITTED, UNREAD = 12, 10, 10
 """Messages of each partition that the last checkpoint before the drain has, that were read after it, and that came
 when the drain had begun."""
@@ -57,12 +56,11 @@ when the drain had begun."""
 def cases() -> Iterator[object]:
     for victim in ("driver", *VICTIMS):
         for step in STEPS:
-            marks = () if (victim, step) in SAMPLE else pytest.mark.slow
-            yield pytest.param("two_exchanges", victim, step, id=f"{victim} {step}", marks=marks)
+            yield pytest.param("two_exchanges", victim, step, id=f"{victim} {step}")
     for victim in ("driver", "container"):
         for step in ("planned", "in the first stage", "after End", "in an upload of the last commit"):
             case = f"{victim} {step}, a durable stream"
-            yield pytest.param("two_exchanges_one_durable", victim, step, id=case, marks=pytest.mark.slow)
+            yield pytest.param("two_exchanges_one_durable", victim, step, id=case)
 
 
 def verify_next_run(home: DrainHome, read: Read) -> None:
@@ -123,7 +121,6 @@ def test_a_process_is_killed_at_a_step_of_a_drain(tmp_path: Path, app: str, vict
     home.verify_drained(notification, committed, read)
 
 
-@pytest.mark.slow
 def test_a_process_is_killed_at_one_step_after_the_other(tmp_path: Path) -> None:
     """In one drain: the driver at its steps, a container at those of containers."""
     home = DrainHome(tmp_path, "two_exchanges", config=CONFIG)

@@ -62,6 +62,7 @@ def of_every_key(start: int, **more: object) -> list[Message]:
     return [{"key": f"k{n}", "n": start + n, **more} for n in range(KEYS)]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("careful", [False, True], ids=["the error passes", "the error is caught"])
 def test_a_flipped_byte_in_a_table_is_answered_by_a_restore(job: Job, careful: bool) -> None:
     first, second = of_every_key(0), of_every_key(7, careful=careful)
@@ -85,6 +86,7 @@ def test_a_flipped_byte_in_a_table_is_answered_by_a_restore(job: Job, careful: b
     assert stored(job, job.commit(2)) == oracle(first, second)
 
 
+@pytest.mark.few(1)
 def test_a_store_whose_files_are_gone(job: Job) -> None:
     """As after an unmounted disk: End, which writes to it, or the next read fails; the answer is the same."""
     first = of_every_key(0)

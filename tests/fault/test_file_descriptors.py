@@ -61,6 +61,7 @@ def outcomes(work: Callable[[], object], left: range = LEFT) -> Iterator[object]
         yield found
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_restore_without_descriptors_may_be_tried_again_and_notes_no_damage(tmp_path: Path, backend: str) -> None:
     harness = BackendHarness(

@@ -75,6 +75,7 @@ except RetryableError as error:
 """
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("call", ["apply", "load"])
 def test_a_full_disk_under_a_store_names_the_place_and_its_key(tmp_path: Path, call: str) -> None:
     found = on_a_small_disk(tmp_path / "disk", "4m", f"CALL = '{call}'\n{STORE}")

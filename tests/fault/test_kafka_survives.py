@@ -166,6 +166,7 @@ def test_200_partitions_in_and_out(make: Make) -> None:
 class TestTopics:
     """Topics that are deleted, created again, or grown."""
 
+    @pytest.mark.slow
     def test_an_input_created_again_while_the_job_runs(self, make: Make) -> None:
         world = make()
         world.put(40)
@@ -296,6 +297,7 @@ class TestOthers:
         assert fenced
         world.check()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("commits", [True, pytest.param(False, marks=pytest.mark.slow)])
     def test_an_open_transaction_in_the_input(self, make: Make, broker: KafkaBroker, commits: bool) -> None:
         world = make()
@@ -345,6 +347,7 @@ class TestOthers:
 class TestInputs:
     """Inputs that lose messages."""
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("skips", [True, pytest.param(False, marks=pytest.mark.slow)])
     def test_messages_that_retention_took_first(self, make: Make, broker: KafkaBroker, skips: bool) -> None:
         world = make()
@@ -392,6 +395,7 @@ class TestInputs:
         world.run(world.driver())
         world.check()
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("guarantee", ["exactly-once", pytest.param("at-least-once", marks=pytest.mark.slow)])
     def test_messages_of_20_mb(self, make: Make, guarantee: Guarantee) -> None:
         world = make(guarantee)

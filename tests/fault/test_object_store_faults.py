@@ -41,6 +41,7 @@ except RetryableError as error:
 """
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("after", [0, 1, 3, 6, 10, 15])
 def test_kill_during_put_leaves_absent_or_whole(tmp_path: Path, after: int) -> None:
     """Killed at an arbitrary moment: what was acknowledged is there, the next is absent or whole, no leftover stays."""

@@ -13,12 +13,12 @@ from tests.support.faults.plan import Fault
 from tests.support.jobs.fault_jobs import FaultHome
 from tests.support.jobs.home import DriverProcess, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.mark.parametrize(
     "steps",
-    [("writer.append", "writer.committed"), pytest.param(IN_CONTAINER, marks=pytest.mark.slow)],
+    [("writer.append", "writer.committed"), IN_CONTAINER],
     ids=["sample", "every step"],
 )
 def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: tuple[str, ...]) -> None:
@@ -31,7 +31,6 @@ def test_containers_are_killed_at_steps_of_a_publication(tmp_path: Path, steps: 
     verify_once(home)
 
 
-@pytest.mark.slow
 def test_containers_stand_still_with_the_files_of_outputs_locked(tmp_path: Path) -> None:
     """The next epoch kills them before it fences the outputs, which would wait for the locks."""
     local = {"systems.local.samza.factory": "tests.support.faults.faulty_local:LockingLocal"}
@@ -51,7 +50,6 @@ def test_containers_stand_still_with_the_files_of_outputs_locked(tmp_path: Path)
 CLUSTER = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "1g", "spark.ui.enabled": "false"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kills", "master", "victims"),
     [

@@ -82,6 +82,7 @@ def paused(hooked: HookedStore, is_there: Callable[[str, str], bool]) -> Iterato
         released.set()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("retained", RETAINED)
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_replaced_driver_deletes_nothing_that_its_successor_needs(

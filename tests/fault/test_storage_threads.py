@@ -35,7 +35,10 @@ def storage_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith(names)]
 
 
-@pytest.mark.parametrize(("tasks", "most"), [pytest.param(2, 40, marks=pytest.mark.slow), (100, 110)])
+@pytest.mark.parametrize(
+    ("tasks", "most"),
+    [pytest.param(2, 40, marks=pytest.mark.slow), (50, 110), pytest.param(100, 110, marks=pytest.mark.slow)],
+)
 def test_a_container_has_a_bounded_number_of_threads(tmp_path: Path, tasks: int, most: int) -> None:
     """Every task has two stores in three backends, makes snapshots, and begins bases: all of it at once."""
     stores = ("first", "second")

@@ -245,6 +245,7 @@ def test_a_base_that_was_interrupted_leaves_nothing_behind(
         assert job.harness.restore(markers["first"]) == expected == job.replayed()
 
 
+@pytest.mark.slow
 def test_a_store_that_begins_again_deletes_what_the_changelog_has(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:
@@ -309,6 +310,7 @@ def test_messages_of_somebody_else_are_refused(kafka_broker: KafkaBroker, object
             job.harness.backup(1)
 
 
+@pytest.mark.slow
 def test_a_job_that_died_before_its_first_checkpoint_starts_again(
     kafka_broker: KafkaBroker, objects: ObjectStore, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.streams.kafka import new_name
 from tests.support.tools.cli import call, call_json, own_home
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 
 def test_the_life_of_a_topic(kafka_broker: KafkaBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ def world(tmp_path: Path, kafka_broker: KafkaBroker) -> Iterator[ThroughWorld]:
     world.close()
 
 
+@pytest.mark.slow
 def test_each_message_counts_once(world: ThroughWorld) -> None:
     world.kill_drivers("before the record", "after the record", "committed")
     world.finish()

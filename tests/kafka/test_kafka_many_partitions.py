@@ -157,8 +157,11 @@ def test_batches_of_200_partitions_that_come_and_go(room: Room, opened: list[Con
     assert max(files[-4:]) < max(files[:4]) + 30, files
 
 
+@pytest.mark.parametrize("turns", [7, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("room", [20], indirect=True)
-def test_what_has_no_room_is_fetched_again(room: Room, opened: list[Consumer], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_no_room_is_fetched_again(
+    room: Room, turns: int, opened: list[Consumer], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The buffers of partitions that are not being read hold little; readings are interleaved, left, and go back."""
     monkeypatch.setattr(fetcher, "_AHEAD_BYTES", 20_000)
     rng = random.Random(5)
@@ -170,7 +173,7 @@ def test_what_has_no_room_is_fetched_again(room: Room, opened: list[Consumer], m
         return [each for each in room.there[partition] if each[0] >= start]
 
     with closing(KafkaReader(room.system.options)) as reader:
-        for turn in range(25):
+        for turn in range(turns):
             starts = {
                 p: rng.randrange(ends[p] + 1) if turn % 2 else 0 for p in range(20) if turn < 3 or rng.random() < 0.7
             }

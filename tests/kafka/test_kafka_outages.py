@@ -115,6 +115,7 @@ def clients(kind: type = Producer) -> int:
     return sum(isinstance(each, kind) for each in gc.get_objects())
 
 
+@pytest.mark.slow
 def test_a_client_that_does_not_answer_is_replaced(broker: KafkaBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka's may not see for good that a broker is back. A change is asked for once, by a client that answers."""
     if not broker.running:

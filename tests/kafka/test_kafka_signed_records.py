@@ -135,6 +135,7 @@ def test_the_owner_of_a_changelog_stays(signed: KafkaOptions, name: str, strange
             assert owners.own("s", f"{name}-id", "job b-1") == "job a-1"
 
 
+@pytest.mark.slow
 def test_records_of_a_time_before_the_key_are_signed(
     options: KafkaOptions, signed: KafkaOptions, name: str, here: SystemStreamPartition
 ) -> None:

@@ -95,6 +95,7 @@ def test_the_header_is_plain_text_and_no_other_message_has_one(
     assert [message.headers() for message in messages] == [None, [("penstock.timestamp", b"%d" % ahead)]]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("settings", [{"message.timestamp.after.max.ms": str(HOUR_MS)}, APPEND_TIME])
 def test_a_topic_that_is_changed_while_a_writer_knows_it(
     kafka_broker: KafkaBroker, options: KafkaOptions, name: str, settings: dict[str, str]

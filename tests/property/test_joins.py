@@ -188,6 +188,7 @@ def test_the_newest_of_each_key(steps: list[Step], bounds: tuple[int, int], kind
     assert run(steps, bounds, kind, "newest") == expected
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("keep", ["all", "newest"])
 def test_state_is_bounded_while_the_watermark_advances(keep: str) -> None:
     job, most = stage((30, 10), "outer", keep), 0

@@ -15,6 +15,7 @@ ACTIONS = 25
 SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 150))]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", ["memory", "local"])
 def test_each_message_is_published_once_and_in_order(
@@ -32,6 +33,7 @@ def test_each_message_is_published_once_and_in_order(
         life.close()
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("step", CRASHES)
 def test_a_process_dies_at_each_step(step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     life = OutboxLife(MemorySystem("m"), tmp_path, monkeypatch)

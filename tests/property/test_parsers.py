@@ -415,6 +415,7 @@ SSP = SystemStreamPartition("local", "s", 0)
 CELLS = ["text", b"blob", 1.5, -1, 0, 7, 2**62]
 
 
+@pytest.mark.few(30)
 @pytest.mark.parametrize(
     ("table", "column"),
     [

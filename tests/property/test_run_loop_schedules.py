@@ -96,6 +96,7 @@ class Schedule:
 SEEDS = range(100)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("through", [None, "m.by-key"])
 def test_state_is_the_sum_of_what_was_put_in(through: str | None, seed: int, tmp_path: Path) -> None:

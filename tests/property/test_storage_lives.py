@@ -18,7 +18,7 @@ from penstock.state.backends.changelog_files import backup
 from tests.support.stores.random_life import Life
 
 PARTS = 20
-QUICK = 6
+QUICK = 2
 LIVES = int(os.environ.get("PENSTOCK_LIVES", "80"))
 MORE = 1000
 STARTS = 4

@@ -189,6 +189,7 @@ def test_joins_that_take_several_batches(seed: int) -> None:
     runner.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("apart", [False, True])
 def test_versions_that_a_window_emits(apart: bool) -> None:
     """They come at the end of the input, in the same batch and before the messages that need them are joined."""

@@ -76,6 +76,7 @@ def application(ttl_from: Literal["write", "access"]) -> ps.TaskApplication:
     return app
 
 
+@pytest.mark.few(1)
 @examples(0.3)
 @given(st.integers(0, 2**32))
 @pytest.mark.parametrize("ttl_from", ["write", "access"])

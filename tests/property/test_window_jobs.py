@@ -70,6 +70,7 @@ def run(window: ps.Window, seed: int) -> tuple[list[tuple[int, str, int, int]], 
     return events, panes
 
 
+@pytest.mark.few(1)
 @examples(0.4)
 @given(st.integers(0, 2**32))
 @pytest.mark.parametrize("every", [10, 4])
@@ -110,33 +111,33 @@ def test_sessions(seed: int) -> None:
     assert panes == expected
 
 
-def test_a_window_behind_a_window_loses_nothing() -> None:
+@pytest.mark.parametrize("apart", [pytest.param(False, marks=pytest.mark.slow), True])
+def test_a_window_behind_a_window_loses_nothing(apart: bool) -> None:
     """In one stage and in the next: what the first one fires is on time for the second one, in the same batch."""
-    for apart in (False, True):
-        app = ps.StreamApplication("chained")
-        events = app.input("m.in", timestamp=lambda event: int(event[1]))
-        minutes = events.partition_by(lambda event: event[0]).window(
-            ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="short"
-        )
-        counts = minutes.partition_by(lambda pane: "all") if apart else minutes
-        totals = counts.map(lambda pane: pane.message["n"]).window(
-            ps.Windows.tumbling(100, fold=(0, lambda total, n: total + n)), id="long"
-        )
-        totals.map(lambda pane: [pane.window.start_ms, pane.message]).send_to(app.output("m.out"))
-        runner = TestRunner(app, partitions=2)
-        rng = random.Random(5)
-        times = sorted(rng.randrange(1000) for _ in range(300))
-        for number, time in enumerate(times):
-            runner.input("m.in", [[rng.choice("ab"), time]], partition=number % 2)
-            if number % 7 == 0:
-                runner.run()
-        runner.end_inputs()
-        found: dict[int, int] = defaultdict(int)
-        for message in runner.output("m.out"):
-            start, total = message.value
-            found[start] += total
-        expected: dict[int, int] = defaultdict(int)
-        for time in times:
-            expected[time // 100 * 100] += 1
-        assert found == expected
-        runner.close()
+    app = ps.StreamApplication("chained")
+    events = app.input("m.in", timestamp=lambda event: int(event[1]))
+    minutes = events.partition_by(lambda event: event[0]).window(
+        ps.Windows.tumbling(10, aggregates={"n": ps.Count()}), id="short"
+    )
+    counts = minutes.partition_by(lambda pane: "all") if apart else minutes
+    totals = counts.map(lambda pane: pane.message["n"]).window(
+        ps.Windows.tumbling(100, fold=(0, lambda total, n: total + n)), id="long"
+    )
+    totals.map(lambda pane: [pane.window.start_ms, pane.message]).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=2)
+    rng = random.Random(5)
+    times = sorted(rng.randrange(1000) for _ in range(300))
+    for number, time in enumerate(times):
+        runner.input("m.in", [[rng.choice("ab"), time]], partition=number % 2)
+        if number % 7 == 0:
+            runner.run()
+    runner.end_inputs()
+    found: dict[int, int] = defaultdict(int)
+    for message in runner.output("m.out"):
+        start, total = message.value
+        found[start] += total
+    expected: dict[int, int] = defaultdict(int)
+    for time in times:
+        expected[time // 100 * 100] += 1
+    assert found == expected
+    runner.close()

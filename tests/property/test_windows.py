@@ -120,6 +120,7 @@ def expected(
     return [(sorted(some), too_late[step]) for step, some in enumerate(panes)]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("size", "every"), [(10, 10), (12, 4), (10, 7)])
 @pytest.mark.parametrize("lateness", [0, 15])
 @pytest.mark.parametrize("accumulating", [True, False])
@@ -184,6 +185,7 @@ def expected_sessions(gap: int, lateness: int, steps: list[Step]) -> list[tuple[
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("lateness", [0, 15])
 @pytest.mark.parametrize("merges", [True, False])
 @settings(deadline=None)

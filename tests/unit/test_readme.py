@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -70,6 +72,16 @@ def test_the_example_and_its_test_run_as_written() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_job_of_the_page_for_users_of_samza_passes_its_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    job, test = examples("docs/learn/from_samza.md")
+    module = ModuleType("job")
+    monkeypatch.setitem(sys.modules, "job", module)
+    exec(compile(job, "from_samza.md", "exec"), module.__dict__)
+    found: dict[str, Any] = {}
+    exec(compile(test, "from_samza.md", "exec"), found)
+    found["test_page_views"]()
 
 
 def test_the_page_on_tests_runs_as_written() -> None:

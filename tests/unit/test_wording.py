@@ -50,9 +50,9 @@ and a sentence that begins with its subject or a verb."""
 def messages() -> Iterator[tuple[str, str]]:
     """The texts in the code that are not docstrings: errors, log lines, help, descriptions of keys."""
     for file in sorted((ROOT / "penstock").rglob("*.py")):
-        tree = ast.parse(file.read_text("utf-8"))
-        skipped = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-        for node in ast.walk(tree):
+        nodes = list(ast.walk(ast.parse(file.read_text("utf-8"))))
+        skipped = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        for node in nodes:
             if isinstance(node, ast.JoinedStr):
                 parts = [each.value if isinstance(each, ast.Constant) else "..." for each in node.values]
                 skipped |= {id(each) for each in node.values}

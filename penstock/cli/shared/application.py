@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -186,8 +187,13 @@ def _is_local(module: ModuleType, folder: Path) -> bool:
     file = getattr(module, "__file__", None)
     if not isinstance(file, str) or module.__name__ == "__main__":
         return False
-    path = Path(file).resolve()
+    path = _resolved(file)
     if not path.is_relative_to(folder) or {"site-packages", "dist-packages"} & set(path.parts):
         return False
     installed = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), str(Path(penstock.__file__).parent))
-    return not any(path.is_relative_to(Path(place).resolve()) for place in installed)
+    return not any(path.is_relative_to(_resolved(place)) for place in installed)
+
+
+@cache  # a program has thousands of modules
+def _resolved(path: str) -> Path:
+    return Path(path).resolve()

@@ -214,6 +214,7 @@ def test_a_run_its_state_and_its_stop(project: Path) -> None:
     assert all(each["count"] and each["sizeBytes"] for each in deltas)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_users_code_comes_first(project: Path) -> None:
     publish([*parcels(), {"to": "nowhere", "kg": 1, "poison": True}])
     out, error = run_to_the_end(status=1)

@@ -30,7 +30,7 @@ from tests.support.oracles.metrics_page import (
 )
 from tests.support.tools.cli import call_json
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def settled(shown: dict[str, dict[str, dict[str, object]]]) -> dict[str, dict[str, dict[str, object]]]:

@@ -10,7 +10,7 @@ import pytest
 from tests.support.tools.pages import run_example
 from tests.support.tools.places import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 _SQLITE = f"""#!{sys.executable}
 import sqlite3, sys
 

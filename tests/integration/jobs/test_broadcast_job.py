@@ -18,7 +18,7 @@ from penstock.state.reading.reader import read_store
 from tests.support.apps import broadcast_app
 from tests.support.jobs.home import DEADLINE_S, Home
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 RATES = SystemStreamPartition("local", "rates", 0)
 Seen = dict[int, dict[str, int]]

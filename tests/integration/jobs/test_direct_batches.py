@@ -61,6 +61,7 @@ def test_small_batches_go_directly_and_large_ones_to_spark(
     home.verify()
 
 
+@pytest.mark.slow
 def test_a_direct_batch_needs_no_call_to_start(
     spark: SparkSession, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

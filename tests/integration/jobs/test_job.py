@@ -112,6 +112,7 @@ def test_an_idle_source_at_upcoming_crash_before_its_first_message(spark: SparkS
     home.verify_ended()
 
 
+@pytest.mark.slow
 def test_a_job_without_state(spark: SparkSession, home: Home) -> None:
     home.publish(200, seed=13)
     finish(start(home, spark, job_app.stateless_app()))
@@ -137,6 +138,7 @@ def test_a_task_application_without_a_shuffle(spark: SparkSession, home: Home) -
     same(home.last_values("totals"), expected, "output totals")
 
 
+@pytest.mark.slow
 def test_inputs_that_merge_at_different_depths(spark: SparkSession, home: Home) -> None:
     home.create("direct", 2)
     home.publish(150, seed=17)

@@ -30,7 +30,7 @@ from tests.support.apps import job_app
 from tests.support.apps.job_app import Event, add_event
 from tests.support.jobs.home import DEADLINE_S, Home, Totals, same
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 MESSAGES = 160
 FIRST_MS = 1_370_044_800_000
@@ -160,7 +160,6 @@ def test_exactly_the_messages_of_a_time_and_later_are_read_again(home: TimedHome
     assert home.penstock("status", "totals", "--no-wait")["takenStartpoints"] is None
 
 
-@pytest.mark.slow
 def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, spark: SparkSession) -> None:
     home.run(spark)
     wanted = home.ends[0] - 25
@@ -181,7 +180,6 @@ def test_with_state_nearest_input_and_state_go_back_together(home: TimedHome, sp
 ALL = "changelog-files,blob,changelog-stream"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("backends", ["changelog-files", "blob", "changelog-stream", ALL])
 def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSession, backends: str) -> None:
     """In every backend; what is older stays restorable; and the next run goes on from there."""
@@ -211,7 +209,6 @@ def test_with_state_clear_the_stores_begin_empty(tmp_path: Path, spark: SparkSes
     assert set(markers_of(last, 0)) == set(backends.split(","))
 
 
-@pytest.mark.slow
 def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: SparkSession) -> None:
     manager = home.manager()
     manager.write_startpoint(event_ssp(0), StartpointOldest())
@@ -224,7 +221,6 @@ def test_upcoming_oldest_and_a_stream_that_is_reset(home: TimedHome, spark: Spar
     assert replayed(home.run(spark)) == home.ends[1] + 3, "a startpoint does"
 
 
-@pytest.mark.slow
 def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedHome, spark: SparkSession) -> None:
     home.run(spark)
     manager = home.manager()
@@ -247,7 +243,6 @@ def test_what_cannot_be_applied_stops_the_start_and_changes_nothing(home: TimedH
     assert replayed(home.run(spark)) == home.ends[0] - 10
 
 
-@pytest.mark.slow
 def test_expired_ones_and_those_of_a_job_that_wants_none(home: TimedHome, spark: SparkSession) -> None:
     home.run(spark)
     manager = home.manager()

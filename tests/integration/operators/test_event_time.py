@@ -23,7 +23,7 @@ from penstock.system.local import LocalSystem
 from tests.support.apps import windowed_app
 from tests.support.jobs.home import DEADLINE_S, wait_until
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 PARTITIONS = 2
 HOUR_MS, DAY_MS = windowed_app.HOUR_MS, windowed_app.DAY_MS
 Visit = dict[str, Any]
@@ -123,7 +123,6 @@ def test_windows_in_a_row_over_two_runs_that_close_once(spark: SparkSession, hom
     assert all(pane["from"] <= timestamp <= pane["from"] + HOUR_MS for _, pane, timestamp in home.read("hours"))
 
 
-@pytest.mark.slow
 def test_after_the_end_event_time_begins_again(spark: SparkSession, home: Home) -> None:
     home.publish(visits_of(1, 50))
     home.run(spark, close=True)
@@ -133,7 +132,6 @@ def test_after_the_end_event_time_begins_again(spark: SparkSession, home: Home) 
     assert set(panes) == set(oracle(home.visits)[0]), "nothing was late"
 
 
-@pytest.mark.slow
 def test_a_drain_and_the_run_after_it_count_every_visit_once(spark: SparkSession, home: Home) -> None:
     """In panes of a part of an hour each, where the drain came in the middle of it."""
     home.publish(visits_of(0, 400))

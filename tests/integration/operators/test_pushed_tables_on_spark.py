@@ -223,6 +223,7 @@ def build(spark: SparkSession, tmp_path: Path) -> Build:
     return Build(spark, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_large_table_is_what_pyarrow_reads(build: Build) -> None:
     count = 60_000
     numbers = np.random.default_rng(7).permutation(count)
@@ -318,6 +319,7 @@ def test_csv_that_does_not_fit_the_schema(build: Build, text: str) -> None:
         build.build(side, 1)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("table", "options", "reason"),
     [

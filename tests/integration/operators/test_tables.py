@@ -63,6 +63,7 @@ class Shop:
         assert job.await_termination(DEADLINE_S)
 
 
+@pytest.mark.slow
 def test_tables_over_two_runs(spark: SparkSession, tmp_path: Path) -> None:
     shop, rng = Shop(tmp_path), random.Random(3)
     for who in CUSTOMERS[1:]:  # one has no name

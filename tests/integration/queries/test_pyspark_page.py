@@ -19,7 +19,7 @@ from tests.support.jobs.home import wait_until
 from tests.support.oracles import beside_pyspark
 from tests.support.tools.places import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,6 @@ def _is_printed(pattern: str, printed: io.StringIO) -> bool:
     return re.search(pattern, printed.getvalue()) is not None
 
 
-@pytest.mark.slow
 def test_the_example_of_taking_over(spark: SparkSession, tmp_path: Path) -> None:
     """After a batch of the same query in PySpark."""
     events = spark.range(1000).selectExpr("concat('u', id % 7) AS user", "id")
@@ -92,7 +91,6 @@ def _blocks(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
-@pytest.mark.slow
 def test_the_notebook(spark: SparkSession) -> None:
     """Cell by cell, in the session that there is."""
     cells = json.loads((ROOT / "examples" / "pyspark.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -105,7 +103,6 @@ def test_the_notebook(spark: SparkSession) -> None:
     assert state == wanted
 
 
-@pytest.mark.slow
 def test_the_demo_on_a_few_flights(tmp_path: Path) -> None:
     """In another process: it ends its Spark."""
     script = (

@@ -71,6 +71,7 @@ def stream(spark: SparkSession, folder: Path) -> DataFrame:
     return spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
+@pytest.mark.slow
 def test_the_example_of_the_page_with_a_restart(spark: SparkSession, tmp_path: Path) -> None:
     page = (ROOT / "docs" / "pyspark-applications.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

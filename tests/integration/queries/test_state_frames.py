@@ -135,6 +135,7 @@ def test_the_examples_of_the_page(spark: SparkSession, tmp_path: Path, monkeypat
     assert [tuple(row) for row in found["changed"]] == [("N1", 500, 1200)]
 
 
+@pytest.mark.slow
 def test_the_examples_of_folders_of_files(spark: SparkSession, tmp_path: Path) -> None:
     """As written; then with rows that Spark adds to the folder, twice: a run reads only new ones."""
     page = (ROOT / "docs" / "files.md").read_text("utf-8").replace("/srv", str(tmp_path))

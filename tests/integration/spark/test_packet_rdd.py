@@ -28,6 +28,7 @@ def context(sessions: Sessions, scratch: Path) -> SparkContext:
     return sessions.get({"spark.master": f"local[{LANES}]", "spark.local.dir": str(scratch)}).sparkContext
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("size", [2, 3_000_000])  # in all, more than a task of a shuffle keeps in memory
 @pytest.mark.parametrize("exchanges", [1, 3])
 def test_packets_reach_the_lane_of_their_task(context: SparkContext, size: int, exchanges: int) -> None:

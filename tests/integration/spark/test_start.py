@@ -13,7 +13,7 @@ import pytest
 from tests.support.jobs.home import DEADLINE_S, Home
 from tests.support.tools.places import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 JOB = """
 import json, sys
 from pyspark import SparkContext

@@ -11,7 +11,7 @@ from penstock.testing.kafka_broker import KafkaBroker
 from tests.support.tools.pages import run_example
 from tests.support.tools.places import ROOT
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def example(page: str) -> str:

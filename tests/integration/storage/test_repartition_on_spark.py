@@ -110,11 +110,11 @@ def test_a_job_has_more_tasks_and_then_fewer(spark: SparkSession, tmp_path: Path
         return move_on_spark(spark, move)
 
     run(2)
-    with plan_repartition(counting_app(), 8, overrides=config) as planned:
+    with plan_repartition(counting_app(), 5, overrides=config) as planned:
         assert planned.facts().problems == ()
         done = repartition(planned, on_spark)
         assert {each.store: sum(each.entries) for each in done.stores}["counts"] == len({e["k"] for e in events.given})
-    run(8)
+    run(5)
     wrong = {"counts": lambda key, value: f"not {key}"}
     said = r"store `counts`: the entry with the key `key-\d+` is in task \d"
     refused = plan_repartition(counting_app(), 3, overrides=config, rules=wrong)

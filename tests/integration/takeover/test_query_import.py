@@ -25,7 +25,7 @@ from tests.support.jobs.fault_jobs import faulty
 from tests.support.jobs.home import wait_until
 from tests.support.processes.spark_sessions import Sessions
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 HOUR_MS = 3_600_000
 OUTPUT = "user STRING, total LONG, list ARRAY<LONG>, map MAP<STRING, LONG>, kept ARRAY<LONG>, gone BOOLEAN, fired LONG"
@@ -187,7 +187,6 @@ def elsewhere(spark: SparkSession, tmp_path: Path) -> Iterator[World]:
         spark.conf.unset(key)
 
 
-@pytest.mark.slow
 def test_a_query_continues_with_the_state_that_pyspark_kept(elsewhere: World) -> None:
     """The import succeeds though a backup fails at first, within Spark's tasks."""
     world = elsewhere
@@ -249,7 +248,6 @@ class Other(StatefulProcessor):
         pass
 
 
-@pytest.mark.slow
 def test_timers_fire_without_rows_behind_a_takeover_that_died(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,7 +282,6 @@ def test_timers_fire_without_rows_behind_a_takeover_that_died(
     assert sorted(fired, key=str) == sorted((each for each in theirs.rows if each[0].user != "other"), key=str)
 
 
-@pytest.mark.slow
 def test_another_processor_is_refused_and_may_begin_without_the_state(spark: SparkSession, tmp_path: Path) -> None:
     world = World(spark, tmp_path)
     world.feed(0, 20)
@@ -296,7 +293,6 @@ def test_another_processor_is_refused_and_may_begin_without_the_state(spark: Spa
     world.check(0, 40, 1, waiting=0)
 
 
-@pytest.mark.slow
 def test_pyspark_can_continue_until_penstock_has_had_a_batch(spark: SparkSession, tmp_path: Path) -> None:
     """With its operator's metadata under the old name. Afterwards Penstock refuses its older state."""
     world = World(spark, tmp_path)
@@ -320,7 +316,6 @@ def test_pyspark_can_continue_until_penstock_has_had_a_batch(spark: SparkSession
             world.in_penstock(import_state=imports)
 
 
-@pytest.mark.slow
 def test_pyspark_cannot_continue_behind_penstock_at_the_old_location(spark: SparkSession, tmp_path: Path) -> None:
     world = World(spark, tmp_path)
     world.feed(0, 20)
@@ -365,7 +360,6 @@ class Counts(StatefulProcessor):
         pass
 
 
-@pytest.mark.slow
 def test_the_way_back_is_a_new_query_with_the_state_as_initial_state(spark: SparkSession, tmp_path: Path) -> None:
     first, second = World(spark, tmp_path), World(spark, tmp_path / "second")
     output = "user STRING, n LONG, last LONG"

@@ -11,7 +11,8 @@ import pytest
 from penstock.api.ssp import SystemStream
 from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
-from penstock.config.reference import anchor, markdown
+from penstock.config.reference import anchor, markdown, samza_markdown
+from penstock.config.samza import SAMZA_KEYS
 from penstock.config.topics import Topic
 from penstock.errors import ConfigError
 from tests.support.tools.configs import ENV, load, refused
@@ -289,17 +290,52 @@ def test_an_unknown_key_names_the_nearest(wrong: str, right: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key",
+    ("key", "answer"),
     [
-        "job.container.count",
-        "task.checkpoint.factory",
-        "task.ignored.exceptions",
+        ("job.container.count", "Spark gives the containers"),
+        ("stores.wikipedia-stats.key.serde", "remove it; the application declares serdes"),
+        ("stores.wikipedia-stats.msg.serde", "remove it; the application declares serdes"),
+        ("stores.x.container.cache.size.bytes", "use `stores.<name>.rocksdb.block.cache.bytes`"),
+        ("stores.x.rocksdb.ttl.ms", "`app.store(name, ttl_ms=...)`"),
+        ("task.checkpoint.system", "remove it; checkpoints are in a log"),
+        ("job.autosizing.enabled", "use Spark's dynamic allocation"),
+        ("task.ignored.exceptions", "use `task.dead.letter.stream`"),
+        ("systems.kafka.samza.msg.serde", "remove it; the application declares serdes"),
+        ("streams.pages.samza.system", "the id is `system.stream`"),
+        ("app.class", "`penstock run module:object` names the application"),
+        ("app.name", "use `job.name`"),
+        ("app.id", "use `job.id`"),
+        ("app.runner.class", "Spark runs the job"),
+        ("app.processor.id.generator.class", "Spark runs the job"),
     ],
 )
-def test_a_key_of_samza_is_not_taken_for_another_one(key: str) -> None:
-    """The nearest key would send the user astray; docs/samza.md has the answers."""
+def test_a_key_of_samza_is_answered_and_not_taken_for_another_one(key: str, answer: str) -> None:
     text = refused(f"{key}=secret")
-    assert f"unknown key `{key}` (-c): docs/configuration.md lists the keys, docs/samza.md those of Samza" in text
+    assert text.startswith(f"`{key}` (-c) is a key of Samza: ")
+    assert answer in text
+    assert "did you mean" not in text
+    assert "secret" not in text
+
+
+def test_a_stream_of_samzas_kafka_system_is_no_option_of_kafka() -> None:
+    text = refused("systems.k.samza.factory=kafka", "systems.k.streams.pages.samza.reset.offset=true")
+    assert text == (
+        "`systems.k.streams.pages.samza.reset.offset` (-c) is a key of Samza: "
+        "use the keys `streams.<name>.<stream>.samza.*`"
+    )
+
+
+def test_no_key_is_answered_that_exists() -> None:
+    for row in SAMZA_KEYS:
+        for key in row.keys:
+            given = re.sub(r"<\w+>|\*", "zz", key)
+            assert row.has(given), key
+            assert config_keys.find(given) is None, key
+
+
+@pytest.mark.parametrize("key", ["stores.x.container.cache.saze.bytes", "stores.a-long-name-of-a-store.shape"])
+def test_no_hint_makes_a_store_of_a_part_of_the_key(key: str) -> None:
+    assert refused(f"{key}=1") == f"unknown key `{key}` (-c): the command `config keys` lists all keys"
 
 
 def test_an_option_of_a_system_without_a_factory_asks_for_it() -> None:
@@ -308,23 +344,12 @@ def test_an_option_of_a_system_without_a_factory_asks_for_it() -> None:
     assert "samza.factory` too" not in refused("systems.kafka.samza.facotry=kafka")
 
 
-@pytest.mark.parametrize(
-    ("key", "advice"),
-    [
-        ("app.class", "`penstock run module:object` names the application"),
-        ("app.name", "use `job.name`"),
-        ("app.id", "use `job.id`"),
-        ("app.runner.class", "Spark runs the job"),
-        ("app.processor.id.generator.class", "Spark runs the job"),
-        ("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "use the keys `state.*`"),
-        ("spark.sql.streaming.stateStore.providerClass", "not Spark's state store"),
-    ],
-)
-def test_keys_that_would_be_passed_on_without_effect_are_refused(key: str, advice: str) -> None:
-    text = refused(f"{key}=secret")
-    assert text.startswith(f"`{key}` (-c) has no effect: ")
-    assert advice in text
-    assert "secret" not in text
+@pytest.mark.parametrize("key", ["rocksdb.changelogCheckpointing.enabled", "providerClass"])
+def test_keys_of_sparks_state_store_are_refused(key: str) -> None:
+    assert refused(f"spark.sql.streaming.stateStore.{key}=secret") == (
+        f"`spark.sql.streaming.stateStore.{key}` (-c) is a key of Spark's state store: Penstock keeps the state. "
+        "Use the keys `state.*`"
+    )
 
 
 @pytest.mark.parametrize("factory", ["kafka", "files"])
@@ -369,7 +394,7 @@ def test_no_unknown_key_is_taken_for_one_of_sparks() -> None:
 
 def test_an_unknown_key_that_is_like_none_and_no_value_is_shown() -> None:
     text = refused("zzz=secret")
-    assert text == "unknown key `zzz` (-c): docs/configuration.md lists the keys, docs/samza.md those of Samza"
+    assert text == "unknown key `zzz` (-c): the command `config keys` lists all keys"
 
 
 def test_all_errors_are_reported_together(tmp_path: Path) -> None:
@@ -431,6 +456,10 @@ def test_the_reference_is_up_to_date() -> None:
     assert all(markdown().count(f'<a id="{anchor(key)}"></a>\n\n### `{key.name}`\n') == 1 for key in describe())
     assert len({anchor(key) for key in describe()}) == len(describe())
     assert {key.topic for key in describe()} == set(Topic), "each section of the page has keys"
+    samza = ROOT / "docs" / "samza.md"
+    assert samza.read_text("utf-8") == samza_markdown(), (
+        "run `python -m penstock.config.reference samza > docs/samza.md`"
+    )
 
 
 # ---- what no start could begin with

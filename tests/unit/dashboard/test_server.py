@@ -208,6 +208,7 @@ def connections(served: Dashboard) -> int:
     return sum(each.laddr[1] == served.port and each.status == "ESTABLISHED" for each in own if each.laddr)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     "sent",
     [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -107,6 +108,12 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def worker(world: World) -> Iterator[DirectWorker]:
+    with started(world) as worker:
+        yield worker
+
+
+@contextmanager
+def started(world: World) -> Iterator[DirectWorker]:
     worker = DirectWorker(world.package, 2.0, 2.0, {"FROM_SPARK": "as in a worker of Spark"})
     wait_until(lambda: worker.is_ready or worker.failure, "the worker to start")
     assert worker.failure == ""
@@ -114,13 +121,23 @@ def worker(world: World) -> Iterator[DirectWorker]:
     worker.close()
 
 
-def test_it_runs_one_batch_after_the_other(world: World, worker: DirectWorker) -> None:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[World, DirectWorker]]:
+    """One that lives on, for several tests."""
+    world = World(tmp_path_factory.mktemp("shared"))
+    with started(world) as worker:
+        yield world, worker
+
+
+def test_it_runs_one_batch_after_the_other(shared: tuple[World, DirectWorker]) -> None:
+    world, worker = shared
+    before = world.output()
     first = world.outcome(worker.run(world.order(b"a", b"b")))
     second = world.outcome(worker.run(world.order(b"c")))
     assert isinstance(first, SuccessfulBatch)
     assert isinstance(second, SuccessfulBatch)
     assert (first.messages_in, first.written, second.messages_out) == (2, {"local.out": 2}, 1)
-    assert world.output() == [b"a", b"b", b"c"]
+    assert world.output() == [*before, b"a", b"b", b"c"]
 
 
 @pytest.mark.parametrize(
@@ -131,21 +148,26 @@ def test_it_runs_one_batch_after_the_other(world: World, worker: DirectWorker) -
     ],
 )
 def test_it_declines_a_batch_before_anything_is_touched(
-    world: World, worker: DirectWorker, value: bytes, text: str
+    shared: tuple[World, DirectWorker], value: bytes, text: str
 ) -> None:
+    world, worker = shared
+    before = world.output()
     with pytest.raises(OtherWayError, match=text) as caught:
         worker.run(world.order(b"a", value))
     assert caught.value.declined
     assert worker.is_ready
     assert isinstance(world.outcome(worker.run(world.order(b"b"))), SuccessfulBatch)
-    assert world.output() == [b"b"]
+    assert world.output() == [*before, b"b"]
 
 
-def test_it_has_the_variables_of_sparks_workers(world: World, worker: DirectWorker) -> None:
+def test_it_has_the_variables_of_sparks_workers(shared: tuple[World, DirectWorker]) -> None:
+    world, worker = shared
+    before = world.output()
     worker.run(world.order(b"variable"))
-    assert world.output() == [b"as in a worker of Spark"]
+    assert world.output() == [*before, b"as in a worker of Spark"]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -41,9 +41,7 @@ def app_of(build: Callable[[Stream], Stream], stream: str = "shop.views") -> ps.
     ],
 )
 def test_what_works_by_key_needs_one(build: Callable[[Stream], Stream], operator: str) -> None:
-    with pytest.raises(
-        ps.ConfigError, match=rf"operator `{operator}` works by key.*`shop\.views` have none"
-    ):
+    with pytest.raises(ps.ConfigError, match=rf"operator `{operator}` works by key.*`shop\.views` have none"):
         check_keys(app_of(build).graph(), KEYLESS)
     check_keys(app_of(build, "m.in").graph(), KEYLESS)
     by_user = app_of(lambda stream: build(stream.partition_by(lambda value: value["user"], id="by-user")))

@@ -52,6 +52,7 @@ def test_what_is_read_is_what_was_written(url: str, size: int, read: Read) -> No
         read(store, "a/c")
 
 
+@pytest.mark.few(9)
 @pytest.mark.parametrize("read", READS)
 @pytest.mark.parametrize("size", [0, 1, 300 << 10])
 def test_no_changed_bytes_are_read(url: str, size: int, read: Read) -> None:

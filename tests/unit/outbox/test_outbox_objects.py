@@ -81,7 +81,7 @@ def test_any_messages_come_back_in_order(
 def test_chunks_and_objects_are_bounded() -> None:
     small = [(0, [record(n)]) for n in range(CHUNK_MESSAGES + 1)]
     large = [(1, [record(n, 300_000)]) for n in range(8)]
-    huge = [(2, [record(0, 20 << 20), record(1, 20 << 20)])]
+    huge = [(2, [record(0, 3 << 20), record(1, 3 << 20)])]
     found = [decode(named, data) for named, data in written(taken_of(*small, *large, *huge))]
     chunks = [chunk for one in found for chunk in one.chunks]
     assert [chunk.messages for chunk in chunks if chunk.ssp.partition == 0] == [2436] * 4 + [257]

@@ -28,6 +28,7 @@ print("pandas" in sys.modules)
     assert run(code) == "False"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", ["import pandas", "from pandas import Series", "pa.table({'a': [1]}).to_pandas()"])
 def test_pandas_is_known_to_arrow_once_it_is_imported(how: str) -> None:
     code = f"""

@@ -83,6 +83,7 @@ class Unknown:
     """Nothing that JSON could hold."""
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("kind", "made"),
     [

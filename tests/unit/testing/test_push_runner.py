@@ -83,6 +83,7 @@ def test_a_table_without_a_version_is_named(runner: TestRunner) -> None:
     assert len(found(runner)) == 1
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("table", "rows", "reason"),
     [

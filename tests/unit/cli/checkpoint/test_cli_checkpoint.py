@@ -114,6 +114,7 @@ def test_show() -> None:
     assert "penstock checkpoint list flights-1" in error
 
 
+@pytest.mark.few(1)
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize(("slot", "needed"), [(1, False), (2, True), (4, True)])
 def test_a_damaged_record_is_listed_as_such(home: Path, slot: int, needed: bool) -> None:

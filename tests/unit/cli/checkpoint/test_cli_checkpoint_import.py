@@ -294,6 +294,7 @@ def test_a_new_job_without_stores(job: StoppedJob) -> None:
     assert (record.stores, record.next_offsets[1]) == ({}, {ssp(1): 6})
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "lines", "what"),
     [

@@ -67,6 +67,7 @@ def rows(text: str, *names: str) -> dict[str, str]:
     return {line[0]: line[-1].strip() for line in found if line[0] in names}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("marks", "published", "said"),
     [

@@ -197,6 +197,7 @@ def test_what_the_users_module_raises_is_told_with_the_users_traceback() -> None
     assert error.index("SyntaxError") < error.index("error: `bad.py:app` could not be loaded")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("line", ["", "import pyspark.sql\n"], ids=["imported later", "imported by the application"])
 def test_a_folder_that_hides_an_installed_package_is_named(tmp_path: Path, line: str) -> None:
     (tmp_path / "pyspark").mkdir()

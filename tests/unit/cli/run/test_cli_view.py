@@ -1,4 +1,4 @@
-"""How a run is shown: drawn on a terminal that it has for itself, with lines of a log anywhere else."""
+"""The view of a run: drawn on a terminal that it has for itself, lines of a log anywhere else."""
 
 from __future__ import annotations
 

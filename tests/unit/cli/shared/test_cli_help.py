@@ -21,6 +21,7 @@ def calls() -> list[tuple[str, ...]]:
     return found
 
 
+@pytest.mark.few(25)
 @pytest.mark.parametrize("call", calls(), ids=lambda call: " ".join(("penstock", *call)))
 def test_the_help_fits_and_reads_well(call: tuple[str, ...]) -> None:
     done = CliRunner().invoke(app, [*call, "--help"], env={"COLUMNS": "80"})

@@ -103,6 +103,7 @@ def test_a_rule_may_be_a_function(job: Job) -> None:
     assert facts["stores"][1]["how"] == "to the tasks that own their keys, by the function"
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("words", "said"),
     [

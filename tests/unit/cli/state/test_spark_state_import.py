@@ -364,6 +364,7 @@ def test_the_table_says_for_each_column_why_not() -> None:
     assert log().read().end == 0, "not even a claim"
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("arguments", "store", "source", "message"),
     [
@@ -392,6 +393,7 @@ def test_what_cannot_be_mapped_changes_nothing(arguments: Sequence[str], store: 
     assert log().read().end == 0
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("arguments", "store", "message"),
     [

@@ -40,6 +40,7 @@ def counted(panes: list[list[int]]) -> Counter[tuple[int, int]]:
     return found
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("size", [20, None, 10], ids=["another window", "no window", "the same window"])
 def test_every_message_is_in_one_pane(job: Windowed, size: int | None) -> None:
     job.run(job.start(10), 1, 2, 13, 24)
@@ -60,6 +61,7 @@ def test_every_message_is_in_one_pane(job: Windowed, size: int | None) -> None:
     assert +after == Counter({(0, size): 2})
 
 
+@pytest.mark.few(1)
 def test_a_kill_after_the_start_of_the_changed_job(job: Windowed) -> None:
     """The drained window is still in a backend, and is not restored."""
     job.run(job.start(10), 1, 2, 13, 24)

@@ -250,6 +250,7 @@ def killed_at(world: TimedWorld, deletion: int) -> Iterator[None]:
 class TestKilledBetweenDeletions:
     """Each request is two objects at most; the next start finds any part of them."""
 
+    @pytest.mark.few(3)
     @pytest.mark.parametrize("number", [1, 2])
     @pytest.mark.parametrize("deletion", range(5))
     def test_a_cancelled_drain(self, timed_world: TimedWorld, number: int, deletion: int) -> None:

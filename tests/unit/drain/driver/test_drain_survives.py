@@ -22,6 +22,7 @@ from penstock.driver.loop.run_loop import RunLoop
 from penstock.errors import PenstockError, RetryableError, UserCodeError
 from penstock.objects.file import FileObjectStore
 from penstock.start.startpoints.manager import StartpointManager
+from penstock.state.backends import base_backup
 from penstock.testing.in_process import InProcessDriver
 from tests.support.apps import drained_app
 from tests.support.faults import fault_backend
@@ -55,6 +56,7 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[DrainWorld
 class TestCommits:
     """A commit is in flight when the drain begins."""
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("point", ["upload.begin", "upload.end", "clean_up.begin"])
     def test_it_is_blocked(self, world: DrainWorld, point: str) -> None:
         driver = world.waiting()
@@ -109,6 +111,7 @@ class TestCommits:
 class TestRewinds:
     """The run goes back to its last checkpoint when the request comes."""
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("world", APPS, indirect=True)
     @pytest.mark.parametrize("losses", [1, 3])
     def test_the_request_comes_in_a_rewind(self, world: DrainWorld, losses: int) -> None:
@@ -204,6 +207,7 @@ class TestBeforeTheStart:
                 ends(world.started({} if name is None else {"app.run.id": name}))
             world.drivers[-1].close()
 
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
     @pytest.mark.parametrize("step", STEPS)
     def test_it_drains_whatever_happens(
@@ -287,6 +291,7 @@ class TestBeforeTheStart:
         assert steps(second), "it reads on"
         assert world.requests.find().notifications == ()
 
+    @pytest.mark.few(2)
     @pytest.mark.parametrize("step", ["claimed", "started", "drained batch", "nothing"])
     def test_a_run_is_started_to_drain(self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
         """As `penstock run --drain` does. A crash before its request was written leaves everything as it was."""
@@ -341,8 +346,11 @@ def once_then_killed(delete: Callable[[str], None]) -> Callable[[Any, str], None
 class TestBackends:
     """A backend is at work in the background."""
 
-    def test_the_base_of_a_changelog_stream_is_in_progress(self, world: DrainWorld) -> None:
+    def test_the_base_of_a_changelog_stream_is_in_progress(
+        self, world: DrainWorld, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The drained checkpoint has no marker of that backend, and is restored from the other one."""
+        monkeypatch.setattr(base_backup, "SMALL_BASE_SECONDS", 0.1)
         before = world.waiting()
         before.close()
         factories = {"stores.backup.factories": faulty("changelog-files", "changelog-stream")}
@@ -366,6 +374,7 @@ class TestBackends:
         keys = world.expect(world.everything).keys
         assert counts == {f"count {key}": count for key, count in keys.items()}
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("backend", ["changelog-files", "changelog-stream"])
     def test_the_last_commit_has_a_snapshot_or_a_new_backend(self, world: DrainWorld, backend: str) -> None:
         world.config |= {"stores.backup.factories": faulty(backend), "state.snapshot.interval.commits": 1}
@@ -382,6 +391,7 @@ class TestBackends:
 class TestInputs:
     """A drain does not read the rest of the inputs."""
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("ended", [False, True])
     def test_one_source_is_at_its_end_and_another_one_is_not(self, world: DrainWorld, ended: bool) -> None:
         """At the end of the run, or of the stream."""
@@ -402,6 +412,7 @@ class TestInputs:
         assert all(4 < offset < 44 for ssp, offset in world.read().items() if ssp.stream == "b")
         world.verify_drained(notification)
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("idle_ms", [None, 1000])
     def test_a_partition_is_idle(self, world: DrainWorld, idle_ms: int | None) -> None:
         """It holds the watermark back, until it counts as idle."""
@@ -463,6 +474,7 @@ class TestInputs:
 class TestOutputs:
     """Sinks and dead letters."""
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("done", [False, True])
     def test_a_sink_fails_and_comes_back(self, world: DrainWorld, done: bool) -> None:
         """The drain batch is run again as a whole."""

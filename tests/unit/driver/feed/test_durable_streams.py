@@ -207,6 +207,7 @@ def test_a_restart_reads_what_its_checkpoint_left_unread(world: TimedWorld) -> N
     assert world.came() == {number: [] for number in range(6)}
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["source", "stage 1", "sink", "reports", "end", "commit"])
 def test_a_run_that_breaks_off_at_any_step_neither_loses_nor_doubles(world: TimedWorld, step: str) -> None:
     """Messages of the run that breaks off are in the stream, and are never read."""

@@ -86,6 +86,7 @@ def test_a_watermark_that_a_test_raises_passes_streams_behind_the_messages(throu
     runner.close()
 
 
+@pytest.mark.few(2)
 @THROUGH
 @pytest.mark.parametrize("end", ["end_inputs", "drain"])
 def test_a_temporal_join_ends_after_what_writes_its_table(through: str | None, end: str) -> None:

@@ -348,6 +348,7 @@ def one_batch_each(world: TimedWorld, between: str) -> list[dict[int, list[str]]
     return found
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("between", ["restart", "rewind"])
 def test_epochs_of_one_batch(timed_world: TimedWorld, tmp_path: Path, between: str, apart: bool) -> None:

@@ -201,6 +201,7 @@ def test_verify_finds_an_index_that_does_not_fit(home: Path) -> None:
     assert backend.problem == "store `first` of task 0: the entry of key b'other' is not in the expiry index"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", ["stage 1", "end"])
 def test_a_time_to_live_is_added_to_a_job_with_state(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """Old entries count from the first batch that has it, though they are given headers over several batches, and

@@ -113,6 +113,7 @@ def world(tmp_path: Path) -> Iterator[WindowedWorld]:
     world.close()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("apart", [False, True])
 def test_two_windows_in_a_row_in_one_stage_and_in_two(world: WindowedWorld, *, apart: bool) -> None:
     """Although drivers are killed between their commits."""

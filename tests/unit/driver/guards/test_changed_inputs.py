@@ -76,6 +76,7 @@ class TestCreatedAgain:
             assert part in str(caught.value)
         assert timed_world.checkpoints == before
 
+    @pytest.mark.few(1)
     @pytest.mark.parametrize("way", ["keep", "clear", "reset"])
     def test_the_ways_out_work(self, timed_world: TimedWorld, way: str) -> None:
         stopped(timed_world)

@@ -55,6 +55,7 @@ def world(tmp_path: Path, system: AwaySystem) -> Iterator[SumsWorld]:
     world.close()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["start-run", "source", "sink", "reports", "end"])
 def test_the_run_continues_and_nothing_counts(world: SumsWorld, system: AwaySystem, step: str) -> None:
     driver = world.driver(job_retry_max=0)

@@ -49,6 +49,7 @@ def test_the_application_asks_for_a_commit(world: SumsWorld) -> None:
     world.check(driver)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["start-run", "source", "stage 1", "reports", "end"])
 def test_a_lost_container_leads_back_to_the_last_checkpoint(world: SumsWorld, step: str) -> None:
     world.put(*range(6))

@@ -75,6 +75,7 @@ def test_on_drain_that_takes_too_long(job: Waiting, clock: Clock) -> None:
     fails_and_then_drains(job, driver, r"operator `last` \(`on_drain`\) in task 0, stage 2 has taken 100,\d\d\d ms")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("operator", ["hours", "remind", "pairs"])
 def test_an_operator_that_takes_too_long_to_drain(
     job: Waiting, operator: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
@@ -106,6 +107,7 @@ def test_outputs_that_take_too_long(job: Waiting, clock: Clock, monkeypatch: pyt
     fails_and_then_drains(job, driver, "the append to the output `m.out` has taken")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("limit", [0, -1])
 def test_no_limit_is_none(job: Waiting, clock: Clock, limit: int) -> None:
     """Not even that of a call that makes no progress."""

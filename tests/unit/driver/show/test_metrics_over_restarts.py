@@ -109,6 +109,7 @@ def test_counters_do_not_fall_while_a_container_leaves_an_epoch(
     assert set(seen) == {9}
 
 
+@pytest.mark.slow
 def test_nothing_grows_over_many_restarts(world: SumsWorld) -> None:
     driver = world.driver(state_snapshot_interval_commits=1)
     driver.loop.start()

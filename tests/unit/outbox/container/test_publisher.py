@@ -152,6 +152,7 @@ def test_objects_are_published_slot_by_slot_and_held_no_longer(world: World) -> 
     assert took.count > 5
 
 
+@pytest.mark.few(12)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("count", [1, 3])
 def test_another_epoch_continues_where_one_ended(world: World, step: str, count: int) -> None:

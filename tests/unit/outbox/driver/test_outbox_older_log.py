@@ -127,6 +127,7 @@ def test_nothing_is_taken_for_published(world: OnceWorld) -> None:
     refused(world, backup)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["memory", "local", "files"])
 def test_the_last_record_of_the_backup_left_no_output(tmp_path: Path, kind: str) -> None:
     """Nothing is to be published at the start, and all its records would have slots that are new to the output."""

@@ -64,6 +64,7 @@ def crash(world: OnceWorld, step: str, nth: int = 1) -> None:
 class TestCrashAfterTheRecord:
     """Crash after the record: before, during, and after publishing."""
 
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("step", [*STEPS, "published"])
     def test_each_message_is_there_once(self, world: OnceWorld, step: str) -> None:
         crash(world, step)
@@ -91,6 +92,7 @@ class TestCrashAfterTheRecord:
 
 
 class TestRewinds:
+    @pytest.mark.few(4)
     @pytest.mark.parametrize("step", ["publish", "progress", "begin", "append", "mark", "commit", "committed"])
     @pytest.mark.parametrize("error", [ContainerLostError("lost"), RetryableError("away")], ids=["lost", "away"])
     def test_a_failure_that_may_pass(self, world: OnceWorld, step: str, error: PenstockError) -> None:
@@ -189,6 +191,7 @@ def commit_for_ever(driver: InProcessDriver) -> None:
         driver.loop.step()
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("step", [*STEPS, "clean-up"])
 def test_a_driver_sleeps_while_another_one_takes_over(world: OnceWorld, step: str) -> None:
     """It wakes up when all is published, committed further, and the objects are deleted."""

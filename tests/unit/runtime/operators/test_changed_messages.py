@@ -57,6 +57,7 @@ CHANGING: dict[str, Callable[[ps.MessageStream[Any]], Any]] = {
 }
 
 
+@pytest.mark.few(14)
 @pytest.mark.parametrize("branches", [1, 2])
 @pytest.mark.parametrize("what", CHANGING)
 @pytest.mark.parametrize("dead_letter", [None, "m.dead"])

@@ -313,6 +313,7 @@ KEYS: list[tuple[ps.Serde[Any], Any, Callable[[dict[str, Any]], Any]]] = [
 ]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("serde", "key", "of"), KEYS, ids=["string", "long", "double", "tuple"])
 @given(rows=ROWS)
 def test_the_key_becomes_a_column(serde: Any, key: Any, of: Callable[[Any], Any], rows: list[dict[str, Any]]) -> None:

@@ -58,6 +58,7 @@ def oracle(messages: list[list[Any]]) -> dict[str, dict[str, Any]]:
     return totals
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("batch", [1, 3, None])
 @pytest.mark.parametrize("fail", ["before put", "late", "emit"])
 def test_nothing_of_a_failed_message_stays(fail: str, batch: int | None) -> None:

@@ -133,6 +133,7 @@ def said_of(where: str, kind: type[BaseException]) -> str:
 PLACES = ["map", "filter", "flat_map", "partition_by", "output", "process", "put"]
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize("kind", RAISED)
 @pytest.mark.parametrize("where", PLACES)
 def test_it_becomes_a_dead_letter(where: str, kind: type[BaseException]) -> None:
@@ -147,6 +148,7 @@ def test_it_becomes_a_dead_letter(where: str, kind: type[BaseException]) -> None
         assert runner.store("s")["seen"] == 2
 
 
+@pytest.mark.few(18)
 @pytest.mark.parametrize("kind", RAISED)
 @pytest.mark.parametrize("where", PLACES)
 def test_it_ends_the_run_and_names_the_message(where: str, kind: type[BaseException]) -> None:

@@ -75,6 +75,7 @@ class Note(ps.StreamTask):
         self.own[envelope.key] = self.planes.get(envelope.key)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("factory", ["memory", "rocksdb"])
 def test_every_backend_beside_a_side_store(world: World, factory: str) -> None:
     app = ps.TaskApplication("side", Note)

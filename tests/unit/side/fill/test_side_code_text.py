@@ -64,7 +64,7 @@ def test_the_text_does_not_depend_on_the_process() -> None:
     code = "from tests.unit.side.fill.test_side_code_text import *; print([code_text(each) for each in ALL])"
     found = {
         subprocess.check_output([sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": seed})
-        for seed in ("1", "2", "3")
+        for seed in ("1", "2")
     }
     assert len(found) == 1
 

@@ -75,6 +75,7 @@ def ended(folder: Path, program: str, number: signal.Signals | None = None) -> E
         process.wait()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(("end", "status"), [("", 0), ("sys.exit(3)", 3), ("raise ValueError('its own')", 1)])
 def test_jobs_stop_with_a_last_commit(tmp_path: Path, end: str, status: int) -> None:
     found = ended(tmp_path, f"started('a-1')\nstarted('b-1')\n{end}")
@@ -88,6 +89,7 @@ def test_a_program_whose_jobs_have_ended_says_nothing(tmp_path: Path) -> None:
     assert ended(tmp_path, "started('a-1').stop()") == Ended(0, "a-1 stopped with a commit\n", "")
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("number", "handlers"),
     [

@@ -194,6 +194,7 @@ def plan_of(home: Path, *, imports: bool = True) -> tuple[Takeover, JobConfig]:
     return Takeover(graph, own, imports=imports, begins_here=False), plan.settings()
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     "point", [POINTS[0], *(pytest.param(point, marks=pytest.mark.slow) for point in POINTS[1:-1]), POINTS[-1]]
 )
@@ -232,6 +233,19 @@ def test_another_location_is_no_silent_begin_from_nothing(tmp_path: Path, monkey
     assert first_record(config) is None
     without, config = plan_of(tmp_path, imports=False)
     run(without, tmp_path / "mistyped", config)
+
+
+def test_the_state_of_a_query_that_still_runs_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """tests/integration/takeover has such a query on Spark."""
+    location = tmp_path / "location"
+    shutil.copytree(GOLDEN / "tws-lz4" / "checkpoint", location)
+    without_spark(monkeypatch)
+    monkeypatch.setattr(Folder, "is_read", lambda self: True)
+    takeover, config = plan_of(tmp_path)
+    with pytest.raises(IncompatibleError, match="is running in this program"):
+        run(takeover, location, config)
+    assert first_record(config) is None
+    assert (location / "state" / "0" / "_metadata").exists()
 
 
 def totals(config: JobConfig) -> dict[Any, Any]:

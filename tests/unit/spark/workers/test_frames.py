@@ -51,6 +51,7 @@ def test_batches_come_back(end: bytes) -> None:
     assert not end or stream.read() == b"what comes after"
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("lost", [1, 100, 1000])
 def test_a_frame_that_breaks_off_is_an_error(lost: int) -> None:
     stream = io.BytesIO(dumped([BATCHES[0], BATCHES[2]])[:-lost])

@@ -101,6 +101,7 @@ def rejoin(driver: InProcessDriver) -> None:
     assert len(set(driver.fleet.assignment.homes.values())) == TASKS
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.usefixtures("other_host")
 def test_the_active_container_is_killed_again_and_again(world: SumsWorld, backend: str) -> None:
@@ -148,6 +149,7 @@ def counted_restored(driver: InProcessDriver, backend: str) -> int:
     return counted(driver, "bytes-restored", f"backend.{backend}") + counted(driver, "bytes-restored")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 @pytest.mark.usefixtures("other_host")
 def test_a_standby_that_is_behind_reads_the_tail_only(
@@ -211,6 +213,7 @@ def test_it_is_killed_while_it_takes_over(world: SumsWorld) -> None:
     world.check(driver)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["snapshot", "upload", "clean-up", "follow"])
 def test_a_commit_is_in_flight_at_the_loss(world: SumsWorld, step: str) -> None:
     driver = started(world)
@@ -250,6 +253,7 @@ def test_standbys_follow_only_what_is_in_the_log(world: SumsWorld, monkeypatch: 
     assert all(checkpoint == latest for checkpoint, latest in followed)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 @pytest.mark.usefixtures("other_host")
 def test_what_a_slow_standby_needs_may_be_deleted(
@@ -425,6 +429,7 @@ def test_without_standbys_nothing_follows(world: SumsWorld) -> None:
     assert not [each for each in threading.enumerate() if each.name.startswith("standbys-")]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", BACKENDS[:3])
 def test_a_new_standby_begins_with_the_copy_on_its_host(world: SumsWorld, backend: str) -> None:
     """The second time from a backend it would read everything again."""

@@ -14,6 +14,7 @@ from penstock.system.local import LocalSystem
 from penstock.testing.state_backend_harness import BackendHarness
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("backend", ["changelog-files", "blob", "changelog-stream"])
 def test_an_upload_is_given_up_when_the_epoch_is_left(tmp_path: Path, backend: str) -> None:
     systems = {"local": LocalSystem("local", str(tmp_path / "streams"))}

@@ -123,6 +123,7 @@ def test_two_backends_that_hold_the_same(both: Written) -> None:
     assert both.looked_at == [("totals", backend, task) for backend in (FIRST, SECOND) for task in range(TASKS)]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "other",
     [

@@ -46,6 +46,7 @@ def look_up(store: ColumnTaskStore, keys: list[bytes]) -> list[bytes | None]:
     return found
 
 
+@pytest.mark.few(2)
 @given(steps=STEPS)
 def test_it_is_a_dict(engine: Engine, steps: list[tuple[str, dict[bytes, bytes | None]]]) -> None:
     engine.apply({key: None for key, _ in list(engine.scan(None, None))})

@@ -134,6 +134,7 @@ def app_of(*tasks: type[ps.StreamTask]) -> ps.StreamApplication:
     return app
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("tasks", [(TotalAndLast,), (Forgetful,), (Forgetful, Follower), (Typed,)])
 def test_state_is_the_same_with_and_without_restarts(tasks: tuple[type[ps.StreamTask], ...]) -> None:
     values = list(range(len(VALUES)))
@@ -335,6 +336,7 @@ def test_a_serde_that_does_not_return_bytes_is_named_at_once(make: Any) -> None:
         assert overlay.changes == {}
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("make", WRONG[:3])
 @pytest.mark.parametrize("emits", [True, False], ids=["by a task", "by columns"])
 @pytest.mark.parametrize("dead_letter", [None, "m.dead"])

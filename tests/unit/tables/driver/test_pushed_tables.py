@@ -97,6 +97,7 @@ def test_a_version_is_swapped_in_beside_and_the_one_before_stays_on_the_host(wor
     until(driver, lambda: in_use(driver)["planes"] == 2)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", ["missing", "truncated", "damaged"])
 def test_a_version_that_cannot_be_loaded_is_not_used_and_is_tried_again(
     world: PushedWorld, caplog: pytest.LogCaptureFixture, how: str
@@ -162,6 +163,7 @@ def test_a_restart_and_a_rewind_open_what_is_on_the_host(world: PushedWorld) -> 
     assert downloaded(second) == 0
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("how", ["truncated", "zeroed", "emptied"])
 def test_a_damaged_folder_is_loaded_again(world: PushedWorld, how: str) -> None:
     world.push(1)

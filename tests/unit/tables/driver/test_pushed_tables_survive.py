@@ -127,6 +127,7 @@ def at(driver: InProcessDriver, step: str, act: Any) -> None:
     driver.fleet.at = driver.runner.at = hook
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("step", ["loaded", "start-run", "stage 1", "sink", "end"])
 def test_a_container_ends_around_the_swap(world: PushedWorld, step: str) -> None:
     driver = started(world)
@@ -169,6 +170,7 @@ class KilledError(PenstockError):
     """The driver's process ended."""
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", ["loaded", "stage 2", "end"])
 def test_a_driver_ends_around_the_swap(world: PushedWorld, step: str) -> None:
     driver = started(world)
@@ -202,6 +204,7 @@ def test_damage_that_a_read_meets_leads_to_another_load(world: PushedWorld) -> N
     assert world.folders("planes") == [f"table-1-{task}" for task in range(3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("factory", "swaps"),
     [("rocksdb", 12), *(pytest.param(each, 200, marks=pytest.mark.slow) for each in ("rocksdb", "memory"))],

@@ -40,6 +40,7 @@ def check(job: Job, retained: Sequence[Version]) -> None:
             job.objects.replace(read[0], before)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("retained", [1, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 3, 5))])
 def test_forty_commits_and_a_collection_after_each(tmp_path: Path, retained: int) -> None:
     rng = random.Random(retained)
@@ -76,6 +77,7 @@ def test_files_that_only_an_older_snapshot_had_are_gone(tmp_path: Path) -> None:
         check(job, log[-1:])
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize("engine", ["memory", "rocksdb"])
 @pytest.mark.parametrize("sweep", [False, True])
 @pytest.mark.parametrize("newest", [False, True], ids=["a found one", "a named one"])
@@ -111,6 +113,7 @@ def test_a_broken_snapshot_does_not_cost_the_older_one(
         assert job.restores(following)
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("sweep", "done"),
     [

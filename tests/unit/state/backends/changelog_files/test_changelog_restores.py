@@ -71,6 +71,7 @@ def own_file(job: Job, number: int, other: int) -> str:
     return min(job.files_of(number) - job.files_of(other))
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("part", ["zip", "files"])
 @pytest.mark.parametrize("breakage", BREAKAGES)
 def test_the_older_snapshot_and_more_deltas(job: Job, part: str, breakage: Breakage) -> None:
@@ -88,6 +89,7 @@ def test_the_older_snapshot_and_more_deltas(job: Job, part: str, breakage: Break
     assert zip_key(4) in job.objects.read
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("part", ["zip", "files"])
 @pytest.mark.parametrize("breakage", BREAKAGES)
 def test_all_snapshots_broken_and_every_delta_there(job: Job, part: str, breakage: Breakage) -> None:
@@ -137,6 +139,7 @@ def test_a_snapshot_under_another_ones_name_is_not_used(job: Job) -> None:
     assert "is a snapshot of version (4, 1)" in notes[0]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("breakage", BREAKAGES)
 @pytest.mark.parametrize(("lost", "intact"), [(9, "versions 7 to 8"), (8, "version 7")])
 def test_a_damaged_delta_after_the_snapshot(job: Job, breakage: Breakage, lost: int, intact: str) -> None:
@@ -158,6 +161,7 @@ def test_a_damaged_delta_before_the_snapshot_is_not_needed(job: Job) -> None:
     assert job.restores(last)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("part", ["zip", "files"])
 @pytest.mark.parametrize("breakage", [remove, flip])
 def test_what_is_continued_after_a_fallback_has_two_ways_again(job: Job, part: str, breakage: Breakage) -> None:

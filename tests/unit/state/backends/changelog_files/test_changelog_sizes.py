@@ -99,6 +99,7 @@ def test_the_changelog_is_turned_off_and_on(tmp_path: Path) -> None:
         assert not job.harness.copies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commits", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_thousands_of_commits_without_a_snapshot(tmp_path: Path, commits: int) -> None:
     with open_job(tmp_path) as job:
@@ -118,6 +119,7 @@ def test_thousands_of_commits_without_a_snapshot(tmp_path: Path, commits: int) -
         assert job.objects.read == [zip_key(commits + 2, 2)]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engine", ["memory", "rocksdb"])
 def test_large_values_and_odd_keys(tmp_path: Path, engine: EngineName) -> None:
     objects = HookedStore(open_store(str(tmp_path / "objects")))
@@ -136,6 +138,7 @@ def test_large_values_and_odd_keys(tmp_path: Path, engine: EngineName) -> None:
     assert not job.harness.copies
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("engines", [("rocksdb", "memory"), ("memory", "rocksdb")], ids=" then ".join)
 def test_a_store_becomes_another_kind_of_store(tmp_path: Path, engines: tuple[EngineName, EngineName]) -> None:
     """And becomes what it was: each restores the snapshots of the other, and goes on with its own."""
