@@ -60,6 +60,8 @@ def key_facts(text: str | None = None) -> list[KeyFacts]:
     named = None if text is None else keys.find(text)
     found = [key for key in describe() if text is None or text in key.name or (named is not None and key is named.key)]
     if not found:
+        if text is not None and (advice := keys.foreign(text)) is not None:
+            raise NotFoundError(f"`{text}` {advice}")
         near = keys.nearest(text or "")
         hint = f"did you mean `{near}`?" if near else "`penstock config keys` lists all of them"
         raise NotFoundError(f"there is no key `{text}`: {hint}")

@@ -10,26 +10,19 @@ from functools import lru_cache
 
 from penstock.api.ssp import SystemStream
 from penstock.config.key import AnyKey
+from penstock.config.samza import samzas_answer
 from penstock.config.settings import KEYS, OtherSettings, SystemKeys
 from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
 _PATTERNS = sorted((key for key in KEYS if key.is_pattern), key=lambda key: len(key.suffix), reverse=True)
 _APPLICATION, _SPARK = OtherSettings.application, OtherSettings.spark
-_NO_OPTION = re.compile(r"systems\.[^.]+(\.samza(\..*)?|\.default(\.stream(\.samza(\..*)?)?)?)?\.?")
+_NO_OPTION = re.compile(
+    r"systems\.[^.]+(\.samza(\..*)?|\.streams\..+\.samza\..+|\.default(\.stream(\.samza(\..*)?)?)?)?\.?"
+)
 """Keys of a system that are not options: they would be Samza's, for all systems."""
 _RUN_ID = re.compile(r"app[._-]*run[._-]*id", re.IGNORECASE)
-_NO_EFFECT = (
-    (r"app\.name", "use `job.name`"),
-    (r"app\.id", "use `job.id`"),
-    (r"app\.(class|api\.type)", "`penstock run module:object` names the application. Remove the key"),
-    (r"app\.(runner\.class|mode|processor\.id.*|main\.(class|args))", "Spark runs the job. Remove the key"),
-    (
-        r"spark\.sql\.streaming\.stateStore\..+",
-        "Penstock keeps the state, not Spark's state store: use the keys `state.*`",
-    ),
-)
-"""Keys of Samza and Spark that would be passed on to the application or Spark, and change nothing."""
+_SPARKS_STATE = "spark.sql.streaming.stateStore."
 _NEAR = 0.75
 _SAME_GROUP = 0.8
 _NAMES = {
@@ -67,12 +60,15 @@ def _is_other(key: AnyKey, subject: str, text: str) -> bool:
         return _NO_OPTION.fullmatch(text) is not None
     if key is SystemKeys.path:
         return "." in subject  # an option, such as one of a client
-    return key in (_APPLICATION, _SPARK) and (no_effect(text) is not None or _RUN_ID.fullmatch(text) is not None)
+    return key in (_APPLICATION, _SPARK) and (foreign(text) is not None or _RUN_ID.fullmatch(text) is not None)
 
 
-def no_effect(text: str) -> str | None:
-    """The advice for a key that would have no effect; None for any other text."""
-    return next((answer for pattern, answer in _NO_EFFECT if re.fullmatch(pattern, text)), None)
+def foreign(text: str) -> str | None:
+    """The advice for a key of Samza or Spark that Penstock does not have; None for any other text."""
+    if text.startswith(_SPARKS_STATE):
+        return "is a key of Spark's state store: Penstock keeps the state. Use the keys `state.*`"
+    answer = samzas_answer(text)
+    return None if answer is None else f"is a key of Samza: {answer}"
 
 
 def fault(match: Match) -> str:
@@ -118,7 +114,10 @@ def _candidates(text: str) -> Iterator[str]:
         ends = range(2, len(parts)) if key.suffix else [len(parts)]
         for end in ends:
             subject = ".".join(parts[1:end])
-            if subject and not (key.prefix == "systems." and "." in subject):
+            ending = ".".join(parts[end:])
+            if not subject or (key.prefix == "systems." and "." in subject):
+                continue
+            if not key.suffix or _alike(_normal(ending), _normal(key.suffix[1:])) > _NEAR:  # names alone prove nothing
                 yield key.full(subject)
 
 

@@ -158,12 +158,12 @@ def _unknown(setting: Setting, missing: str | None) -> str:
     """The problem of an unknown key. Leaves out its value, because a mistyped key may hold a secret.
 
     `missing`: the key of the factory that would say which options the system has."""
-    if (answer := keys.no_effect(setting.key)) is not None:
-        return f"`{setting.key}` ({setting.origin}) has no effect: {answer}"
+    if (advice := keys.foreign(setting.key)) is not None:
+        return f"`{setting.key}` ({setting.origin}) {advice}"
     if missing is not None and keys.nearest(setting.key) is None:
         return f"unknown key `{setting.key}` ({setting.origin}): if it is an option of the system, set `{missing}` too"
     near = keys.nearest(setting.key)
-    hint = f"did you mean `{near}`?" if near else "docs/configuration.md lists the keys, docs/samza.md those of Samza"
+    hint = f"did you mean `{near}`?" if near else "the command `config keys` lists all keys"
     return f"unknown key `{setting.key}` ({setting.origin}): {hint}"
 
 

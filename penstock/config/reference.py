@@ -1,4 +1,5 @@
-"""Writes docs/configuration.md: `python -m penstock.config.reference > docs/configuration.md`."""
+"""Writes docs/configuration.md: `python -m penstock.config.reference > docs/configuration.md`. With the argument
+`samza`, it writes docs/samza.md."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ import textwrap
 from collections.abc import Iterator
 
 from penstock.config.key import AnyKey
+from penstock.config.samza import SAMZA_KEYS
 from penstock.config.settings import KEYS
 from penstock.config.topics import Topic
 from penstock.config.values.kinds import Bytes, Millis
@@ -48,6 +50,31 @@ are set. A key marked *Samza* has Samza's name and meaning.
 
 """
 
+_SAMZA = """\
+# Configuration from Samza
+
+<!-- Generated: python -m penstock.config.reference samza > docs/samza.md -->
+
+Keys that Samza has keep their names and meanings: [configuration.md](configuration.md) marks them. Penstock refuses
+every other key. `penstock config check` on a configuration of Samza says for each of the following keys what takes its
+place. A key with "remove it" has no counterpart. [From Samza](learn/from_samza.md) is about applications.
+
+| Key of Samza | In Penstock |
+|---|---|
+{rows}
+Some values differ, too:
+
+- `stores.<name>.factory` takes `rocksdb` for `org.apache.samza.storage.kv.RocksDbKeyValueStorageEngineFactory`, and
+  `memory` for `org.apache.samza.storage.kv.inmemory.InMemoryKeyValueStorageEngineFactory`. It refuses names of classes.
+- `systems.<name>.samza.factory` takes `kafka` and `memory`, and Samza's names of these two classes.
+- `stores.<name>.backup.factories` and `.restore.factories` take `changelog-stream` and `blob`, and Samza's names of
+  these classes.
+- `streams.<id>`: the id is `system.stream`.
+
+Spark's own keys `spark.sql.streaming.stateStore.*` are refused as well, because Penstock keeps the state: use
+`state.changelog.enabled` and `state.snapshot.interval.commits`.
+"""
+
 
 def markdown() -> str:
     """The page: a section for each topic, and the list of all keys."""
@@ -55,6 +82,13 @@ def markdown() -> str:
     names = "".join(f"- {_link(key)}\n" for key in sorted(KEYS, key=lambda key: key.name))
     titles = "".join(f"- {_section(title)}\n" for title in (*(topic.title for topic in Topic), _INDEX))
     return f"{_INTRODUCTION}{titles}{sections}\n## {_INDEX}\n\n{names}"
+
+
+def samza_markdown() -> str:
+    """The page for users of Samza, with the table of its keys."""
+    rows = sorted(SAMZA_KEYS, key=lambda each: each.keys[0])
+    lines = [f"| {', '.join(f'`{key}`' for key in row.keys)} | {row.answer} |\n" for row in rows]
+    return _SAMZA.format(rows="".join(lines))
 
 
 def _section(title: str) -> str:
@@ -117,4 +151,4 @@ def _readable(key: AnyKey) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(markdown())
+    sys.stdout.write(samza_markdown() if sys.argv[1:] == ["samza"] else markdown())

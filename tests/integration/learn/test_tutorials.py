@@ -31,6 +31,12 @@ def test_from_pyspark(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.slow
+def test_from_samza(tmp_path: Path) -> None:
+    run_page(LEARN / "from_samza.md", tmp_path)
+
+
+@pytest.mark.spark
 @pytest.mark.kafka
 @pytest.mark.slow
 def test_from_kafka(tmp_path: Path) -> None:
