@@ -99,6 +99,8 @@ def test_config_keys_finds_a_key_by_its_name_or_a_part_of_it() -> None:
     error = call("config", "keys", "job.lese.ms", status=1)[1]
     assert error == "error: there is no key `job.lese.ms`: did you mean `job.lease.ms`?\n"
     assert "`penstock config keys` lists" in call("config", "keys", "zzzz", status=1)[1]
+    error = call("config", "keys", "task.checkpoint.system", status=1)[1]
+    assert error.startswith("error: `task.checkpoint.system` is a key of Samza: remove it")
 
 
 def test_an_unknown_command_names_those_there_are() -> None:
