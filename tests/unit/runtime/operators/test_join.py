@@ -462,7 +462,7 @@ def test_what_the_bytes_of_a_join_depend_on() -> None:
     for now in others:
         with pytest.raises(
             ps.IncompatibleError,
-            match=r"the join of operator `j` is in checkpoint 1-0(, but is defined in another way| as `within=5,10:inner)",
+            match=r"the join of operator `j` is in checkpoint 1-0(, but is defined| as `within=5,10:inner)",
         ):
             check_layout(record, {"j.join": now}, 0)
 
