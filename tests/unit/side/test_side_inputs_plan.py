@@ -148,7 +148,7 @@ def test_a_stream_may_be_an_input_too_and_fill_several_stores() -> None:
     ("key", "said"),
     [
         ("stores.planes.side.inputs.factory", "`stores.planes.side.inputs.factory` = `x` (dict): expected"),
-        ("stores.planes.side.inputs.processor.serialized.instance", "unknown key"),
+        ("stores.planes.side.inputs.processor.serialized.instance", "is a key of Samza: use"),
         ("stores.planes.side.input", f"did you mean `{INPUTS}`"),
     ],
 )
