@@ -9,7 +9,7 @@ from functools import cached_property
 
 @dataclass(frozen=True)
 class SamzaKeys:
-    """Keys of Samza with one answer. In a key, `<name>` stands for a name, `*` for any text."""
+    """Some keys of Samza that have one answer. `<name>` in a key is any name, and `*` any text."""
 
     keys: tuple[str, ...]
     answer: str

@@ -25,7 +25,7 @@ def container(own_container: ContainerProcess) -> ContainerProcess:
 
 @pytest.fixture(scope="module")
 def shared_container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerProcess]:
-    """One for all tests of a module: each has a job of its own, and leaves the container alive."""
+    """One for all tests of a module. Each has its own job, and leaves the container alive."""
     container = ContainerProcess(tmp_path_factory.mktemp("container"))
     yield container
     container.kill()

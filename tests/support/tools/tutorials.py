@@ -204,7 +204,7 @@ class _Shell:
             raise _failed(command, f"fails with exit status {status}:\n{printed}")
 
     def _popen(self, text: str) -> tuple[subprocess.Popen[bytes], Path]:
-        """Start the command in a process group of its own. Its output goes to the file."""
+        """Start the command in its own process group. Its output goes to the file."""
         log = self._folder / f".output-{time.monotonic_ns()}"
         with log.open("wb") as output:
             process = subprocess.Popen(
