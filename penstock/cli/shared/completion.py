@@ -8,8 +8,8 @@ import typer
 
 
 def job_names(ctx: typer.Context) -> list[str]:
-    """The jobs in `job.root`, by the options that were typed before. None if the root cannot be read, or is an object
-    store, which would take the shell too long."""
+    """The jobs in `job.root`, by the options that were typed before. The list is empty if the root cannot be read, or
+    is an object store, which would take the shell too long."""
     from penstock.admin.jobs import load_without_job, open_all_jobs
 
     with suppress(Exception):  # the command itself reports it
