@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from tests.support.tools.pages import run_example
 from tests.support.tools.places import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-_SQLITE = f"""#!{sys.executable}
+_SQLITE = """#!/usr/bin/env python3
 import sqlite3, sys
 
 with sqlite3.connect(sys.argv[1]) as database:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import re
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def run_example(section: str, folder: Path, programs: dict[str, str] | None = No
     (commands,), (output,) = blocks(section, "sh"), blocks(section, "")
     tools = folder / "tools"
     tools.mkdir()
-    own = {"penstock": f'#!/bin/sh\nexec {sys.executable} -m penstock.cli "$@"\n'}
+    own = {"penstock": f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m penstock.cli "$@"\n'}
     for name, text in {**own, **(programs or {})}.items():
         (tools / name).write_text(text, "utf-8")
         (tools / name).chmod(0o755)
