@@ -17,11 +17,14 @@ class DrainMode(Enum):
 
     Example:
         >>> [mode.value for mode in ps.DrainMode]
-        ['DEFAULT']
+        ['DEFAULT', 'OPERATORS']
     """
 
     DEFAULT = "DEFAULT"
     """Everything in flight and everything that waits for a time is processed, then the run ends."""
+    OPERATORS = "OPERATORS"
+    """As DEFAULT for the operators that the request names. All others keep what waits in them, and their state. Samza
+    has no such mode, and obeys no request for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,10 @@ class DrainNotification:
         uuid: the name of the request.
         run_id: the run that is to drain; no other run ever obeys the request. `*` is the run that comes next.
         drain_mode: how.
+        operators: in the mode OPERATORS, the ids of the operators that drain; otherwise empty.
 
     Raises:
-        ConfigError: a field is missing or has another type.
+        ConfigError: a field is missing or has another type, or the operators do not fit the mode.
 
     Example:
         >>> import uuid
@@ -45,6 +49,7 @@ class DrainNotification:
     uuid: uuids.UUID
     run_id: str
     drain_mode: DrainMode
+    operators: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.uuid, uuids.UUID):
@@ -53,6 +58,11 @@ class DrainNotification:
             raise ConfigError(f"a drain notification needs the id of a run, not {self.run_id!r}")
         if not isinstance(self.drain_mode, DrainMode):
             raise ConfigError(f"a drain notification needs a DrainMode, not {self.drain_mode!r}")
+        if bool(self.operators) != (self.drain_mode is DrainMode.OPERATORS):
+            raise ConfigError(
+                f"a drain notification in the mode {self.drain_mode.value} has the operators {self.operators!r}; only "
+                "the mode OPERATORS has some, and needs them"
+            )
 
     @classmethod
     def create(cls, uuid: uuids.UUID, run_id: str) -> DrainNotification:

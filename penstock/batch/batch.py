@@ -15,7 +15,8 @@ none."""
 
 NOTHING_DUE: Due = (None, None)
 
-Control: TypeAlias = Literal["none", "end-of-stream", "drain"]
+Control: TypeAlias = Literal["none", "end-of-stream", "drain", "drain-operators"]
+"""The end that a batch brings. `drain-operators`: a drain for the operators that it closes, and for no others."""
 
 
 def is_new_period(before_ms: int | None, time_ms: int, period_ms: int) -> bool:
@@ -56,7 +57,8 @@ class Batch:
     before_ms: int | None = None
     """The time of the previous batch, in epoch milliseconds; None: this is the first batch of the job."""
     closes: tuple[str, ...] | None = None
-    """The operators that the control is for, if durable intermediate streams divide the application; None: all."""
+    """The operators that the control is for, if durable intermediate streams divide the application, or only these are
+    drained; None: all."""
     closed: tuple[str, ...] = ()
     """The operators that an earlier batch has closed. They do nothing any more."""
     tables: Mapping[str, int] = field(default_factory=dict)
@@ -85,11 +87,18 @@ class Batch:
         """A result of the operator with this event time or a later one is late at no later operator."""
         return min(self.late_watermark(operator), self.output_watermark(operator) + 1)
 
+    @property
+    def drains(self) -> bool:
+        """True if the batch drains the job, or some of its operators."""
+        return self.control == "drain" or self.control == "drain-operators"
+
     def seen_by(self, operator: str) -> Batch:
         """The batch as the operator gets it: the control of others is not its own."""
-        if self.control == "none" or self.closes is None or operator in self.closes:
+        if self.control == "none" or self.closes is None:
             return self
-        return replace(self, control="none")
+        if operator not in self.closes:
+            return replace(self, control="none")
+        return replace(self, control="drain") if self.control == "drain-operators" else self
 
     def ends(self, operator: str) -> bool:
         """True if this batch or an earlier one brings the operator to its end."""

@@ -71,7 +71,7 @@ class CheckpointRecord:
     event time, before the first message, and after a batch that ended the job's stream or drained it.
     `ended_inputs` are the partitions that have ended: nothing waits for them.
     `reset_operators` are the operators that the start cleared: their own stores and watermarks are not those of the
-    checkpoint before.
+    checkpoint before. In a commit, they are those that were drained alone: it covers none of their own stores.
     `drains` are the uuids of the requests to drain that the end of the run has answered.
     `intermediate` has the durable intermediate streams, and `intermediate_layout` the serdes of their keys and values,
     as a text that a start compares.
@@ -126,6 +126,11 @@ class CheckpointRecord:
     def closing(self) -> Closing | None:
         """The end at which everything that waited for time fired; None if nothing did."""
         return self.ended if self.ended == "end-of-stream" or self.ended == "drained" else None
+
+    @property
+    def drained_operators(self) -> frozenset[str]:
+        """The operators that were drained alone at the end of the run."""
+        return frozenset() if self.kind_detail == "start" else frozenset(self.reset_operators)
 
     @property
     def is_closed(self) -> bool:

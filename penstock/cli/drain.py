@@ -17,6 +17,7 @@ from penstock.cli.shared.options import JobName, JsonCall
 from penstock.cli.shared.output import print_table
 from penstock.drain.progress import DrainProgress, StageDrain
 from penstock.errors import ConfigError
+from penstock.wording import listed
 
 _TITLES = {
     "draining": "Drain, as of the last batch",
@@ -36,6 +37,15 @@ def drain(
             metavar="ID",
             help="The run that is to drain, by its app.run.id. By default the present one, or the next if there is "
             "none.",
+        ),
+    ] = None,
+    operators: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operator",
+            metavar="ID",
+            help="Drain this operator alone, before its definition changes: all others keep what waits in them. May be "
+            "repeated.",
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the run has drained.")] = False,
@@ -63,11 +73,14 @@ def drain(
 
     The run reads no more input. All windows, timers and joins fire, whatever their time. The next start may then be of
     a changed program. A run that was killed drains at its next start, and so does the next run of a job that has none.
+    With --operator, only what waits in these operators fires, and only they may be changed.
     """
     if wait + cancel + export + (import_file is not None) > 1:
         raise ConfigError("give at most one of --wait, --cancel, --export and --import FILE: they exclude each other")
     if run_id is not None and (cancel or export or import_file is not None):
         raise ConfigError("--run names the run to ask, so it does not go with --cancel, --export and --import FILE")
+    if operators and (cancel or export or import_file is not None):
+        raise ConfigError("--operator names what drains, so it does not go with --cancel, --export and --import FILE")
     lines = None if import_file is None else read_text(import_file).split("\n")
     with call.open(job) as found:
         if export:
@@ -78,7 +91,7 @@ def drain(
         elif cancel:
             facts = cancel_drain(found, timeout_s=timeout_s)
         else:
-            facts = drain_job(found, run_id=run_id, wait=wait, timeout_s=timeout_s)
+            facts = drain_job(found, run_id=run_id, operators=operators or (), wait=wait, timeout_s=timeout_s)
     call.show(facts, _show_drain)
 
 
@@ -99,13 +112,14 @@ def _print_exported(exported: ExportedDrains) -> None:
 def _text(facts: DrainFacts) -> str:
     run = f"job {facts.job}, {'the next run' if facts.run_id is None else f'run {facts.run_id}'},"
     begins = "" if facts.is_running else "; it is not running: it drains at its next start, without reading input"
+    alone = f" {listed([f'`{each}`' for each in facts.operators])} alone" if facts.operators else ""
     match facts.status:
         case "asked":
-            return f"{run} was asked to drain{begins}"
+            return f"{run} was asked to drain{alone}{begins}"
         case "asked before":
-            return f"{run} has already been asked to drain{begins}"
+            return f"{run} has already been asked to drain{alone}{begins}"
         case "drained":
-            return f"{run} has drained; the last checkpoint is {facts.last_checkpoint}"
+            return f"{run} has drained{alone}; the last checkpoint is {facts.last_checkpoint}"
         case "cancelled":
             return f"{run} no longer drains; it continues from checkpoint {facts.last_checkpoint}"
 

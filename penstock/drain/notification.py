@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid as uuids
+from collections.abc import Iterable
 
 import orjson
 from msgspec import Struct
@@ -19,17 +20,17 @@ class _WrittenNotification(Struct, rename="camel"):
     uuid: str
     run_id: str
     drain_mode: str
+    operators: tuple[str, ...] = ()
 
 
 def encode_notification(notification: DrainNotification) -> bytes:
-    """Encode a notification exactly as Samza does."""
-    return orjson.dumps(
-        {
-            "uuid": str(notification.uuid),
-            "runId": notification.run_id,
-            "drainMode": notification.drain_mode.value,
-        }
-    )
+    """Encode a notification exactly as Samza does, if Samza has its mode."""
+    written: dict[str, object] = {
+        "uuid": str(notification.uuid),
+        "runId": notification.run_id,
+        "drainMode": notification.drain_mode.value,
+    }
+    return orjson.dumps(written | ({"operators": notification.operators} if notification.operators else {}))
 
 
 def decode_notification(data: str | bytes, name: str) -> DrainNotification:
@@ -43,8 +44,27 @@ def decode_notification(data: str | bytes, name: str) -> DrainNotification:
     with decoding(what):
         mode = DrainMode.__members__.get(written.drain_mode.upper())
         if mode is None:
-            raise CorruptError(f"{what}: its mode is `{written.drain_mode}`, known is DEFAULT")
-        return DrainNotification(uuids.UUID(written.uuid), written.run_id, mode)
+            known = " and ".join(DrainMode.__members__)
+            raise CorruptError(f"{what}: its mode is `{written.drain_mode}`, known are {known}")
+        return DrainNotification(uuids.UUID(written.uuid), written.run_id, mode, written.operators)
+
+
+def drained_together(notifications: Iterable[DrainNotification]) -> frozenset[str] | None:
+    """The operators that a run drains if it obeys all of these; None: all of them.
+
+    Example:
+        >>> import uuid
+        >>> from penstock.drain.notification import drained_together
+        >>> asked = [ps.DrainNotification(uuid.UUID(int=7), "3f2a", ps.DrainMode.OPERATORS, ("hours",))]
+        >>> drained_together(asked)
+        frozenset({'hours'})
+    """
+    named: frozenset[str] = frozenset()
+    for each in notifications:
+        if not each.operators:
+            return None
+        named |= set(each.operators)
+    return named or None
 
 
 def asked_ms(name: uuids.UUID) -> int | None:

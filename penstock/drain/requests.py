@@ -72,9 +72,11 @@ class DrainRequests:
             look=f"penstock status {self._paths.root}",
         )
 
-    def ask(self, run_id: str, mode: DrainMode = DrainMode.DEFAULT) -> DrainNotification:
-        """Store a new notification for this run, durably."""
-        notification = DrainNotification(new_uuid(), run_id, mode)
+    def ask(
+        self, run_id: str, mode: DrainMode = DrainMode.DEFAULT, operators: tuple[str, ...] = ()
+    ) -> DrainNotification:
+        """Store a new notification for this run, durably. `operators`: those of the mode OPERATORS."""
+        notification = DrainNotification(new_uuid(), run_id, mode, operators)
         self.write(notification)
         return notification
 

@@ -20,12 +20,14 @@ def write_drain_notification(
     *,
     run_id: str | None = None,
     only_run: str | None = None,
+    operators: tuple[str, ...] = (),
 ) -> DrainNotification:
     """Ask a run of a job to drain. It may be running, or start later. The request is durable when this returns.
 
     Args:
         run_id: the run; None: the one that owns the job, or the next one if there is none.
         only_run: the id of the run that must own the job.
+        operators: in the mode OPERATORS, the ids of those that drain.
 
     Returns:
         The notification. Its run id is `*` if the next run is to drain.
@@ -39,7 +41,7 @@ def write_drain_notification(
     target = drain_target(objects, paths, run_id)
     if only_run not in (None, target):
         raise NotFoundError(f"run {only_run} of job {paths.root} has ended")
-    return DrainRequests(objects, paths).ask(target, mode)
+    return DrainRequests(objects, paths).ask(target, mode, operators)
 
 
 def drain_target(objects: ObjectStore, paths: JobPaths, run_id: str | None = None, *, running: bool = True) -> str:

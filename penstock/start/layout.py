@@ -104,8 +104,8 @@ def _changed_operator(
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]
     drain = (
-        f"drain it with `penstock drain {job} --wait`, or, if it has stopped, with `penstock run APP --drain`: all "
-        "that waits fires, and the next start may be of"
+        f"drain it alone with `penstock drain {job} --operator {operator} --wait`, or all operators with `penstock "
+        f"drain {job} --wait`: what waits fires, and the next start may be of"
     )
     reset = f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
     if is_now and layout_of(was) != layout_of(is_now):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 
-from penstock.api.state.store import OPERATOR_STORES
+from penstock.api.state.store import OPERATOR_STORES, own_stores
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
@@ -24,8 +24,8 @@ class Reset:
 
     @property
     def stores(self) -> frozenset[str]:
-        """Every store that could belong to one of them alone. What a task declares is not among them."""
-        return frozenset(f"{operator}{kind}" for operator in self.operators for kind in OPERATOR_STORES)
+        """The stores that begin empty."""
+        return own_stores(self.operators)
 
     def times(self, kept: StartTimes, operators: Iterable[OperatorSpec]) -> StartTimes:
         """The times of a start that would otherwise keep these.

@@ -18,9 +18,9 @@ def examples(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
 
 
-def test_the_example_of_drain(capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = examples("docs/drain.md")
-    exec(compile(block, "drain.md", "exec"), {})
+def test_the_examples_of_drain(capsys: pytest.CaptureFixture[str]) -> None:
+    for block in examples("docs/drain.md"):
+        exec(compile(block, "drain.md", "exec"), {})
     assert capsys.readouterr().out == "[[1, 2], [3]]\n"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
@@ -12,15 +12,17 @@ from penstock.admin.job.audit import audited, this_process
 from penstock.admin.job.drain_status import drain_summary
 from penstock.admin.job.lease import watch_lease
 from penstock.admin.jobs import FoundJob
-from penstock.api.drain import NEXT_RUN, DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
+from penstock.api.state.store import OPERATOR_STORES
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord
-from penstock.drain.notification import NAMESPACE, decode_notification, encode_notification
+from penstock.checkpoint.store_layout import StoreLayout
+from penstock.drain.notification import NAMESPACE, decode_notification, drained_together, encode_notification
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainNotifications, DrainRequests
 from penstock.drain.utils import drain_target, present_run
-from penstock.errors import CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
-from penstock.wording import counted
+from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError, PenstockTimeoutError
+from penstock.wording import counted, listed
 
 _POLL_SECONDS = 0.2
 Outcome: TypeAlias = Literal["asked", "asked before", "drained", "cancelled"]
@@ -42,9 +44,18 @@ class DrainFacts:
     """Messages that an import left out."""
     summary: DrainProgress | None = None
     """The work of each stage, once the run has drained; None also if the run could not write it."""
+    operators: tuple[str, ...] = ()
+    """The operators that drain alone; empty: all drain."""
 
 
-def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeout_s: float = 3600.0) -> DrainFacts:
+def drain(
+    job: FoundJob,
+    *,
+    run_id: str | None = None,
+    operators: Sequence[str] = (),
+    wait: bool = False,
+    timeout_s: float = 3600.0,
+) -> DrainFacts:
     """Ask the present run of the job to drain: it reads no more input, processes everything in flight and everything
     that waits for a time, commits, and ends. If the run was killed, its next start does this. If the job has no run,
     its next one does, as it starts. Later runs are not affected.
@@ -53,13 +64,16 @@ def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeo
         job: the job.
         run_id: the run that is meant, by its `app.run.id`. It need not have started yet: the request waits for it, and
             the start of another run deletes the request. None: the present run, or the next one.
+        operators: the ids of the operators that drain alone, before their definition changes. Everything that waits in
+            them fires, and the run ends with a checkpoint that has the state of all others. Empty: all drain.
         wait: wait until the run has drained and its driver has released the job, so that the next start can follow at
             once.
         timeout_s: how long to wait, in seconds.
 
     Raises:
-        NotFoundError: nothing is in flight, the named run has drained, or another run has the job. Nothing was
-            written.
+        NotFoundError: nothing is in flight, the named run has drained, or another run has the job; or nothing waits in
+            such an operator. Nothing was written.
+        ConfigError: the job runs inside a streaming query, which drains as a whole. Nothing was written.
         PenstockError: with `wait`, the job is not running, or the run ended in another way.
         PenstockTimeoutError: the run has not drained in time; the request stays.
 
@@ -71,11 +85,17 @@ def drain(job: FoundJob, *, run_id: str | None = None, wait: bool = False, timeo
     """
     running = _is_running(job)
     target = drain_target(job.objects, job.paths, run_id, running=running)
-    found = DrainRequests(job.objects, job.paths).find()
+    alone = tuple(sorted(set(operators)))
+    if alone:
+        _check_operators(job, alone)
+    requests = DrainRequests(job.objects, job.paths)
+    found = requests.find()
     own, before = found.of_run(target) if run_id else found.for_run(target), True
-    if not own:
-        with audited(job, "drain", _audited_run(target)):
-            own, before = (DrainRequests(job.objects, job.paths).ask(target),), False
+    if not own or not _covers(own, alone):
+        mode = DrainMode.OPERATORS if alone else DrainMode.DEFAULT
+        changes = _audited_run(target) | ({"operators": ", ".join(alone)} if alone else {})
+        with audited(job, "drain", changes):
+            own, before = (*own, requests.ask(target, mode, alone)), False
     if wait:
         deadline = time.monotonic() + timeout_s
         drained = _await_drain(job, own, deadline, running=running).run_id
@@ -121,6 +141,35 @@ def cancel_drain(job: FoundJob, *, timeout_s: float = 600.0) -> DrainFacts:
         if _answer(job, own) is not None:
             raise PenstockError(f"it is too late to cancel: job {job.paths.root} has drained. Start it to read on")
     return _facts(job, "cancelled", own, running=running)
+
+
+def _covers(own: Sequence[DrainNotification], operators: Collection[str]) -> bool:
+    """True if these requests drain the operators; none: everything."""
+    asked = drained_together(own)
+    return asked is None or (bool(operators) and asked.issuperset(operators))
+
+
+def _check_operators(job: FoundJob, operators: Sequence[str]) -> None:
+    """Raise NotFoundError unless the last checkpoint has something of each operator that a drain brings to its end."""
+    latest = CheckpointLog(job.objects, job.paths).read("report").latest
+    if latest is None:
+        raise NotFoundError(f"job {job.paths.root} has no checkpoint yet, so nothing waits in its operators")
+    if latest.offered is not None:
+        raise ConfigError(
+            f"job {job.paths.root} runs inside a streaming query, which drains as a whole: `penstock drain "
+            f"{job.paths.root}`"
+        )
+    # Nothing waits in an aggregate, and a table belongs to no operator.
+    waits = {store.rpartition(".")[0] for store in latest.stores if store.endswith(OPERATOR_STORES)}
+    users = {user for layout in latest.stores.values() for user in StoreLayout.parse(layout).operators}
+    totals = {store.removesuffix(".aggregate") for store in latest.stores if store.endswith(".aggregate")}
+    known = {each for each in waits | users if not each.startswith("(")} - totals
+    if strangers := [each for each in operators if each not in known]:
+        raise NotFoundError(
+            f"nothing waits in {counted(len(strangers), 'operator')} of job {job.paths.root}: "
+            f"{listed([f'`{each}`' for each in strangers])}. These can be drained alone: "
+            f"{listed([f'`{each}`' for each in sorted(known)]) if known else 'none'}"
+        )
 
 
 def _audited_run(run_id: str) -> dict[str, str]:
@@ -193,6 +242,7 @@ def _facts(job: FoundJob, status: Outcome, own: tuple[DrainNotification, ...], *
         requests=tuple(str(each.uuid) for each in own),
         is_running=running,
         last_checkpoint=None if latest is None else str(latest.id),
+        operators=tuple(sorted(drained_together(own) or ())),
     )
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from penstock.admin.jobs import FoundJob
 from penstock.api.drain import NEXT_RUN, DrainMode, DrainNotification
 from penstock.checkpoint.log_view import LogView
+from penstock.checkpoint.record import CheckpointRecord
 from penstock.drain.notification import asked_ms
 from penstock.drain.progress import DrainProgress
 from penstock.drain.requests import DrainRequests
@@ -32,6 +33,8 @@ class DrainRequestFacts:
     mode: str
     run_id: str | None = None
     """The run that it is for; None: the one that comes next, or in an answered request, the one that drained."""
+    operators: tuple[str, ...] = ()
+    """The operators that drain alone; empty: all drain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,10 @@ def drain_status(job: FoundJob, view: LogView) -> DrainStatus:
             progress = None  # of a drain that was cancelled before this one was asked for
         return DrainStatus(_step(progress), tuple(map(_facts, own)), unreadable, awaiting, late, progress)
     last = view.latest
-    if run_id is None and last is not None and last.is_closed and (last.drains or last.ended == "drained"):
+    if run_id is None and last is not None and (last.drains or last.ended == "drained"):
         summary = drain_summary(job, last.run_id)
-        return DrainStatus("drained", tuple(map(_answered, last.drains)), unreadable, awaiting, late, summary)
+        answered = tuple(_answered(name, last) for name in last.drains)
+        return DrainStatus("drained", answered, unreadable, awaiting, late, summary)
     return DrainStatus(unreadable=unreadable, awaiting=awaiting, late=late)
 
 
@@ -116,8 +120,12 @@ def _step(progress: DrainProgress | None) -> DrainStep:
 
 def _facts(request: DrainNotification) -> DrainRequestFacts:
     run_id = None if request.run_id == NEXT_RUN else request.run_id
-    return DrainRequestFacts(str(request.uuid), asked_ms(request.uuid), request.drain_mode.value, run_id)
+    return DrainRequestFacts(
+        str(request.uuid), asked_ms(request.uuid), request.drain_mode.value, run_id, request.operators
+    )
 
 
-def _answered(name: str) -> DrainRequestFacts:
-    return DrainRequestFacts(name, asked_ms(UUID(name)), DrainMode.DEFAULT.value)
+def _answered(name: str, record: CheckpointRecord) -> DrainRequestFacts:
+    operators = tuple(sorted(record.drained_operators))
+    mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
+    return DrainRequestFacts(name, asked_ms(UUID(name)), mode.value, operators=operators)

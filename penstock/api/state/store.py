@@ -48,6 +48,11 @@ OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate")
 """Endings of the names of stores that belong to one operator: `<operator id>.window`."""
 
 
+def own_stores(operators: Iterable[str]) -> frozenset[str]:
+    """Every store that could belong to one of these operators alone. What a task declares is not among them."""
+    return frozenset(f"{operator}{kind}" for operator in operators for kind in OPERATOR_STORES)
+
+
 OperatorKind: TypeAlias = Literal["window", "join", "temporal-join", "timers", "versions", "aggregate"]
 
 STORE_LAYOUTS: dict[OperatorKind, int] = {

@@ -10,6 +10,7 @@ from dataclasses import replace
 from penstock.api.drain import DrainNotification
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.monitor import DrainMonitor
+from penstock.drain.notification import drained_together
 from penstock.drain.requests import DrainRequests
 from penstock.driver.feed.boundary import Boundary
 from penstock.driver.feed.stop import StopRequest
@@ -35,14 +36,20 @@ class Drain:
         stop: StopRequest,
         board: ProgressBoard,
         report: DrainReport,
+        known: Collection[str] = (),
     ) -> None:
-        """`poll_ms`: the interval of the monitor; None: the run drains only if its own handle asks it to."""
+        """
+        Args:
+            poll_ms: the interval of the monitor; None: the run drains only if its own handle asks it to.
+            known: the operators of the application.
+        """
         self._requests = requests
         self._run_id = run_id
         self._poll_ms = poll_ms
         self._stop = stop
         self._board = board
         self._report = report
+        self._known = frozenset(known)
         self._boundary = Boundary({})
         self._asked = threading.Event()
         self._monitor: DrainMonitor | None = None
@@ -86,13 +93,23 @@ class Drain:
     def active(self) -> bool:
         return bool(self.notifications)
 
+    @property
+    def operators(self) -> frozenset[str] | None:
+        """The operators that the run drains; None: all, if it drains."""
+        return drained_together(self.notifications)
+
+    def is_done(self, boundary: Boundary) -> bool:
+        """True if nothing is left to drain at this boundary. The end of a stream drains a run as well."""
+        alone = self.operators
+        return boundary.closed or (self.active and alone is not None and alone <= boundary.drained_operators)
+
     def begin(self, boundary: Boundary) -> None:
         """Begin an epoch at this boundary. The requests are read again before its first batch.
 
         If the boundary is that of the run's last record, the run has drained already: that cannot be taken back.
         """
         self._looked = False
-        self._is_recorded = boundary.closed
+        self._is_recorded = boundary.ends
         self._boundary = boundary
         self._report.rewind(boundary)
 
@@ -109,7 +126,7 @@ class Drain:
         if boundary.closed:
             return False
         self._looked = False
-        if not self.look():
+        if not self.look() or self.is_done(boundary):
             return False
         self._stop.drains_first()
         return True
@@ -154,7 +171,7 @@ class Drain:
         """The uuids of the requests that are answered if the run ends at this boundary. The end of a stream answers
         them as well, if they were seen before its record: nothing is in flight, and everything that waited for
         time has fired."""
-        return tuple(str(each.uuid) for each in self.notifications) if boundary.closed else ()
+        return tuple(str(each.uuid) for each in self.notifications) if self.is_done(boundary) else ()
 
     def close(self) -> None:
         if self._monitor is not None:
@@ -192,7 +209,21 @@ class Drain:
             why = "a checkpoint answers it" if own else f"the job belongs to run {self._run_id} now"
             logger.warning("the request %s to drain run %s is deleted: %s", each.uuid, each.run_id, why)
         self._requests.delete_remains()
-        return tuple(each for each in found.of_run(self._run_id) if each not in over)
+        return self._known_alone([each for each in found.of_run(self._run_id) if each not in over])
+
+    def _known_alone(self, own: Sequence[DrainNotification]) -> tuple[DrainNotification, ...]:
+        """Delete the requests that name operators which the application does not have. Returns the others."""
+        for each in own:
+            if strangers := sorted(set(each.operators) - self._known):
+                logger.warning(
+                    "the request %s to drain %s is deleted, and nothing drains for it: the application has the "
+                    "operators %s",
+                    each.uuid,
+                    listed([f"`{name}`" for name in strangers]),
+                    listed([f"`{name}`" for name in sorted(self._known)]),
+                )
+                self._requests.delete([each])
+        return tuple(each for each in own if self._known.issuperset(each.operators))
 
     def _find(self) -> None:
         if self._poll_ms is None and not self._asked.is_set():
@@ -215,7 +246,9 @@ class Drain:
         if not self.active:
             uuids = listed([str(each.uuid) for each in own])
             level = logging.WARNING if inherited else logging.INFO
-            begun = "was asked to drain before this start" if inherited else "drains"
+            alone = drained_together(own)
+            what = "" if alone is None else f" of {listed(sorted(alone))}"
+            begun = f"was asked to drain{what} before this start" if inherited else f"drains{what}"
             logger.log(level, "the run %s (request %s): nothing more is read from its inputs", begun, uuids)
         self.notifications = own
         self._stop.drains = True

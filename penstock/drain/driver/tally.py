@@ -62,7 +62,7 @@ class DrainTally:
                 counts[stage, "timers"],
                 counts[stage, "joined"],
                 left.get(stage, 0),
-                boundary.closed or boundary.closed_operators.issuperset(own),
+                boundary.closed or (boundary.closed_operators | boundary.drained_operators).issuperset(own),
             )
             for stage, own in names.items()
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from penstock.api.ssp import SystemStream
-from penstock.api.state.store import OPERATOR_STORES
+from penstock.api.state.store import OPERATOR_STORES, own_stores
 from penstock.batch.positions import by_task, to_next_offsets
 from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
@@ -93,7 +93,7 @@ class Recorder:
             event_times={} if boundary.closed else by_task(boundary.event_times),
             watermarks={} if boundary.closed else boundary.watermarks,
             ended_inputs=tuple(sorted(boundary.ended_inputs)),
-            reset_operators=request.reset_operators,
+            reset_operators=request.reset_operators or tuple(sorted(boundary.drained_operators)),
             drains=request.drains,
             intermediate={
                 # The next run reads nothing of what a run that has ended was to read.
@@ -115,10 +115,15 @@ class Recorder:
 
     def _remembered(self, boundary: Boundary, found: Markers) -> tuple[Mapping[str, str], Markers]:
         """The stores that the record covers, with their markers. Once everything that waits for time has fired, the
-        record leaves out the stores of operators: the next run begins without them, however it is defined."""
-        if not boundary.closed:
+        record leaves out the stores of operators: the next run begins without them, however it is defined. Those of
+        an operator that was drained alone are left out alone."""
+        if boundary.closed:
+            stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
+        elif boundary.drained_operators:
+            empty = own_stores(boundary.drained_operators)
+            stores = {name: layout for name, layout in self.layout.items() if name not in empty}
+        else:
             return self.layout, found
-        stores = {name: layout for name, layout in self.layout.items() if not name.endswith(OPERATOR_STORES)}
         return stores, {
             task: {
                 backend: {store: marker for store, marker in markers.items() if store in stores}

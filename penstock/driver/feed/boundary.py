@@ -58,6 +58,8 @@ class Boundary:
     """The durable intermediate streams: the messages that ended batches wrote to them, and the unread ones."""
     closed_operators: frozenset[str] = frozenset()
     """Operators that were brought to their end, while others after an intermediate stream were not yet."""
+    drained_operators: frozenset[str] = frozenset()
+    """Operators that were drained alone. Nothing waits in them any more; they do nothing until the run ends."""
     closing_with: Control = "none"
     """The control of the batches that bring operators to their end, while some of them are left."""
     lost: Lost = field(default_factory=dict)
@@ -82,6 +84,7 @@ class Boundary:
             frozenset(record.ended_inputs),
             closing=record.closing,
             intermediate=record.intermediate,
+            drained_operators=record.drained_operators,
             lost=record.lost,
             offered=record.offered,
             moved=frozenset(record.moved),
@@ -136,7 +139,7 @@ class Boundary:
             marks.held,
             before_ms,
             None if closes is None else tuple(sorted(closes)),
-            tuple(sorted(self.closed_operators)),
+            tuple(sorted(self.closed_operators | self.drained_operators)),
             tables or {},
             quiet=bool(self.quiet_until),
         )
@@ -159,18 +162,24 @@ class Boundary:
         positions = planned.advance(self.positions, read)
         closing = _CLOSINGS.get(batch.control) if batch.closes is None else None
         times = ((at, each.event_time_ms) for at, each in read.items() if at in positions)
-        closed = frozenset(batch.closed + (batch.closes or ()))
+        ended = frozenset(batch.closes or ())
+        alone = batch.control == "drain-operators"
+        closed = self.closed_operators if alone else self.closed_operators | ended
+        drained = self.drained_operators | ended if alone else self.drained_operators
         return Boundary(
             positions,
             batch.number,
             batch.time_ms,
             later_event_times(self.event_times, times),
-            batch.firing,
+            # What is behind an operator that was drained alone does not end with it: its time stands still.
+            {op: mark for op, mark in batch.firing.items() if op not in drained}
+            | {op: batch.late[op] for op in drained & batch.late.keys()},
             frozenset(at.ssp for at in positions) if closing == "end-of-stream" else ended_inputs,
-            {op: due for op, due in next_due.items() if op not in closed},
+            {op: due for op, due in next_due.items() if op not in closed | drained},
             closing,
             _read_and_written(self.intermediate, read, written or {}),
             frozenset() if closing else closed,
+            drained,
             "none" if closing or not closed else batch.control if self.closing_with == "none" else self.closing_with,
             self.lost,
             self.offered if offered is None else offered,
@@ -187,6 +196,11 @@ class Boundary:
     def partly_closed(self) -> bool:
         """True if some operators were brought to their end, and others not yet. No checkpoint is of such a boundary."""
         return bool(self.closed_operators)
+
+    @property
+    def ends(self) -> bool:
+        """True if operators were brought to their end: no checkpoint but the last one of the run follows."""
+        return self.closed or self.partly_closed or bool(self.drained_operators)
 
     @property
     def left(self) -> int:

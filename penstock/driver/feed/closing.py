@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.batch.batch import Control
@@ -43,12 +43,26 @@ class Closing:
             return End()
         if boundary.partly_closed:
             control = boundary.closing_with
-        moment = self._event_time.look(boundary, None, self._clock.now_ms())
-        known = {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)
-        unread = UnreadMessages.of(boundary.unread, boundary.left)
-        if portions := plan_ranges(unread.positions, unread.ends, pace, None):
-            return PlannedBatch(BatchRanges.group(portions, self._sources), known, moment)
-        return self.close(boundary, control, moment, known)
+        moment, known = self._event_time.look(boundary, None, self._clock.now_ms()), self._known(boundary, latest)
+        return self._unread(boundary, pace, known, moment) or self.close(boundary, control, moment, known)
+
+    def drain(
+        self,
+        boundary: Boundary,
+        operators: Set[str],
+        pace: Pace,
+        latest: Mapping[SystemStreamPartition, int],
+    ) -> PlannedBatch | End:
+        """Plan the next batch of a drain of these operators alone, or the end once they have drained. All others keep
+        what waits in them."""
+        moment, known = self._event_time.look(boundary, None, self._clock.now_ms()), self._known(boundary, latest)
+        for part in self._parts:
+            if closes := part & operators - boundary.drained_operators:
+                if left := self._unread(boundary, pace, known, moment):
+                    return left
+                moment = self._event_time.close(boundary, moment, closes)
+                return PlannedBatch(NOTHING, known, moment, "drain-operators", closes)
+        return End()
 
     def close(
         self, boundary: Boundary, control: Control, moment: Moment, latest: Mapping[SystemStreamPartition, int]
@@ -56,3 +70,15 @@ class Closing:
         *before_last, _ = self._parts
         closes = next((part for part in before_last if not part <= boundary.closed_operators), None)
         return PlannedBatch(NOTHING, latest, self._event_time.close(boundary, moment, closes), control, closes)
+
+    def _unread(
+        self, boundary: Boundary, pace: Pace, known: Mapping[SystemStreamPartition, int], moment: Moment
+    ) -> PlannedBatch | None:
+        """A batch of the messages that wait in intermediate streams; None: there are none."""
+        unread = UnreadMessages.of(boundary.unread, boundary.left)
+        portions = plan_ranges(unread.positions, unread.ends, pace, None)
+        return PlannedBatch(BatchRanges.group(portions, self._sources), known, moment) if portions else None
+
+    @staticmethod
+    def _known(boundary: Boundary, latest: Mapping[SystemStreamPartition, int]) -> dict[SystemStreamPartition, int]:
+        return {at.ssp: offset for at, offset in boundary.positions.items()} | dict(latest)

@@ -4,7 +4,7 @@ end."""
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -46,9 +46,13 @@ class Feed(Protocol):
         """Choose the action at this boundary. Raises PenstockError if the next batch cannot be planned."""
         ...
 
-    def drain(self, boundary: Boundary) -> Next:
+    def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
         """As `next`, in a run that drains: nothing more is read from the inputs, nor are they looked at. But a run that
-        sends no output yet first comes to the positions from which on it does."""
+        sends no output yet first comes to the positions from which on it does.
+
+        Args:
+            operators: those that drain; None: all.
+        """
         ...
 
     def has_lost(self, ranges: BatchRanges) -> bool:
@@ -189,9 +193,11 @@ class OffsetFeed:
                 logger.info("%s: read up to the present end before the other inputs (samza.bootstrap)", streams)
         return self._order.plan(positions, ends, pace, self._until, self._targets)
 
-    def drain(self, boundary: Boundary) -> Next:
+    def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
         if boundary.quiet_until:
             return self.next(boundary)  # what fired now would not be sent
+        if operators is not None:
+            return self._closing.drain(boundary, operators, self._pace, self._latest)
         return self._closing.next(boundary, "drain", self._pace, self._latest)
 
     def _pause_s(self, boundary: Boundary, now: float) -> float:

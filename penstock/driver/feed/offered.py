@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStream
@@ -16,11 +16,12 @@ from penstock.clock import Clock
 from penstock.driver.feed.boundary import Boundary, Moment
 from penstock.driver.feed.event_time import EventTime
 from penstock.driver.feed.planned import End, Next, PlannedBatch
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.graph.specs import ApplicationGraph
 from penstock.start.streams.owed import Debts
 from penstock.system.contract.messages import OffsetRange
 from penstock.system.spark import QueryWatermark
+from penstock.wording import listed
 
 
 class OfferedFeed:
@@ -115,9 +116,14 @@ class OfferedFeed:
         given = {} if self._watermark is None else dict.fromkeys(self._of_spark, self._watermark)
         return self._event_time.look(merged_times(boundary), None, self._clock.now_ms(), idle=idle, given=given)
 
-    def drain(self, boundary: Boundary) -> Next:
+    def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
         """Plan the offered batch, whose rows Spark has planned to hand over; then one in which everything fires that
-        waits for time."""
+        waits for time. Raises ConfigError if only some operators are to drain: a query is drained as a whole."""
+        if operators is not None:
+            raise ConfigError(
+                f"a job inside a streaming query drains as a whole, not only {listed(sorted(operators))}. Cancel the "
+                "request with `penstock drain JOB --cancel`, and start the query again"
+            )
         if boundary.closed:
             return End()
         if next_batch(boundary) == self._number:

@@ -66,7 +66,8 @@ class RunParts:
         report = DrainReport(
             job.claim.run_id, DrainTally(job.topology), drain_board(job.objects, job.paths), board, clock
         )
-        self.drain = Drain(job.drains, job.claim.run_id, job.config.job.drain_poll_ms, run.stop, board, report)
+        poll_ms, known = job.config.job.drain_poll_ms, [op.id for op in job.topology.graph.operators]
+        self.drain = Drain(job.drains, job.claim.run_id, poll_ms, run.stop, board, report, known)
         recorder = Recorder(
             job.log,
             job.layout,

@@ -122,7 +122,7 @@ class RunLoop:
     @property
     def drains(self) -> bool:
         """True if the run drains, and has not come to its end."""
-        return not self.boundary.closed and self.parts.drain.active
+        return self.parts.drain.active and not self.parts.drain.is_done(self.boundary)
 
     def commit(self) -> None:
         """Commit everything that has ended, and wait until the checkpoint is complete."""
@@ -150,8 +150,7 @@ class RunLoop:
             if run.fleet.any_lost:
                 raise ContainerLostError(run.fleet.loss())
             parts.side_troubles.look(run.fleet.beats(), self.epoch, run.clock.monotonic())
-            closes = self.boundary.closed or self.boundary.partly_closed  # then no commit is left but the last
-            if not closes and (newcomers := run.fleet.newcomers()):
+            if not self.boundary.ends and (newcomers := run.fleet.newcomers()):
                 self._welcome(newcomers)
             return self._step()
         except (FencedError, UserCodeError):
@@ -207,7 +206,8 @@ class RunLoop:
         """Choose the action at this boundary, or at the one after messages that were lost."""
         parts = self.parts
         while True:
-            found = parts.feed.drain(self.boundary) if parts.drain.active else parts.feed.next(self.boundary)
+            drain, feed = parts.drain, parts.feed
+            found = feed.drain(self.boundary, drain.operators) if drain.active else feed.next(self.boundary)
             if not isinstance(found, Skip):
                 return found
             self.boundary = self.boundary.without(found.losses)
@@ -242,7 +242,7 @@ class RunLoop:
         self._reach(after)
         if good.outcome.commit:
             parts.commits.request()
-        if not (after.closed or after.partly_closed):  # otherwise the last commit follows
+        if not after.ends:  # otherwise the last commit follows
             parts.commits.if_due(self.boundary, watch)
         parts.reporter.ended(planned, good, before, self.boundary, watch)
         if good.outcome.shutdown:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
 from penstock.api.ssp import SystemStreamPartition
@@ -90,8 +90,11 @@ class RunnerFeed:
         raised = {op: max(self.watermark, marks.firing.get(op, NO_WATERMARK)) for op in self._raises}
         return replace(moment, watermarks=replace(marks, firing={**marks.firing, **raised}))
 
-    def drain(self, boundary: Boundary) -> Next:
-        return self._closing.next(boundary, "drain", Pace(self.messages, sys.maxsize), {})
+    def drain(self, boundary: Boundary, operators: Set[str] | None = None) -> Next:
+        pace = Pace(self.messages, sys.maxsize)
+        if operators is not None:
+            return self._closing.drain(boundary, operators, pace, {})
+        return self._closing.next(boundary, "drain", pace, {})
 
     def has_lost(self, ranges: BatchRanges) -> bool:
         """False: the streams of a test keep their messages."""

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from penstock.api.drain import DrainMode
 from penstock.api.messages.headers import HeadersLike
 from penstock.api.serdes.failures import input_place, store_place
 from penstock.api.ssp import SystemStream
@@ -21,6 +22,7 @@ from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
 from penstock.testing.runner.streams import OutputMessage, StreamOfTest, read_part
+from penstock.wording import listed
 
 
 class TestRunner:
@@ -307,12 +309,17 @@ class TestRunner:
         self._job.feed.ending = True
         return self.run()
 
-    def drain(self) -> TestRunner:
+    def drain(self, operators: Sequence[str] = ()) -> TestRunner:
         """Drain the job and end its run: no more input is read, everything that waits for a time fires, `on_drain` is
         called, and a last checkpoint is made. Returns the runner. Call `restore` next, which starts another run.
 
+        Args:
+            operators: the ids of operators that drain alone, while the others keep what waits in them; empty: all
+                drain.
+
         Raises:
             UserCodeError: as `run`. The job is not drained.
+            ConfigError: the application has no such operator.
 
         Example:
             >>> app = ps.StreamApplication("visits")
@@ -323,7 +330,11 @@ class TestRunner:
             [['drain', 2]]
         """
         driver = self._running()
-        write_drain_notification(driver.job.objects, driver.job.paths)
+        known = [op.id for op in driver.job.topology.graph.operators]
+        if strangers := set(operators).difference(known):
+            raise ConfigError(f"there is no operator {listed(sorted(strangers))}; the application has {listed(known)}")
+        mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
+        write_drain_notification(driver.job.objects, driver.job.paths, mode, operators=tuple(operators))
         driver.loop.ask_to_drain()
         self.run()
         driver.loop.finish()

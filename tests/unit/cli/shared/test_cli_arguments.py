@@ -18,7 +18,7 @@ OWN = {"spark/session/spark_conf.py", "spark/session/gateway.py", "host/machine.
 """These read or make the options of other programs."""
 DOCUMENTATION = {"config/reference.py", "config/settings.py"}
 OF_A_COMMAND = (
-    r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|moved`|wait`)"
+    r"penstock [a-z]|^\{|^ ID`|^--stream $|^ --(?:partition|task|retention|operator|moved`|wait`)"
     r"|spark-submit --|kafka-acls\.sh --|^ --(?:add|operation)\b|^--cluster$|^--resource-pattern-type"
 )
 """A whole command, or a piece of one."""
