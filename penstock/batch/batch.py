@@ -18,6 +18,9 @@ NOTHING_DUE: Due = (None, None)
 Control: TypeAlias = Literal["none", "end-of-stream", "drain", "drain-operators"]
 """The end that a batch brings. `drain-operators`: a drain for the operators that it closes, and for no others."""
 
+Ending: TypeAlias = Literal["end-of-stream", "drain"]
+"""The end of an operator, as the operator sees it."""
+
 
 def is_new_period(before_ms: int | None, time_ms: int, period_ms: int) -> bool:
     """True if another period has begun since the previous batch. False for the first batch."""
@@ -88,17 +91,17 @@ class Batch:
         return min(self.late_watermark(operator), self.output_watermark(operator) + 1)
 
     @property
-    def drains(self) -> bool:
-        """True if the batch drains the job, or some of its operators."""
-        return self.control == "drain" or self.control == "drain-operators"
+    def ending(self) -> Ending | None:
+        """The end that the batch brings, whether to all operators or to some; None: none."""
+        if self.control == "none":
+            return None
+        return "end-of-stream" if self.control == "end-of-stream" else "drain"
 
     def seen_by(self, operator: str) -> Batch:
         """The batch as the operator gets it: the control of others is not its own."""
-        if self.control == "none" or self.closes is None:
+        if self.control == "none" or self.closes is None or operator in self.closes:
             return self
-        if operator not in self.closes:
-            return replace(self, control="none")
-        return replace(self, control="drain") if self.control == "drain-operators" else self
+        return replace(self, control="none")
 
     def ends(self, operator: str) -> bool:
         """True if this batch or an earlier one brings the operator to its end."""

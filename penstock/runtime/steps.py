@@ -58,12 +58,12 @@ class StepLimits:
 
     def of_operators(self, batch: Batch) -> StepLimit:
         """The limit for an operator of a task in its steps without a message."""
-        if batch.drains:
+        if batch.ending == "drain":
             return self.of_outputs(batch)
         return StepLimit("task.callback.watermark.timeout.ms", self.watermark_ms)
 
     def of_outputs(self, batch: Batch) -> StepLimit:
-        if batch.drains:
+        if batch.ending == "drain":
             return StepLimit("task.callback.drain.timeout.ms", self.drain_ms, drains=True)
         return GENERAL
 

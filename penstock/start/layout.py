@@ -103,10 +103,9 @@ def _changed_operator(
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]
-    drain = (
-        f"drain it alone with `penstock drain {job} --operator {operator} --wait`, or all operators with `penstock "
-        f"drain {job} --wait`: what waits fires, and the next start may be of"
-    )
+    alone = f"{it} alone with `penstock drain {job} --operator {operator} --wait`, or all operators with "
+    drain = f"drain {'' if kind == 'aggregate' else alone}`penstock drain {job} --wait`: what waits fires, and "
+    drain += "the next start may be of"
     reset = f"Or drop what waits in {it}, and keep all other state: {argument('reset_operators', [operator])}"
     if is_now and layout_of(was) != layout_of(is_now):
         return IncompatibleError(

@@ -143,7 +143,7 @@ class ColumnWindowNode(Node):
             keys = ByteArray.concat([keys, other.key_bytes])
             results = pa.concat_arrays([results, more.results()])
         if len(keys):
-            yield from self._panes(keys, results, "drain" if batch.control == "drain" else "on-time")
+            yield from self._panes(keys, results, "drain" if batch.ending == "drain" else "on-time")
 
     def _open_ends(self) -> set[int]:
         if self._ends is None:

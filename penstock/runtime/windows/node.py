@@ -162,7 +162,7 @@ class WindowNode(Node):
                     yield self._fire(cell, "late")
                 elif cell.slot.end > watermark:  # otherwise it fires on time in the same batch
                     yield self._fire(cell, "early")
-        drains = batch.control == "drain"
+        drains = batch.ending == "drain"
         yield from self._fire_complete(watermark, output, "drain" if drains else "on-time")
         if self._window.allowed_lateness_ms:
             for cell in self._cells.kept_until(max(NO_WATERMARK, watermark - self._window.allowed_lateness_ms)):

@@ -93,7 +93,7 @@ class _BatchTaskNode(Node):
             batch.time_ms,
             None if late == NO_WATERMARK else late,
             None if firing == NO_WATERMARK else firing,
-            batch.control,
+            batch.ending or "none",
         )
         # A failure ends the run: a batch as a whole is no dead letter.
         timestamp_ms = max(batch.time_ms, self._earliest)

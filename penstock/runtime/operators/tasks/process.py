@@ -19,7 +19,7 @@ from penstock.api.task import (
     WindowableTask,
 )
 from penstock.api.time.timers import ExpiredTimer, timers_store
-from penstock.batch.batch import NO_WATERMARK, Batch, Control, Due
+from penstock.batch.batch import NO_WATERMARK, Batch, Due, Ending
 from penstock.errors import ConfigError
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
@@ -91,7 +91,7 @@ class Process(Operator[ProcessSpec]):
         return replace(self.spec, task=lambda: _WatchedTask(self.spec, watch))
 
 
-_LAST_CALLS: dict[Control, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
+_LAST_CALLS: dict[Ending, str] = {"end-of-stream": "on_end", "drain": "on_drain"}
 
 
 class _ProcessNode(Node):
@@ -136,10 +136,10 @@ class _ProcessNode(Node):
                 in_event_time = timer.domain == "event"
                 timestamp_ms = max(timer.time_ms, self._earliest) if in_event_time else now_ms
                 yield self._firing(self._timers, timer, timestamp_ms)
-        if batch.control != "none":
+        if batch.ending is not None:
             if self._timers is not None:
                 self._timers.end()
-            reached, name = batch.late_watermark(self._operator), _LAST_CALLS[batch.control]
+            reached, name = batch.late_watermark(self._operator), _LAST_CALLS[batch.ending]
             if _defines(self._task, name):
                 method = getattr(self._task, name)
                 yield self._call(name, batch.time_ms if reached == NO_WATERMARK else reached, method)

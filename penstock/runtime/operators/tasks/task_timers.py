@@ -158,8 +158,8 @@ class TaskTimers:
     def after_messages(self, batch: Batch) -> Iterator[TaskTimer]:
         """Timers of event time, up to the firing watermark; all timers if the inputs end. A drain may drop those whose
         time has not come."""
-        if batch.control != "none":
-            yield from self._all(batch, batch.control)
+        if batch.ending is not None:
+            yield from self._all(batch, batch.ending)
             return
         firing, output = batch.firing_watermark(self._operator), batch.output_watermark(self._operator)
         for due in self._timers.due("event", firing, live=True, at_most=AT_MOST, must_ms=output):
