@@ -29,6 +29,11 @@ def test_the_example_of_latency() -> None:
     exec(compile(block, "latency.md", "exec"), {"__name__": "latency_page"})
 
 
+def test_the_recipes() -> None:
+    for block in examples("docs/recipes.md"):
+        exec(compile(block, "recipes.md", "exec", dont_inherit=True), {"__name__": "recipes_page"})
+
+
 def test_the_examples_of_columns() -> None:
     namespace: dict[str, Any] = {"__name__": "columns_page"}
     for block in examples("docs/columns.md"):
