@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
+from itertools import count
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -259,8 +260,9 @@ def patiently(
     what: str,
     seconds: float,
     reported: ClientErrors,
-) -> object:
-    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`.
+) -> int:
+    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`. Returns the number
+    of calls; the client may have sent one request in each.
 
     Raises:
         KafkaException: an error that repeating does not remove.
@@ -268,9 +270,10 @@ def patiently(
         ConfigError: the brokers do not let the client in.
     """
     deadline = time.monotonic() + seconds
-    while True:
+    for calls in count(1):
         try:
-            return call(STEP_SECONDS)
+            call(STEP_SECONDS)
+            break
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
@@ -281,6 +284,7 @@ def patiently(
             reported.check(what, options)
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 time.sleep(0.05)
+    return calls
 
 
 def apart(call: Callable[[], T]) -> T:

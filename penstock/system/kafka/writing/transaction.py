@@ -24,6 +24,7 @@ from penstock.errors import (
 from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka.access import Right, alter_command, topic
+from penstock.system.kafka.client import resent_after_s
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.own_topics import job_log
 from penstock.system.kafka.signatures import SentHeaders
@@ -125,13 +126,19 @@ class KafkaTransaction(WriterTransaction):
         run.messages = sent + 1
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
-        """Keep the mark for the commit, which writes it to the topic of this writer's name."""
+        """Keep the mark for the commit, which writes it to the topic of this writer's name.
+
+        The first one is written at once as well, best before any record: if something ended the transaction in its
+        middle, the brokers would then refuse the marks of the commit.
+        """
         check_may_mark(self._writer.identity)
         self._writer.places.check(ssp)
         if ssp in self._marks:
             progress.check_follows(self._marks[ssp], ssp)
         else:
             self._writer.check_mark(ssp, progress)
+        if not self._marks:
+            self._send(*self._writer.mark_record(ssp, progress), None, _ALL)
         self._marks[ssp] = progress
 
     def commit(self) -> None:
@@ -149,8 +156,7 @@ class KafkaTransaction(WriterTransaction):
         producer = self._begun()
         self._writer.take_over()
         for ssp, mark in self._marks.items():
-            place, record = self._writer.mark_record(ssp, mark)
-            self._send(place, record, None, _ALL)
+            self._send(*self._writer.mark_record(ssp, mark), None, _ALL)
         try:
             self._flush(producer)
             self._appended = self._ranges()
@@ -161,13 +167,15 @@ class KafkaTransaction(WriterTransaction):
         self._writer.committed(self._marks)
 
     def abort(self) -> None:
-        """If the brokers do not answer, the next use of the writer aborts."""
+        """If the brokers do not answer, the next use of the writer aborts. The producer begins no other transaction: the
+        client may have asked twice, and a late request would end that one."""
         producer, self._producer = self._producer, None
         self._runs.clear()
         self._marks.clear()
         self._writer.places.forget()  # a topic may have been deleted
         if producer is None:
             return
+        has_ended = False
         try:
             job_log.apart(
                 partial(
@@ -180,13 +188,11 @@ class KafkaTransaction(WriterTransaction):
                     self._writer.reported,
                 )
             )
-        except BaseException as error:
-            self._writer.lose_producer()
-            if not isinstance(error, KafkaException | PenstockError):
-                raise
-        else:
-            if self._has_failed:
-                self._writer.lose_producer()
+            has_ended = not self._has_failed
+        except (KafkaException, PenstockError):
+            pass
+        finally:
+            self._writer.lose_producer(has_ended=has_ended)
 
     def appended(self) -> Appended:
         return self._appended
@@ -255,8 +261,9 @@ class KafkaTransaction(WriterTransaction):
 
     def _commit(self, producer: Producer) -> None:
         self._writer.is_committing = True
+        began = time.monotonic()
         try:
-            job_log.patiently(
+            calls = job_log.patiently(
                 producer,
                 producer.commit_transaction,
                 self._writer.options,
@@ -270,6 +277,8 @@ class KafkaTransaction(WriterTransaction):
             raise
         self._writer.is_committing = False
         self._writer.reported.forget()
+        if calls > 1 or time.monotonic() - began >= resent_after_s(self._writer.options):
+            self._writer.lose_producer(has_ended=True)  # a late request would commit its next transaction
 
     def _ranges(self) -> Appended:
         found: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
