@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Self
+
+from penstock.testing.kafka_broker import KafkaBroker
 
 PRODUCE = 0
 INIT_PRODUCER_ID = 22
@@ -59,11 +61,18 @@ class KafkaProxy:
     def __init__(self, port: int) -> None:
         self._target = (_HOST, port)
         self._listening = socket.create_server((_HOST, 0), backlog=128)
+        self.seen: Counter[int] = Counter()
+        """The requests so far, by their API key."""
         self._lock = threading.Lock()
         self._to_hold: dict[int, deque[HeldRequest]] = {}
         self._to_release: dict[int, list[HeldRequest]] = {}
         self._links: set[_Link] = set()
         threading.Thread(target=self._accept, name="kafka-proxy", daemon=True).start()
+
+    @classmethod
+    def before(cls, broker: KafkaBroker) -> Self:
+        """A proxy in front of a broker."""
+        return cls(int(broker.client_options("PLAINTEXT")["bootstrap.servers"].rpartition(":")[2]))
 
     @property
     def address(self) -> str:
@@ -120,6 +129,7 @@ class KafkaProxy:
     def _meet(self, api_key: int) -> HeldRequest | None:
         """Do what is to be done before a request. Returns the order to hold it back, if there is one."""
         with self._lock:
+            self.seen[api_key] += 1
             late = self._to_release.pop(api_key, [])
             waiting = self._to_hold.get(api_key)
             held = waiting.popleft() if waiting else None
@@ -161,7 +171,7 @@ class _Link:
                 api_key = int.from_bytes(frame[4:6])
                 held = self._meet(api_key)
                 if held is not None:
-                    held._send.set_result(lambda answer: self._send(api_key, frame, answer))  # noqa: B023, SLF001
+                    held._send.set_result(lambda answer: self._send(api_key, frame, answer))  # noqa: B023
                     _close(self._client)
                     return  # the connection to the broker stays open for it
                 self._send(api_key, frame)

@@ -44,7 +44,7 @@ Part = tuple[int, int]
 """A number of a transaction, and of the attempt at it."""
 
 
-class Stop(Exception):
+class StopError(Exception):
     """Ends a transaction from within."""
 
 
@@ -79,7 +79,7 @@ class LateLife(ABC):
     def __init__(self, broker: KafkaBroker, seed: int) -> None:
         self.random = Random(seed)
         self.broker = broker
-        self.proxy = KafkaProxy(int(broker.bootstrap_servers.rpartition(":")[2]))
+        self.proxy = KafkaProxy.before(broker)
         backoff_ms = self.random.choice((20, 50, 100))
         self.system = KafkaSystem.configured(
             "kafka",
@@ -98,7 +98,7 @@ class LateLife(ABC):
     @abstractmethod
     def attempt(self, part: Part, ssps: Sequence[SystemStreamPartition], *, stops: bool) -> bool | None:
         """Write the record of the part into each partition, in one transaction. Returns whether it is committed; None
-        if that is not known, and the next attempt writes it again. Raises Stop if it is to."""
+        if that is not known, and the next attempt writes it again. Raises StopError if it is to."""
 
     @abstractmethod
     def close(self) -> None:
@@ -128,7 +128,7 @@ class LateLife(ABC):
             part = number, attempt
             try:
                 self._outcomes[part] = self.attempt(part, ssps, stops=self.random.random() < 0.4)
-            except Stop:
+            except StopError:
                 self._outcomes[part] = False
             self._disarm()
             if self._outcomes[part]:
@@ -176,7 +176,9 @@ class LateLife(ABC):
         self.verdict.aborted = sum(outcome is False for outcome in self._outcomes.values())
         self.verdict.unknown = sum(outcome is None for outcome in self._outcomes.values())
         options = options_of(self.broker)
-        seen = {ssp: [(int(key or b""), int(value or b"")) for *_, key, value in read(options, ssp)] for ssp in self.ssps}
+        seen = {
+            ssp: [(int(key or b""), int(value or b"")) for *_, key, value in read(options, ssp)] for ssp in self.ssps
+        }
         for ssp, parts in seen.items():
             known = [part for part in parts if self._outcomes[part] is not None]
             expected = [part for part, done in self._outcomes.items() if done and ssp in self._places[part[0]]]
@@ -209,7 +211,7 @@ class OnceLife(LateLife):
                         self._writer.producer().flush(TIMEOUT_S)
                     self.pause()
                 if stops:
-                    raise Stop
+                    raise StopError
         except RetryableError:
             return self._writer.progress(ssps).get(ssps[0]) == mark
         return True
@@ -242,7 +244,7 @@ class LeastLife(LateLife):
             writer.producer().flush(TIMEOUT_S)
         self.pause()
         if stops:
-            raise Stop
+            raise StopError
 
     def close(self) -> None:
         self._writers.close()

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
-from itertools import count
 from typing import Generic, Protocol, TypeAlias, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
@@ -261,8 +260,8 @@ def patiently(
     seconds: float,
     reported: ClientErrors,
 ) -> int:
-    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`. Returns the number
-    of calls; the client may have sent one request in each.
+    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`. Returns the
+    number of calls; the client may have sent one request in each.
 
     Raises:
         KafkaException: an error that repeating does not remove.
@@ -270,10 +269,11 @@ def patiently(
         ConfigError: the brokers do not let the client in.
     """
     deadline = time.monotonic() + seconds
-    for calls in count(1):
+    calls = 0
+    while True:
+        calls += 1
         try:
             call(STEP_SECONDS)
-            break
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
@@ -284,7 +284,8 @@ def patiently(
             reported.check(what, options)
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 time.sleep(0.05)
-    return calls
+        else:
+            return calls
 
 
 def apart(call: Callable[[], T]) -> T:

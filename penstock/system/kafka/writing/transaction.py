@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _ALL = TimestampLimits(after_ms=ANY_MS)
 _COMMIT = "the transaction could not be committed"
 _ABORT_SECONDS = 10.0
+_ENDED = (KafkaError._FATAL, KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.INVALID_TXN_STATE)
+"""Errors that say that the brokers have ended the transaction, or know nothing of it."""
 
 
 @dataclass(slots=True)
@@ -128,8 +130,8 @@ class KafkaTransaction(WriterTransaction):
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
         """Keep the mark for the commit, which writes it to the topic of this writer's name.
 
-        The first one is written at once as well, best before any record: if something ended the transaction in its
-        middle, the brokers would then refuse the marks of the commit.
+        The first one brings that topic into the transaction, best before any record. If something ended the transaction
+        in its middle, the brokers then refuse the marks of the commit.
         """
         check_may_mark(self._writer.identity)
         self._writer.places.check(ssp)
@@ -138,7 +140,7 @@ class KafkaTransaction(WriterTransaction):
         else:
             self._writer.check_mark(ssp, progress)
         if not self._marks:
-            self._send(*self._writer.mark_record(ssp, progress), None, _ALL)
+            self._send(*self._writer.registration(ssp.system), None, _ALL)
         self._marks[ssp] = progress
 
     def commit(self) -> None:
@@ -167,8 +169,8 @@ class KafkaTransaction(WriterTransaction):
         self._writer.committed(self._marks)
 
     def abort(self) -> None:
-        """If the brokers do not answer, the next use of the writer aborts. The producer begins no other transaction: the
-        client may have asked twice, and a late request would end that one."""
+        """If the brokers do not answer, the next use of the writer aborts. The producer begins no other transaction:
+        the client may have asked twice, and a late request would end that one."""
         producer, self._producer = self._producer, None
         self._runs.clear()
         self._marks.clear()
@@ -203,7 +205,7 @@ class KafkaTransaction(WriterTransaction):
             try:
                 producer.begin_transaction()
             except KafkaException as error:
-                raise self._refused(error, "a transaction could not begin") from error
+                raise self._refused(error.args[0], "a transaction could not begin") from error
             self._producer = producer
         return self._producer
 
@@ -318,7 +320,7 @@ class KafkaTransaction(WriterTransaction):
             except KafkaException as before:
                 reason = before.args[0]
         if reason.fatal() or _is_refused(reason):
-            return self._refused(error, what)
+            return self._refused(reason, what)
         if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return SystemRefusedError(
                 f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
@@ -351,10 +353,9 @@ class KafkaTransaction(WriterTransaction):
     def _right(self) -> Right:
         return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
 
-    def _refused(self, error: KafkaException, what: str) -> PenstockError:
+    def _refused(self, reason: KafkaError, what: str) -> PenstockError:
         self._producer = None
         self._writer.lose_producer()
-        reason: KafkaError = error.args[0]
         if not _is_refused(reason):
             return explain(reason, what, self._writer.options, right=self._right)
         try:
@@ -378,7 +379,7 @@ _Report = Callable[[KafkaError | None, Message], None]
 
 
 def _is_refused(error: KafkaError) -> bool:
-    return is_fenced(error) or error.code() in (KafkaError._FATAL, KafkaError.INVALID_PRODUCER_ID_MAPPING)
+    return is_fenced(error) or error.code() in _ENDED
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
