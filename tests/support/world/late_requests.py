@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import time
+import traceback
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from penstock.api.ssp import SystemStreamPartition
-from penstock.errors import RetryableError
+from penstock.errors import PenstockError, RetryableError
 from penstock.runtime.stage.sink import OutputWriters
 from penstock.state.backends.changelog_stream.partition import Changelog
 from penstock.system.base import Progress, RawRecord, WriterIdentity
@@ -62,12 +63,14 @@ class Verdict:
     shown: int = 0
     """Messages of aborted transactions that readers see."""
     reordered: int = 0
+    failed: int = 0
+    """Errors that repeating does not remove."""
     answers: Counter[int] = field(default_factory=Counter)
     """The brokers' answers to late requests, by their error code."""
 
     @property
     def wrong(self) -> int:
-        return self.lost + self.doubled + self.torn + self.shown + self.reordered
+        return self.lost + self.doubled + self.torn + self.shown + self.reordered + self.failed
 
     def __add__(self, other: Verdict) -> Verdict:
         return Verdict(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
@@ -108,9 +111,13 @@ class LateLife(ABC):
         """Hold up so many requests, and compare what readers see with what was committed."""
         number = 0
         try:
-            while self.verdict.held < held:
-                self._transaction(number)
-                number += 1
+            try:
+                while self.verdict.held < held:
+                    self._transaction(number)
+                    number += 1
+            except PenstockError:
+                traceback.print_exc()
+                self.verdict.failed += 1
             for each in [*self._late, *self._released]:
                 if each.has_come:
                     self._note(each)
@@ -126,6 +133,7 @@ class LateLife(ABC):
         for attempt in range(1000):
             self._arm()
             part = number, attempt
+            self._outcomes[part] = None
             try:
                 self._outcomes[part] = self.attempt(part, ssps, stops=self.random.random() < 0.4)
             except StopError:

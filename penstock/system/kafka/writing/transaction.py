@@ -24,7 +24,7 @@ from penstock.errors import (
 from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka.access import Right, alter_command, topic
-from penstock.system.kafka.client import resent_after_s
+from penstock.system.kafka.client import LOG, resent_after_s
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.own_topics import job_log
 from penstock.system.kafka.signatures import SentHeaders
@@ -279,7 +279,9 @@ class KafkaTransaction(WriterTransaction):
             raise
         self._writer.is_committing = False
         self._writer.reported.forget()
-        if calls > 1 or time.monotonic() - began >= resent_after_s(self._writer.options):
+        took_s = time.monotonic() - began
+        if calls > 1 or took_s >= resent_after_s(self._writer.options):
+            LOG.info("a commit to `%s` took %.3f s, and may have been requested twice", self._system, took_s)
             self._writer.lose_producer(has_ended=True)  # a late request would commit its next transaction
 
     def _ranges(self) -> Appended:
