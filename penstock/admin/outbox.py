@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 
+from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStreamPartition
 from penstock.config.model import JobConfig
 from penstock.errors import PenstockError
@@ -57,19 +59,36 @@ def outbox_outputs(owed: Sequence[Unpublished], marks: Marks) -> tuple[OutboxOut
     return tuple(OutboxOutput(name, messages[name], published[name]) for name in sorted(messages))
 
 
+class AskedMarks:
+    """The progress of publishing, asked of the systems with other questions. Nobody is fenced."""
+
+    def __init__(self, owed: Iterable[Unpublished], publisher: str, config: JobConfig, questions: Questions) -> None:
+        parts = {ssp for record in owed for each in record.objects for ssp in each.parts}
+        self._rows = dict.fromkeys((ssp for ssp in parts if ssp.system == QUERY_SYSTEM), _NAMED)
+        self._answers: dict[str, Answer[Marks]] = {}
+        for name in sorted({ssp.system for ssp in parts} - {QUERY_SYSTEM}):
+            own = sorted(ssp for ssp in parts if ssp.system == name)
+            self._answers[name] = questions.put(name, partial(_marks_in, name, own, publisher, config))
+
+    def marks(self) -> Marks:
+        """The marks, once the questions are answered. A system without an answer is left out."""
+        found: dict[SystemStreamPartition, Progress | None] = {**self._rows}
+        for answer in self._answers.values():
+            marks = answer_or_problem(answer)
+            if not isinstance(marks, PenstockError):
+                found.update(marks)
+        return found
+
+
 def read_marks(owed: Iterable[Unpublished], publisher: str, config: JobConfig) -> Marks:
-    """The progress of publishing, asked of the systems. One that cannot be asked is left out. Nobody is fenced."""
-    parts = {ssp for record in owed for each in record.objects for ssp in each.parts}
-    found: dict[SystemStreamPartition, Progress | None] = {}
-    for name in sorted({ssp.system for ssp in parts}):
-        own = sorted(ssp for ssp in parts if ssp.system == name)
-        if name == QUERY_SYSTEM:
-            found |= dict.fromkeys(own, _NAMED)
-            continue
-        try:
-            with closing(open_system(config.system(name)).admin()) as admin:
-                marks = admin.progress_of(publisher, own)
-        except PenstockError:
-            continue
-        found.update({ssp: marks.get(ssp) for ssp in own})
-    return found
+    """The progress of publishing. A system that does not answer is left out."""
+    questions = Questions()
+    asked = AskedMarks(owed, publisher, config, questions)
+    questions.await_answers()
+    return asked.marks()
+
+
+def _marks_in(name: str, ssps: Sequence[SystemStreamPartition], publisher: str, config: JobConfig) -> Marks:
+    with closing(open_system(config.system(name)).admin()) as admin:
+        marks = admin.progress_of(publisher, ssps)
+    return {ssp: marks.get(ssp) for ssp in ssps}

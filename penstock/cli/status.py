@@ -5,16 +5,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Annotated, Any
 
 import typer
 
 from penstock.admin.job.drain_status import DrainRequestFacts
 from penstock.admin.job.metrics import SideInputStatus, TableUse, metrics_of
-from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, statuses
+from penstock.admin.job.status import BackendStatus, JobStatus, UnreadableJob, WatermarkStatus, look_at, statuses
 from penstock.admin.job.status import status as job_status
 from penstock.admin.jobs import load_without_job, open_all_jobs
+from penstock.admin.questions import Questions
 from penstock.admin.startpoint.facts import TakenFacts
 from penstock.api.time.watermarks import END_OF_TIME
 from penstock.batch.watermarks import holds_back_text
@@ -83,11 +84,21 @@ def status(
     if job is None:
         _show_all(call, wait=wait)
         return
+    questions = Questions()
     with call.open(job) as found:
-        console = stderr_console()
-        with console.status("watching the lease (--no-wait skips this)") if console.is_terminal else nullcontext():
-            facts = job_status(found, wait=wait)
-    call.show(facts, _show)
+        with _saying("watching the lease (--no-wait skips this)"):
+            look = look_at(found, questions, wait=wait)
+        if not call.as_json:  # systems that are away take some seconds
+            _show_known(look.known)
+        with _saying("asking the systems"):
+            questions.await_answers()
+        facts = look.completed()
+    call.show(facts, _show_asked)
+
+
+def _saying(doing: str) -> AbstractContextManager[object]:
+    console = stderr_console()
+    return console.status(doing) if console.is_terminal else nullcontext()
 
 
 def _watch(job: str | None, call: JsonCall) -> None:
@@ -172,6 +183,8 @@ def _show_all(call: JsonCall, *, wait: bool) -> None:
     for one in found:
         if not isinstance(one, JobStatus):
             say(f"error: job {one.job}: {one.problem}")
+        elif problem := next((each for each in one.inputs if each.lag is None and each.problem is not None), None):
+            say(f"warning: the lag of job {one.job} is not known: stream `{problem.stream}`: {problem.problem}")
 
 
 def _lag(lag: int | None, unit: str) -> int | str | None:
@@ -191,10 +204,17 @@ def _row(found: JobStatus | UnreadableJob) -> tuple[object, ...]:
 
 
 def _show(facts: JobStatus) -> None:
+    _show_known(facts)
+    _show_asked(facts)
+
+
+def _show_known(facts: JobStatus) -> None:
+    """Show what the job's folder has."""
     last = facts.last_checkpoint
     rows: list[tuple[str, object]] = [
         ("job", facts.job),
         *_status_rows(facts),
+        *_phase_rows(facts),
         *([("waits for", f"since {utc_text(facts.outage.since_ms)}: {facts.outage.reason}")] if facts.outage else []),
         ("last holder" if facts.has_ended else "holder", facts.holder),
         ("run id", facts.run_id),
@@ -212,8 +232,6 @@ def _show(facts: JobStatus) -> None:
             ("  tasks", last.task_count),
             ("  stores", ", ".join(sorted(last.stores)) or "none"),
         ]
-    rows += _phase_rows(facts)
-    rows += _outbox_rows(facts)
     if facts.dead_letters:
         rows.append(("dead letters", f"{facts.dead_letters:,} in its last run, {_seen(facts)}"))
     if facts.ways:
@@ -233,7 +251,6 @@ def _show(facts: JobStatus) -> None:
         backends = [(each.store, each.backend, _markers(each)) for each in facts.backends]
         print_table("State, as of the last checkpoint", ("store", "backend", "can restore"), backends)
     _show_standbys(facts)
-    _show_inputs(facts)
     if facts.side_stores:
         print_table("Stores that the job only reads", ("store", "filled by"), [(e.store, e) for e in facts.side_stores])
     _show_side_inputs(facts)
@@ -241,6 +258,13 @@ def _show(facts: JobStatus) -> None:
     _show_intermediate(facts)
     _show_watermarks(facts)
     _show_startpoints(facts)
+
+
+def _show_asked(facts: JobStatus) -> None:
+    """Show what the systems have answered."""
+    _show_inputs(facts)
+    if rows := _outbox_rows(facts):
+        print_facts(rows)
 
 
 def _status_rows(facts: JobStatus) -> list[tuple[str, object]]:
@@ -269,10 +293,10 @@ def _outbox_rows(facts: JobStatus) -> list[tuple[str, object]]:
     outputs = ", ".join(f"{count:,} to {stream}" for stream, count in facts.outbox.outputs.items())
     done = facts.outbox.published
     if done == facts.outbox.messages:
-        return [("  exactly once", f"{outputs}: published")]
-    there = "" if done is None else f", {done:,} of them are published"
+        return [("exactly once", f"{outputs}: published")]
+    there = " (how many are published is not known)" if done is None else f", {done:,} of them are published"
     publishes = "the next start makes sure of it" if facts.has_ended else "the job publishes them"
-    return [("  exactly once", f"{outputs}{there}: {publishes}")]
+    return [("exactly once", f"{outputs}{there}: {publishes}")]
 
 
 def _ways(ways: Mapping[str, int]) -> str:
@@ -310,10 +334,6 @@ def _show_watermarks(facts: JobStatus) -> None:
     if facts.watermarks:
         columns = ("operator", "watermark", "behind")
         print_table("Event time, as of the last checkpoint", columns, map(_watermark, facts.watermarks), right="behind")
-    for each in facts.inputs:
-        for part in each.partitions:
-            if part.partition == each.held_back_by:
-                say(f"note: {holds_back_text(each.stream, part.partition, part.event_time_ms)}")
 
 
 def _show_standbys(facts: JobStatus) -> None:
@@ -447,6 +467,8 @@ def _show_inputs(facts: JobStatus) -> None:
         if each.problem is not None:
             say(f"warning: stream `{each.stream}`: {each.problem}")
         for part in each.partitions:
+            if part.partition == each.held_back_by:
+                say(f"note: {holds_back_text(each.stream, part.partition, part.event_time_ms)}")
             if part.open_transaction is not None:
                 say(f"warning: stream `{each.stream}` partition {part.partition}: {part.open_transaction}")
             if part.lost:

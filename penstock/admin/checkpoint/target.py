@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from penstock.admin.jobs import FoundJob
+from penstock.admin.questions import Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.application.application import Application
 from penstock.checkpoint.edit import Content, content_of
@@ -38,25 +41,29 @@ class StreamEnds:
 
 
 def stream_ends(config: JobConfig, streams: Iterable[SystemStream]) -> StreamEnds:
-    """Ask the systems for the ends and the identities of the streams."""
+    """Ask the systems for the ends and the identities of the streams, of all at the same time. Each system has its own
+    time limit: what is not known then is not checked."""
+    questions = Questions(within_s=None)
+    answers = {each: questions.put(each.system, partial(_ends_of, each, config)) for each in sorted(set(streams))}
+    questions.await_answers()
     ends: dict[SystemStreamPartition, PartitionOffsets] = {}
     unknown: dict[SystemStream, str] = {}
     identities: dict[SystemStream, str] = {}
-    for stream in sorted(set(streams)):
-        try:
-            admin = open_system(config.system(stream.system)).admin()
-            try:
-                identity = admin.stream_identity(stream.stream)
-                found = admin.offsets(stream.stream)
-            finally:
-                admin.close()
-        except PenstockError as error:
-            unknown[stream] = str(error)
-        else:
-            ends |= {SystemStreamPartition(stream.system, stream.stream, number): end for number, end in found.items()}
-            if identity is not None:
-                identities[stream] = identity
+    for stream, answer in answers.items():
+        found = answer_or_problem(answer)
+        if isinstance(found, PenstockError):
+            unknown[stream] = str(found)
+            continue
+        identity, own = found
+        ends |= {SystemStreamPartition(stream.system, stream.stream, number): end for number, end in own.items()}
+        if identity is not None:
+            identities[stream] = identity
     return StreamEnds(ends, unknown, identities)
+
+
+def _ends_of(stream: SystemStream, config: JobConfig) -> tuple[str | None, Mapping[int, PartitionOffsets]]:
+    with closing(open_system(config.system(stream.system)).admin()) as admin:
+        return admin.stream_identity(stream.stream), admin.offsets(stream.stream)
 
 
 @dataclass(frozen=True, slots=True)

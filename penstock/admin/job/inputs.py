@@ -6,7 +6,9 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
+from penstock.admin.questions import Answer, Questions, answer_or_problem
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.log_view import LogView
@@ -67,22 +69,36 @@ class InputStatus:
     """The unit of `lag`: `file` for a folder."""
 
 
-def input_statuses(
-    view: LogView, config: JobConfig, read: Mapping[SystemStreamPartition, int] | None = None
-) -> tuple[InputStatus, ...]:
-    """The inputs, against their ends. `read`: the present positions of a run."""
-    if not view.checkpoints:
-        return ()
-    last = view.checkpoints[-1]
-    positions, times = _smallest(last.next_offsets), _smallest(last.event_times)
-    found = []
-    for stream, next_offsets in sorted(positions.items()):
-        own = {ssp.partition: offset for ssp, offset in (read or {}).items() if ssp.system_stream == stream}
-        one = _input(stream, next_offsets, last, config, own)
-        one = _with_lost(one, {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream})
-        idle = _idle(one, view, config.stream(stream).idle_ms)
-        found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
-    return tuple(found)
+class AskedInputs:
+    """The inputs of a job as of its last checkpoint, whose ends are asked of the systems with other questions."""
+
+    def __init__(self, view: LogView, config: JobConfig, questions: Questions) -> None:
+        self._view = view
+        self._config = config
+        last = view.checkpoints[-1] if view.checkpoints else None
+        self._positions = {} if last is None else _smallest(last.next_offsets)
+        self._answers: dict[SystemStream, Answer[_Now]] = {}
+        for stream in sorted(self._positions):
+            if last is not None and not _is_frame(stream, last):  # Spark alone knows what comes next in a frame
+                self._answers[stream] = questions.put(stream.system, partial(_look, stream, config))
+
+    def statuses(self, read: Mapping[SystemStreamPartition, int] | None = None) -> tuple[InputStatus, ...]:
+        """The inputs against their ends, once the questions are answered. `read`: the present positions of a run."""
+        if not self._view.checkpoints:
+            return ()
+        last, found = self._view.checkpoints[-1], []
+        times = _smallest(last.event_times)
+        for stream, next_offsets in sorted(self._positions.items()):
+            own = {ssp.partition: offset for ssp, offset in (read or {}).items() if ssp.system_stream == stream}
+            one = _input(stream, next_offsets, last, self._config, self._now(stream), own)
+            lost = {ssp.partition: lost for ssp, lost in last.lost.items() if ssp.system_stream == stream}
+            one = _with_lost(one, lost)
+            idle = _idle(one, self._view, self._config.stream(stream).idle_ms)
+            found.append(_with_times(one, times.get(stream, {}), last, idle) if last.event_times else one)
+        return tuple(found)
+
+    def _now(self, stream: SystemStream) -> _Now | PenstockError | None:
+        return answer_or_problem(self._answers[stream]) if stream in self._answers else None
 
 
 def _input(
@@ -90,14 +106,13 @@ def _input(
     next_offsets: Mapping[int, int],
     last: CheckpointRecord,
     config: JobConfig,
+    now: _Now | PenstockError | None,
     read: Mapping[int, int],
 ) -> InputStatus:
-    if _is_frame(stream, last):
-        return input_status(stream, next_offsets, {}, None)  # Spark alone knows what comes next
-    try:
-        now = _look(stream, config)
-    except PenstockError as error:
-        return input_status(stream, next_offsets, {}, f"its ends are unknown: {error}")
+    if now is None:
+        return input_status(stream, next_offsets, {}, None)
+    if isinstance(now, PenstockError):
+        return input_status(stream, next_offsets, {}, f"its ends are unknown: {now}")
     misfit = _misfit(stream, next_offsets, now.ends, skips=config.stream(stream).skips_lost)
     if now.identity is not None and last.identities.get(stream, now.identity) != now.identity:
         misfit = f"it was deleted and created again: the job will not start. {continue_in(stream)}"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from penstock.admin.checkpoint.facts import CheckpointSummary, IntermediateFacts, intermediate_facts
 from penstock.admin.job.drain_status import NO_DRAIN, DrainStatus, drain_status
-from penstock.admin.job.inputs import InputStatus, input_statuses
+from penstock.admin.job.inputs import AskedInputs, InputStatus
 from penstock.admin.job.lease import LeaseFacts, Running, watch_lease
 from penstock.admin.job.metrics import SideInputStatus, TableUse, side_inputs_in, tables_in, ways_in
 from penstock.admin.jobs import FoundJob
-from penstock.admin.outbox import outbox_outputs, read_marks
+from penstock.admin.outbox import AskedMarks, Marks, outbox_outputs
+from penstock.admin.questions import Questions
 from penstock.admin.side_stores import side_stores
 from penstock.admin.startpoint.facts import RequestFacts, TakenFacts, request_facts, taken_facts
 from penstock.api.time.watermarks import END_OF_TIME
@@ -178,8 +180,23 @@ class UnreadableJob:
     problem: str
 
 
+@dataclass(frozen=True, slots=True)
+class JobLook:
+    """A look at a job, before its systems have answered."""
+
+    known: JobStatus
+    """The part of the status that needs no system: without `inputs`, and without what is published."""
+    _inputs: Callable[[], tuple[InputStatus, ...]]
+    _outbox: Callable[[], OutboxStatus | None]
+
+    def completed(self) -> JobStatus:
+        """The whole status, once the questions of the look are answered."""
+        return replace(self.known, inputs=self._inputs(), outbox=self._outbox())
+
+
 def statuses(jobs: Sequence[FoundJob], *, wait: bool = True) -> list[JobStatus | UnreadableJob]:
-    """The status of each job, several at once. A damaged job does not hide the others.
+    """The status of each job, several at once. A damaged job does not hide the others. Systems have five seconds for
+    the questions about all jobs together, as in `status`.
 
     Args:
         jobs: open jobs, from `open_all_jobs`.
@@ -190,19 +207,25 @@ def statuses(jobs: Sequence[FoundJob], *, wait: bool = True) -> list[JobStatus |
         ...     [(each.job, each.status) for each in admin.statuses(jobs)]
         [('flights-1', 'not running')]
     """
+    questions = Questions()
+
+    def look(job: FoundJob) -> JobLook | UnreadableJob:
+        try:
+            return look_at(job, questions, wait=wait)
+        except PenstockError as error:
+            return UnreadableJob(job.paths.root, str(error))
+
     with ThreadPoolExecutor(_AT_ONCE) as threads:
-        return list(threads.map(lambda job: _status_or_problem(job, wait=wait), jobs))
-
-
-def _status_or_problem(job: FoundJob, *, wait: bool) -> JobStatus | UnreadableJob:
-    try:
-        return status(job, wait=wait)
-    except PenstockError as error:
-        return UnreadableJob(job.paths.root, str(error))
+        looks = list(threads.map(look, jobs))
+    questions.await_answers()
+    return [each.completed() if isinstance(each, JobLook) else each for each in looks]
 
 
 def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     """The status of a job: is it running, how far has it read, and its last checkpoint. Writes nothing.
+
+    The systems of its inputs and outputs are asked side by side, and have five seconds together. What is not known then
+    is None, and an input's `problem` says why.
 
     Args:
         job: the job.
@@ -218,6 +241,14 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         >>> status.status, status.last_checkpoint.batch, [(each.stream, each.lag) for each in status.inputs]
         ('not running', 2, [('local.trips', 0)])
     """
+    questions = Questions()
+    look = look_at(job, questions, wait=wait)
+    questions.await_answers()
+    return look.completed()
+
+
+def look_at(job: FoundJob, questions: Questions, *, wait: bool = True) -> JobLook:
+    """Read the job's folder, and put what its systems are to be asked to the questions. Raises as `status`."""
     lease = watch_lease(job.objects, job.paths.lease, wait=wait)
     view = CheckpointLog(job.objects, job.paths).read()
     startpoints = _startpoints(job, view)
@@ -230,10 +261,11 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
     # A start after a crash keeps the run's id. What the one before has shown says nothing about now.
     phase, shown = None if run_id is None else _phase(job, run_id, lease.token), _shown_run(job)
     is_present = shown is not None and shown.driver == lease.token
-    inputs = input_statuses(view, job.config, shown.positions if shown is not None and is_present else None)
+    inputs = AskedInputs(view, job.config, questions)
+    marks = AskedMarks(view.owed.unpublished, view.owed.publisher, job.config, questions)
     is_known = shown is not None and (is_present or lease.running == "not running")
     metrics = shown.metrics if shown is not None and is_known else Snapshot({})
-    return JobStatus(
+    known = JobStatus(
         job=job.paths.root,
         name=job.paths.name,
         id=job.paths.job_id,
@@ -247,7 +279,7 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         epoch=None if owner is None else owner.epoch,
         checkpoints=len(view.checkpoints),
         last_checkpoint=None if last is None else CheckpointSummary.of(last),
-        inputs=inputs,
+        inputs=(),
         backends=() if last is None else _backends(last, job.config),
         startpoints=startpoints,
         taken_startpoints=taken_facts(view),
@@ -262,12 +294,14 @@ def status(job: FoundJob, *, wait: bool = True) -> JobStatus:
         metrics_ms=None if shown is None or lease.running == "running" else shown.time_ms,
         intermediate=() if last is None else intermediate_facts(last),
         side_stores=side_stores(job),
-        outbox=_outbox(view.owed, job.config),
+        outbox=_outbox(view.owed, {}),
         outage=None if outage is None else outage.outage,
         quiet_offsets=None if last is None else _quiet_offsets(last),
         phase=phase,
         failure=failure,
     )
+    read = shown.positions if shown is not None and is_present else None
+    return JobLook(known, partial(inputs.statuses, read), lambda: _outbox(view.owed, marks.marks()))
 
 
 def _phase(job: FoundJob, run_id: str, driver: str) -> RunPhase | None:
@@ -320,10 +354,10 @@ def _shown_run(job: FoundJob) -> ShownRun | None:
         return None
 
 
-def _outbox(owed: OwedOutput, config: JobConfig) -> OutboxStatus | None:
+def _outbox(owed: OwedOutput, marks: Marks) -> OutboxStatus | None:
     if not owed.unpublished:
         return None
-    outputs = outbox_outputs(owed.unpublished, read_marks(owed.unpublished, owed.publisher, config))
+    outputs = outbox_outputs(owed.unpublished, marks)
     counts = [each.published for each in outputs]
     return OutboxStatus(
         {each.output: each.messages for each in outputs},

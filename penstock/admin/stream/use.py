@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 
 from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob, open_all_jobs
+from penstock.admin.questions import Questions, answer_or_problem
 from penstock.admin.side_stores import side_stores
 from penstock.admin.stream.names import FoundStream
 from penstock.api.ssp import SystemStream
@@ -87,12 +89,15 @@ def _owner_uid(found: FoundStream) -> str | None:
 
 def changelogs_of(found: FoundJob, uid: str) -> tuple[str, ...]:
     """The streams that the job with this uid owns, in every system that records owners and can be reached."""
-    streams: list[str] = []
-    for name in found.config.system_names:
-        try:
-            streams += _owned(found, name, uid)
-        except PenstockError as error:
-            logger.info("system %s was not searched for the job's changelog streams: %s", name, error)
+    questions, streams = Questions(within_s=None), list[str]()
+    answers = {name: questions.put(name, partial(_owned, found, name, uid)) for name in found.config.system_names}
+    questions.await_answers()
+    for name, answer in answers.items():
+        owned = answer_or_problem(answer)
+        if isinstance(owned, PenstockError):
+            logger.info("system %s was not searched for the job's changelog streams: %s", name, owned)
+        else:
+            streams += owned
     return tuple(streams)
 
 

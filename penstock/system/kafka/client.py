@@ -39,6 +39,10 @@ _CONSUMER_DECIDED: Mapping[str, Any] = {
     "allow.auto.create.topics": False,
 }
 _PRODUCER: Mapping[str, Any] = {"message.max.bytes": CLIENT_BYTES, "linger.ms": 5, "compression.type": COMPRESSION}
+_BACKOFFS = {"retry.backoff.ms": 100.0, "retry.backoff.max.ms": 1000.0}
+"""librdkafka's defaults."""
+_LEAST_OF_BACKOFF = 0.75
+"""librdkafka varies a backoff by 20 %."""
 _PRODUCER_DECIDED: Mapping[str, Any] = {"enable.idempotence": True, "acks": "all"}
 
 
@@ -70,6 +74,13 @@ def open_producer(options: KafkaOptions, reported: ClientErrors, decided: Mappin
     """An idempotent producer; as `open_consumer`. `decided` may hold a transactional id."""
     settings = {**_COMMON, **_PRODUCER, **options.producer, **_PRODUCER_DECIDED, **(decided or {})}
     return _opened(Producer, settings, options, reported, "producer")
+
+
+def resent_after_s(options: KafkaOptions) -> float:
+    """A producer that has no answer to a request waits so long, in seconds, before it sends the request again. A call
+    that took less time has sent its request once."""
+    backoff_ms, most_ms = (float(options.producer.get(name, default)) for name, default in _BACKOFFS.items())
+    return _LEAST_OF_BACKOFF * min(backoff_ms, most_ms) / 1000
 
 
 def open_admin(options: KafkaOptions, reported: ClientErrors) -> AdminClient:

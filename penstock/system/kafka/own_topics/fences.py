@@ -5,7 +5,7 @@ ARCHITECTURE.md, "Kafka", has the argument.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from contextvars import copy_context
@@ -66,9 +66,12 @@ def retire(options: KafkaOptions, topic: str, producers: Sequence[str], fences: 
         job_log.put(options, topic, [(key, None) for key in keys])
 
 
-def register(options: KafkaOptions, writer: WriterIdentity, reported: ClientErrors) -> tuple[str, Producer, JobTopic]:
+def register(
+    options: KafkaOptions, writer: WriterIdentity, reported: ClientErrors, ended: Iterable[str] = ()
+) -> tuple[str, Producer, JobTopic]:
     """A new producer that a newer epoch can fence: its transactional id, the producer, and the state of the topic.
-    `reported` gets the reports of the producer.
+    `reported` gets the reports of the producer. The registrations of the ids `ended`, which are used no more and have
+    no open transaction, are deleted.
 
     The order is essential: the id is on record before the producer can write, and the fences are read afterwards.
 
@@ -80,7 +83,8 @@ def register(options: KafkaOptions, writer: WriterIdentity, reported: ClientErro
     with closing(job_log.created(options, _state(options, writer.name))) as log:
         state = log.state
         state.check_fence(writer, options.system)  # it is refused here as well, without leaving anything behind
-        job_log.put(options, topic, [producer_record(transactional_id, writer.epoch)])
+        gone = [(producer_key(each), None) for each in ended]
+        job_log.put(options, topic, [producer_record(transactional_id, writer.epoch), *gone])
         made = initialised(options, transactional_id, topic, reported)
         try:
             state = log.catch_up()

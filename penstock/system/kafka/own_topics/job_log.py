@@ -259,8 +259,9 @@ def patiently(
     what: str,
     seconds: float,
     reported: ClientErrors,
-) -> object:
-    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`.
+) -> int:
+    """Repeat a call until it is done: `init_transactions`, `commit_transaction`, `abort_transaction`. Returns the
+    number of calls; the client may have sent one request in each.
 
     Raises:
         KafkaException: an error that repeating does not remove.
@@ -268,9 +269,11 @@ def patiently(
         ConfigError: the brokers do not let the client in.
     """
     deadline = time.monotonic() + seconds
+    calls = 0
     while True:
+        calls += 1
         try:
-            return call(STEP_SECONDS)
+            call(STEP_SECONDS)
         except KafkaException as error:
             if not error.args[0].retriable():
                 raise
@@ -281,6 +284,8 @@ def patiently(
             reported.check(what, options)
             if error.args[0].code() != KafkaError._TIMED_OUT:
                 time.sleep(0.05)
+        else:
+            return calls
 
 
 def apart(call: Callable[[], T]) -> T:

@@ -24,6 +24,7 @@ from penstock.errors import (
 from penstock.retry import check_interrupt
 from penstock.system.base import Appended, Progress, RawRecord, WriterTransaction, check_may_mark
 from penstock.system.kafka.access import Right, alter_command, topic
+from penstock.system.kafka.client import LOG, resent_after_s
 from penstock.system.kafka.errors import explain, is_fenced
 from penstock.system.kafka.own_topics import job_log
 from penstock.system.kafka.signatures import SentHeaders
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 _ALL = TimestampLimits(after_ms=ANY_MS)
 _COMMIT = "the transaction could not be committed"
 _ABORT_SECONDS = 10.0
+_ENDED = (KafkaError._FATAL, KafkaError.INVALID_PRODUCER_ID_MAPPING, KafkaError.INVALID_TXN_STATE)
+"""Errors that say that the brokers have ended the transaction, or know nothing of it."""
 
 
 @dataclass(slots=True)
@@ -125,13 +128,19 @@ class KafkaTransaction(WriterTransaction):
         run.messages = sent + 1
 
     def mark(self, ssp: SystemStreamPartition, progress: Progress) -> None:
-        """Keep the mark for the commit, which writes it to the topic of this writer's name."""
+        """Keep the mark for the commit, which writes it to the topic of this writer's name.
+
+        The first one brings that topic into the transaction, best before any record. If something ended the transaction
+        in its middle, the brokers then refuse the marks of the commit.
+        """
         check_may_mark(self._writer.identity)
         self._writer.places.check(ssp)
         if ssp in self._marks:
             progress.check_follows(self._marks[ssp], ssp)
         else:
             self._writer.check_mark(ssp, progress)
+        if not self._marks:
+            self._send(*self._writer.registration(ssp.system), None, _ALL)
         self._marks[ssp] = progress
 
     def commit(self) -> None:
@@ -149,8 +158,7 @@ class KafkaTransaction(WriterTransaction):
         producer = self._begun()
         self._writer.take_over()
         for ssp, mark in self._marks.items():
-            place, record = self._writer.mark_record(ssp, mark)
-            self._send(place, record, None, _ALL)
+            self._send(*self._writer.mark_record(ssp, mark), None, _ALL)
         try:
             self._flush(producer)
             self._appended = self._ranges()
@@ -161,13 +169,15 @@ class KafkaTransaction(WriterTransaction):
         self._writer.committed(self._marks)
 
     def abort(self) -> None:
-        """If the brokers do not answer, the next use of the writer aborts."""
+        """If the brokers do not answer, the next use of the writer aborts. The producer begins no other transaction:
+        the client may have asked twice, and a late request would end that one."""
         producer, self._producer = self._producer, None
         self._runs.clear()
         self._marks.clear()
         self._writer.places.forget()  # a topic may have been deleted
         if producer is None:
             return
+        has_ended = False
         try:
             job_log.apart(
                 partial(
@@ -180,13 +190,11 @@ class KafkaTransaction(WriterTransaction):
                     self._writer.reported,
                 )
             )
-        except BaseException as error:
-            self._writer.lose_producer()
-            if not isinstance(error, KafkaException | PenstockError):
-                raise
-        else:
-            if self._has_failed:
-                self._writer.lose_producer()
+            has_ended = not self._has_failed
+        except (KafkaException, PenstockError):
+            pass
+        finally:
+            self._writer.lose_producer(has_ended=has_ended)
 
     def appended(self) -> Appended:
         return self._appended
@@ -197,7 +205,7 @@ class KafkaTransaction(WriterTransaction):
             try:
                 producer.begin_transaction()
             except KafkaException as error:
-                raise self._refused(error, "a transaction could not begin") from error
+                raise self._refused(error.args[0], "a transaction could not begin") from error
             self._producer = producer
         return self._producer
 
@@ -255,8 +263,9 @@ class KafkaTransaction(WriterTransaction):
 
     def _commit(self, producer: Producer) -> None:
         self._writer.is_committing = True
+        began = time.monotonic()
         try:
-            job_log.patiently(
+            calls = job_log.patiently(
                 producer,
                 producer.commit_transaction,
                 self._writer.options,
@@ -270,6 +279,10 @@ class KafkaTransaction(WriterTransaction):
             raise
         self._writer.is_committing = False
         self._writer.reported.forget()
+        took_s = time.monotonic() - began
+        if calls > 1 or took_s >= resent_after_s(self._writer.options):
+            LOG.info("a commit to `%s` took %.3f s, and may have been requested twice", self._system, took_s)
+            self._writer.lose_producer(has_ended=True)  # a late request would commit its next transaction
 
     def _ranges(self) -> Appended:
         found: dict[SystemStreamPartition, tuple[tuple[int, int], ...]] = {}
@@ -309,7 +322,7 @@ class KafkaTransaction(WriterTransaction):
             except KafkaException as before:
                 reason = before.args[0]
         if reason.fatal() or _is_refused(reason):
-            return self._refused(error, what)
+            return self._refused(reason, what)
         if reason.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             return SystemRefusedError(
                 f"{what}: a message, or a batch of messages, is larger than the topic's `max.message.bytes` or the "
@@ -342,10 +355,9 @@ class KafkaTransaction(WriterTransaction):
     def _right(self) -> Right:
         return topic("Write", *sorted({ssp.stream for ssp in self._runs}))
 
-    def _refused(self, error: KafkaException, what: str) -> PenstockError:
+    def _refused(self, reason: KafkaError, what: str) -> PenstockError:
         self._producer = None
         self._writer.lose_producer()
-        reason: KafkaError = error.args[0]
         if not _is_refused(reason):
             return explain(reason, what, self._writer.options, right=self._right)
         try:
@@ -369,7 +381,7 @@ _Report = Callable[[KafkaError | None, Message], None]
 
 
 def _is_refused(error: KafkaError) -> bool:
-    return is_fenced(error) or error.code() in (KafkaError._FATAL, KafkaError.INVALID_PRODUCER_ID_MAPPING)
+    return is_fenced(error) or error.code() in _ENDED
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

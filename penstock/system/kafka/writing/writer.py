@@ -25,6 +25,7 @@ from penstock.system.kafka.own_topics.job_topic import (
     job_topic,
     new_transactional_id,
     producer_key,
+    producer_record,
     progress_record,
 )
 from penstock.system.kafka.writing.topics import WriterTopics
@@ -40,7 +41,8 @@ class KafkaWriter(SystemWriter):
     """Appends to streams of Kafka. Used by one thread; made by `KafkaSystem.writer`.
 
     It keeps a producer from transaction to transaction. A producer whose outcome is not known, or that the broker
-    has refused, is replaced by the next transaction, which first ends the old one's.
+    has refused, is replaced by the next transaction, which first ends the old one's. One that may have asked twice for
+    the end of a transaction is replaced as well.
     """
 
     def __init__(self, options: KafkaOptions, identity: WriterIdentity | None) -> None:
@@ -53,6 +55,8 @@ class KafkaWriter(SystemWriter):
         self._producer: Producer | None = None
         self._lost: list[str] = []
         """Transactional ids of producers that were given up, and may have an open transaction."""
+        self._ended: list[str] = []
+        """Transactional ids of producers that were given up, and have none."""
         self._refused = 0
         """The number of producers refused one after the other, without a commit in between."""
         self.is_committing = False
@@ -112,10 +116,13 @@ class KafkaWriter(SystemWriter):
             self._log.close()
             self._log = None
         self.places.close()
-        if self._id and self._topic is not None and not self.is_committing:
-            with suppress(PenstockError, KafkaException):  # a newer epoch deletes it as well
-                job_log.put(self.options, self._topic, [(producer_key(self._id), None)], within_s=_CLOSE_SECONDS)
+        done = [*self._ended, *([self._id] if self._id and not self.is_committing else [])]
+        if done and self._topic is not None:
+            with suppress(PenstockError, KafkaException):  # a newer epoch deletes them as well
+                gone = [(producer_key(each), None) for each in done]
+                job_log.put(self.options, self._topic, gone, within_s=_CLOSE_SECONDS)
         self._id = ""
+        self._ended.clear()
 
     # For transactions.
 
@@ -127,9 +134,12 @@ class KafkaWriter(SystemWriter):
                 self._id = new_transactional_id(job_topic("nobody"))
                 self._producer = fences.initialised(self.options, self._id, None, self.reported)
             else:
-                self._id, self._producer, state = fences.register(self.options, self.identity, self.reported)
+                self._id, self._producer, state = fences.register(
+                    self.options, self.identity, self.reported, self._ended
+                )
                 epoch = self.identity.epoch
                 self._has_taken_over = epoch in state.fences and not state.older_producers(epoch)
+            self._ended.clear()
         return self._producer
 
     def take_over(self) -> None:
@@ -153,9 +163,16 @@ class KafkaWriter(SystemWriter):
 
     def mark_record(self, ssp: SystemStreamPartition, mark: Progress) -> tuple[SystemStreamPartition, RawRecord]:
         """The topic of marks, as a partition, and the record that keeps this one."""
-        topic, (key, value) = self._topic or "", progress_record(ssp, mark)
+        return self._own_record(ssp.system, *progress_record(ssp, mark))
+
+    def registration(self, system: str) -> tuple[SystemStreamPartition, RawRecord]:
+        """The topic of marks, and a record that changes nothing there: the producer's registration again."""
+        return self._own_record(system, *producer_record(self._id, check_may_mark(self.identity).epoch))
+
+    def _own_record(self, system: str, key: bytes, value: bytes) -> tuple[SystemStreamPartition, RawRecord]:
+        topic = self._topic or ""
         signed = self.options.signer.own_headers(topic, key, value)
-        return SystemStreamPartition(ssp.system, topic, 0), (SYSTEM_CLOCK.now_ms(), key, value, signed)
+        return SystemStreamPartition(system, topic, 0), (SYSTEM_CLOCK.now_ms(), key, value, signed)
 
     def committed(self, marks: Mapping[SystemStreamPartition, Progress]) -> None:
         self._refused = 0
@@ -173,12 +190,18 @@ class KafkaWriter(SystemWriter):
             return RetryableError(text)
         return PenstockTimeoutError(f"{text}. This happened {self._refused} times in a row: raise the timeout")
 
-    def lose_producer(self) -> None:
-        """Give up the producer: it may have an open transaction, or may have lost the right to write."""
-        self._marks = None
+    def lose_producer(self, *, has_ended: bool = False) -> None:
+        """Give up the producer: it may have an open transaction, or may have lost the right to write.
+
+        Args:
+            has_ended: its last transaction has certainly ended, and its next one would be in danger: a request of the
+                last one may still be under way.
+        """
+        if not has_ended:
+            self._marks = None
         made, self._producer = self._producer, None
         if made is not None:
-            self._lost.append(self._id)
+            (self._ended if has_ended else self._lost).append(self._id)
             self._id = ""
             self.is_committing = False
             job_log.discard(made)

@@ -22,6 +22,7 @@ from penstock.checkpoint.id import CheckpointId
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.record import CheckpointRecord, Claim
 from penstock.checkpoint.versions.v2 import CheckpointV2
+from penstock.cli.main import app
 from penstock.errors import ConfigError, FailedMessage, UserCodeError
 from penstock.host.logs import log_path
 from penstock.job.lease import LeaseHolder, LeaseState, acquire
@@ -173,6 +174,53 @@ def test_status_where_the_streams_cannot_be_looked_at() -> None:
     assert "warning: stream `local.flights`" in call("status", "flights")[1]
     published(20, partitions=3)
     assert "3 partitions now" in call_json("status", "flights")["inputs"][0]["problem"]
+
+
+@pytest.mark.usefixtures("log")
+def test_what_is_known_is_shown_before_systems_are_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    published(20, partitions=2)
+    shown: list[str] = []
+
+    def asked(*_: object) -> dict[int, OpenTransaction]:
+        shown.append(capsys.readouterr().out)
+        return {}
+
+    monkeypatch.setattr(LocalAdmin, "open_transactions", asked)
+    app(["status", "flights"], standalone_mode=False)
+    assert [line.split()[0] for line in shown[0].splitlines()[:2]] == ["job", "status"]
+    assert "last checkpoint" in shown[0]
+    assert "Inputs" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_brokers_that_are_away_cost_five_seconds_in_all(log: CheckpointLog) -> None:
+    """Two systems with three inputs; the third system answers."""
+    published(20, partitions=2)
+    last, claim = log.read().checkpoints[-1], log.claim("run-a")
+    names = (("east", "a"), ("east", "b"), ("west", "a"), ("local", "flights"))
+    inputs = {SystemStreamPartition(*name, partition): 1 for name in names for partition in range(2)}
+    log.append(replace(record(claim, 5, last.id, ended="stopped"), next_offsets={0: inputs, 1: {}}))
+    away = [
+        each
+        for name in ("east", "west")
+        for each in (
+            "-c",
+            f"systems.{name}.samza.factory=kafka",
+            "-c",
+            f"systems.{name}.consumer.bootstrap.servers=127.0.0.1:1",
+        )
+    ]
+    for arguments in (("status", "flights"), ("status",)):
+        began = time.monotonic()
+        _, said = call(*arguments, *away)
+        assert time.monotonic() - began < 12, "one after the other, it is 90 s"
+        assert "stream `east.a`: its ends are unknown: the system `east` did not answer within 5 s" in " ".join(
+            said.split()
+        )
+    problems = {each["stream"]: each["problem"] for each in call_json("status", "flights", *away)["inputs"]}
+    assert [stream for stream, problem in problems.items() if problem is None] == ["local.flights"]
 
 
 def test_the_watermark_its_delay_and_who_holds_it_back(log: CheckpointLog) -> None:
