@@ -16,6 +16,7 @@ from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
 from penstock.api.time.aggregates import Aggregate
+from penstock.api.time.order import EventTimeOrder
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
 from penstock.api.time.windows import Window, WindowPane, row_of
@@ -51,6 +52,8 @@ class OperatorSpec:
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     stores: tuple[str, ...] = ()
+    ordering: EventTimeOrder | None = None
+    """Its messages wait in one of its stores, and come by event time. None: they come as they are read."""
 
     @property
     def sent_to(self) -> SystemStream | None:
@@ -61,6 +64,17 @@ class OperatorSpec:
     def uses_time(self) -> bool:
         """True if event times, watermarks and the end of stream matter to it."""
         return False
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it waits for event time, or its messages do."""
+        return self.uses_time or self.ordering is not None
+
+    @property
+    def order_matters(self) -> str:
+        """The reason why its results depend on the order in which the messages of a key come; empty if they do not,
+        or it is not known."""
+        return ""
 
     def callbacks(self) -> Iterator[Callback]:
         yield from ()
@@ -289,6 +303,11 @@ class ColumnTaskSpec(OperatorSpec):
 
     needs_task = True
 
+    @property
+    def sends(self) -> bool:  # type: ignore[override]
+        """Messages that are late."""
+        return self.ordering is not None and self.ordering.late_to is not None
+
     processor: Callable[[], BatchProcessor]
     message_key: Serde[Any]
     message_serde: ColumnSerde
@@ -488,7 +507,7 @@ class ApplicationGraph:
     @property
     def uses_time(self) -> bool:
         """True if event times and watermarks are kept: an application that does not use them does not pay for them."""
-        return any(op.uses_time for op in self.operators)
+        return any(op.is_timed for op in self.operators)
 
     def time_sources(self) -> dict[str, tuple[str, ...]]:
         """By operator, the operators whose watermarks hold it back: those that it reads, and the writers of a temporal

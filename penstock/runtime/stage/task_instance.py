@@ -7,7 +7,7 @@ import threading
 from collections.abc import Container, Mapping
 from typing import TypeAlias
 
-from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
 from penstock.errors import ConfigError, ContainerLostError, Interrupted, RetryableError
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
@@ -179,19 +179,18 @@ class TaskInstance:
         """By operator id, the times of the oldest timers that ended batches left in its stores. Builds no operator.
         Raises ContainerLostError if a store cannot be read."""
         specs = {spec.name: spec for spec in self._topology.graph.stores}
-        found = {}
+        found: dict[str, Due] = {}
         for spec in self._topology.graph.operators:
             operator = operator_of(spec)
-            if (name := operator.time_store) is None:
-                continue
-            try:
-                due = operator.next_due(build_store(specs[name], self._engines[name], cache_entries=1))
-            except EngineFailedError as error:
-                raise ContainerLostError(
-                    f"task {self.task} must be restored: what waits in its store `{name}` cannot be read: {error}"
-                ) from error
-            if due != NOTHING_DUE:
-                found[spec.id] = due
+            for name in operator.time_stores:
+                try:
+                    due = operator.next_due(build_store(specs[name], self._engines[name], cache_entries=1))
+                except EngineFailedError as error:
+                    raise ContainerLostError(
+                        f"task {self.task} must be restored: what waits in its store `{name}` cannot be read: {error}"
+                    ) from error
+                if due != NOTHING_DUE:
+                    found[spec.id] = earlier(due, found.get(spec.id, NOTHING_DUE))
         return found
 
     def take_changes(self, *, hold: bool = False) -> dict[str, Changes]:
