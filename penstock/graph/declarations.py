@@ -265,11 +265,14 @@ class Declarations:
             if spec.side is None and spec.ttl is None and isinstance(spec.value_serde, ColumnSerde):
                 self._stores[name] = replace(spec, by_column=True)
 
-    def own_store(self, name: str, kind: OperatorKind, definition: str, *, by_column: bool = False) -> str:
+    def own_store(
+        self, name: str, kind: OperatorKind, definition: str, *, by_column: bool = False, writes_once: bool = False
+    ) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
         text without spaces, with the number of the kind's layout: an operator with another definition or layout is
         refused the bytes."""
-        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)), by_column=by_column)
+        values = OperatorBytes(with_layout(kind, definition))
+        self._stores[name] = StoreSpec(name, Bytes(), values, by_column=by_column, writes_once=writes_once)
         return name
 
     def timers(self, op_id: str, place: SerdePlace, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
@@ -297,7 +300,8 @@ class Declarations:
             self.check_output(late_to)
         found = tuple(OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
         kind: OperatorKind = "column-order" if by_column else "order"
-        store = self.own_store(f"{op_id}{IN_ORDER}", kind, definition_of(found), by_column=by_column)
+        name = f"{op_id}{IN_ORDER}"
+        store = self.own_store(name, kind, definition_of(found), by_column=by_column, writes_once=True)
         return EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
 
     def _keep_offsets(self, sources: Sequence[OperatorSpec]) -> bool:

@@ -155,6 +155,20 @@ def processor() -> Stores:
     return {name: shown(layout, task.state(name).items()) for name, layout in layouts.items()}
 
 
+def ordered(value: ps.Serde[Any], messages: list[Message]) -> Stores:
+    def declare(app: ps.StreamApplication) -> ps.MessageStream[Any]:
+        if value is RECORD:
+            return app.input("m.a", value=value, id="a").process_batch(Nothing, order="event-time", id="o")
+        left, right = app.input("m.a", id="a"), app.input("m.b", id="b")
+        return left.join(right, lambda a, b: [a, b], within_ms=1, order="event-time", id="o")
+
+    return stored(declare, [messages], 1)
+
+
+class Nothing(ps.BatchProcessor):
+    def process(self, batch: ps.MessageBatch, collector: ps.BatchCollector) -> None: ...
+
+
 AGGREGATES: dict[str, ps.Aggregate] = {
     "count": ps.Count(),
     "sum": ps.Sum(),
@@ -192,6 +206,8 @@ CASES: dict[str, Callable[[], Stores]] = {
     "join, newest": lambda: join(LEFT + RIGHT, keep="newest"),
     "temporal join and versions": lambda: stored(of_time, [LEFT + RIGHT], 1_200, ("writer",)),
     "timers, state of the key, time to live": lambda: stored(remembers, [LEFT], 1),
+    "messages in order": lambda: ordered(ps.Json(), LEFT + RIGHT),
+    "messages in order, by column": lambda: ordered(RECORD, RECORDS),
     "processor of PySpark": processor,
 }
 

@@ -42,6 +42,8 @@ class StoreSpec:
     """The source that fills it; the job then only reads it. None: the job writes it."""
     by_column: bool = False
     """An operator reads and writes many of its keys at once."""
+    writes_once: bool = False
+    """Each key is written once, and then deleted once. One that comes and goes between two commits is in neither."""
 
 
 OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")

@@ -18,7 +18,7 @@ from penstock.runtime.stage.attempt import Attempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.records import Changes, changes_bytes, deletes_in, merged
+from penstock.state.records import Changes, changes_bytes, deletes_in, merged, without_passing
 from penstock.state.stores.build import build_store
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class TaskInstance:
         self._broken: str | None = None
         self.last_ended = last_ended
         metrics = metrics or MetricsRegistry(f"Partition {task}")
+        self._written_once = frozenset(spec.name for spec in topology.graph.stores if spec.writes_once)
         self._meters = {spec.name: StoreMeter(metrics, spec.name) for spec in topology.graph.stores}
 
     def begin_attempt(self, stage: int, token: str, batch: Batch) -> TaskAttempt:
@@ -160,7 +161,8 @@ class TaskInstance:
                 changes = overlay.take()
                 if changes:
                     self._engines[store].apply(changes)
-                    self._pending[store] = merged(self._pending.get(store), changes)
+                    add = without_passing if store in self._written_once else merged
+                    self._pending[store] = add(self._pending.get(store), changes)
                     size_bytes = changes_bytes(changes)
                     self.pending_bytes += size_bytes
                     self._meters[store].wrote(len(changes), deletes_in(changes), size_bytes)
