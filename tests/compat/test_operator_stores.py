@@ -160,9 +160,13 @@ def ordered(value: ps.Serde[Any], messages: list[Message]) -> Stores:
         if value is RECORD:
             return app.input("m.a", value=value, id="a").process_batch(Nothing, order="event-time", id="o")
         left, right = app.input("m.a", id="a"), app.input("m.b", id="b")
-        return left.join(right, lambda a, b: [a, b], within_ms=1, order="event-time", id="o")
+        return left.merge(right, id="merged").process(Ignores, order="event-time", id="o")
 
     return stored(declare, [messages], 1)
+
+
+class Ignores(ps.StreamTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
 
 
 class Nothing(ps.BatchProcessor):
@@ -239,6 +243,8 @@ def test_every_kind_of_operator_has_a_case() -> None:
         "timers": "timers(",
         "versions": "versions(",
         "aggregate": "aggregate",
+        "order": "ordered:",
+        "column-order": "ordered-columns:",
     }
     assert begins.keys() == STORE_LAYOUTS.keys()
     assert all(any(text.startswith(begin) for text in recorded) for begin in begins.values())

@@ -58,7 +58,7 @@ def stores_of(ordering: EventTimeOrder | None) -> tuple[str, ...]:
     return () if ordering is None else (ordering.store,)
 
 
-def definition_of(sources: tuple[OrderedSource, ...]) -> str:
+def definition_of(sources: tuple[OrderedSource, ...], *, by_column: bool) -> str:
     """The properties that the bytes of the waiting messages depend on, as one word."""
     parts = [f"key={each.key_serde.name}:value={each.stored_serde.name}" for each in sources]
-    return ":".join(("ordered", *parts)).replace(" ", "")
+    return ":".join(("ordered-columns" if by_column else "ordered", *parts)).replace(" ", "")

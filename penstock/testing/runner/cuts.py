@@ -83,8 +83,11 @@ class RandomCut:
 class Cuts:
     """The other jobs of a test: the same application and calls, with inputs that are cut at random."""
 
-    def __init__(self, make: Callable[[RandomCut], TestRunner], count: int) -> None:
+    def __init__(
+        self, make: Callable[[RandomCut], TestRunner], outputs: Callable[[TestRunner], Outputs], count: int
+    ) -> None:
         """`make` makes the runner for a cut. Each number of a cut gives the same batches in each run of the test."""
+        self._outputs = outputs
         self._cuts = [RandomCut(seed) for seed in range(count)]
         self._runners = [make(cut) for cut in self._cuts]
 
@@ -102,11 +105,11 @@ class Cuts:
                 continue
             raise CutsDifferError(f"in one batch the test fails, and {cut} it does not") from error
 
-    def compare(self, outputs: Callable[[TestRunner], Outputs], runner: TestRunner) -> None:
+    def compare(self, runner: TestRunner) -> None:
         """Raise CutsDifferError if another job has other outputs than the test's own runner."""
-        own, dead_letters = outputs(runner), runner.dead_letters
+        own, dead_letters = self._outputs(runner), runner.dead_letters
         for cut, runner in zip(self._cuts, self._runners, strict=True):
-            other = outputs(runner)
+            other = self._outputs(runner)
             for stream, key in sorted(own.keys() | other.keys(), key=lambda at: (str(at[0]), at[1] or b"")):
                 _compare(stream, key, own.get((stream, key), []), other.get((stream, key), []), cut)
             if dead_letters != runner.dead_letters:
@@ -132,7 +135,7 @@ def in_every_cut(
             self._cuts.fails_too(error, method, *given, **kwargs)
             raise
         self._cuts.call(method, *given, **kwargs)
-        self._cuts.compare(type(self)._outputs, self)
+        self._cuts.compare(self)
         return self
 
     return call

@@ -99,7 +99,7 @@ class TestRunner:
 
         begin(self, None)
         if cuts:
-            self._cuts = Cuts(lambda cut: begin(object.__new__(type(self)), cut), cuts)
+            self._cuts = Cuts(lambda cut: begin(object.__new__(type(self)), cut), TestRunner._outputs, cuts)
 
     def _begin(self, app: Application, home: RunnerHome) -> None:
         self._cuts = None

@@ -87,9 +87,8 @@ def test_messages_without_a_key_have_no_order() -> None:
 
 
 def test_a_failure_in_each_cut() -> None:
-    with closing(TestRunner(kept(), partitions=1, cuts=4)) as runner:
-        with pytest.raises(ps.UserCodeError):
-            runner.input("m.in", ["a", "bad"]).run()
+    with closing(TestRunner(kept(), partitions=1, cuts=4)) as runner, pytest.raises(ps.UserCodeError):
+        runner.input("m.in", ["a", "bad"]).run()
 
 
 def test_dead_letters_are_counted() -> None:
