@@ -159,8 +159,7 @@ def ordered(value: ps.Serde[Any], messages: list[Message]) -> Stores:
     def declare(app: ps.StreamApplication) -> ps.MessageStream[Any]:
         if value is RECORD:
             return app.input("m.a", value=value, id="a").process_batch(Nothing, order="event-time", id="o")
-        left, right = app.input("m.a", id="a"), app.input("m.b", id="b")
-        return left.merge(right, id="merged").process(Ignores, order="event-time", id="o")
+        return app.input("m.a", id="a").process(Ignores, order="event-time", id="o")
 
     return stored(declare, [messages], 1)
 
@@ -210,7 +209,7 @@ CASES: dict[str, Callable[[], Stores]] = {
     "join, newest": lambda: join(LEFT + RIGHT, keep="newest"),
     "temporal join and versions": lambda: stored(of_time, [LEFT + RIGHT], 1_200, ("writer",)),
     "timers, state of the key, time to live": lambda: stored(remembers, [LEFT], 1),
-    "messages in order": lambda: ordered(ps.Json(), LEFT + RIGHT),
+    "messages in order": lambda: ordered(ps.Json(), LEFT),
     "messages in order, by column": lambda: ordered(RECORD, RECORDS),
     "processor of PySpark": processor,
 }
