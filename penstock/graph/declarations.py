@@ -300,10 +300,8 @@ class Declarations:
             self.check_output(late_to)
         found = tuple(OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
         kind: OperatorKind = "column-order" if by_column else "order"
-        name = f"{op_id}{IN_ORDER}"
-        store = self.own_store(
-            name, kind, definition_of(found, by_column=by_column), by_column=by_column, writes_once=True
-        )
+        name, definition = f"{op_id}{IN_ORDER}", definition_of(found, by_column=by_column)
+        store = self.own_store(name, kind, definition, by_column=by_column, writes_once=True)
         return EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
 
     def _keep_offsets(self, sources: Sequence[OperatorSpec]) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -14,15 +14,14 @@ from penstock.batch.portions import Portion
 from penstock.batch.positions import TaskSsp
 from penstock.graph.specs import ApplicationGraph
 from penstock.system.base import OffsetRange, System
-from penstock.wording import counted
 
 if TYPE_CHECKING:
     from penstock.testing.runner.runner import TestRunner
 
 P = ParamSpec("P")
-Message: TypeAlias = tuple[bytes | None, int, Any]
-"""The value, timestamp and headers of a message, as bytes."""
-Outputs: TypeAlias = Mapping[tuple[SystemStream, bytes | None], list[Message]]
+Message: TypeAlias = tuple[bytes | None, int, str]
+"""The value, timestamp and headers of a message."""
+Outputs: TypeAlias = Mapping[tuple[SystemStream, bytes | None], Counter[Message]]
 """The messages by output and key."""
 
 _SHOWN = 12
@@ -111,7 +110,7 @@ class Cuts:
         for cut, runner in zip(self._cuts, self._runners, strict=True):
             other = self._outputs(runner)
             for stream, key in sorted(own.keys() | other.keys(), key=lambda at: (str(at[0]), at[1] or b"")):
-                _compare(stream, key, own.get((stream, key), []), other.get((stream, key), []), cut)
+                _compare(stream, key, own.get((stream, key), Counter()), other.get((stream, key), Counter()), cut)
             if dead_letters != runner.dead_letters:
                 raise CutsDifferError(
                     f"the number of dead letters depends on how messages fall into batches: it is {dead_letters} in "
@@ -142,38 +141,39 @@ def in_every_cut(
 
 
 def outputs_of(graph: ApplicationGraph, systems: Mapping[str, System]) -> Outputs:
-    """All messages of the outputs. Those of a key are in their order; those without a key have none."""
-    found: dict[tuple[SystemStream, bytes | None], list[Message]] = {}
+    """All messages of the outputs, without their order: that in which a join finds its pairs, for example, is not
+    specified."""
+    found: dict[tuple[SystemStream, bytes | None], Counter[Message]] = {}
     for name in (spec.stream for spec in graph.outputs):
         system = systems[name.system]
-        for partition, ends in sorted(system.admin().offsets(name.stream).items()):
+        for partition, ends in system.admin().offsets(name.stream).items():
             ssp = SystemStreamPartition(name.system, name.stream, partition)
             for chunk in system.reader().read(OffsetRange(ssp, ends.oldest, ends.upcoming), 4096):
                 for _, timestamp, key, value, *headers in chunk:
-                    found.setdefault((name, key), []).append((value, timestamp, headers))
-    for (_, key), messages in found.items():
-        if key is None:
-            messages.sort(key=repr)
+                    found.setdefault((name, key), Counter())[value, timestamp, repr(headers)] += 1
     return found
 
 
-def _compare(stream: SystemStream, key: bytes | None, own: list[Message], other: list[Message], cut: RandomCut) -> None:
+def _compare(
+    stream: SystemStream, key: bytes | None, own: Counter[Message], other: Counter[Message], cut: RandomCut
+) -> None:
     if own == other:
         return
-    number, (one, another) = next(
-        (number, pair) for number, pair in enumerate(zip_longest(own, other), 1) if pair[0] != pair[1]
-    )
     of_key = "without a key" if key is None else f"of key {_shown(key)}"
+    only = [
+        f"{_message(min(found, key=repr))} is there only {where}"
+        for found, where in ((own - other, f"in one batch, and not {cut}"), (other - own, f"{cut}, and not in one"))
+        if found
+    ]
     raise CutsDifferError(
-        f"output `{stream}` depends on how messages fall into batches. It has {counted(len(own), 'message')} {of_key} "
-        f"in one batch, and {len(other)} {cut}: message {number} is {_message(one)} there, and {_message(another)} "
-        'here. If the application depends on the order of messages or timers, declare order="event-time"; if it keeps '
+        f"output `{stream}` depends on how messages fall into batches. Of its messages {of_key}, {'; '.join(only)}. "
+        'If the application depends on the order of messages or timers, declare order="event-time"; if it keeps '
         "anything of a message in a field, keep it in a store"
     )
 
 
-def _message(message: Message | None) -> str:
-    return "missing" if message is None else f"{_shown(message[0])} at {message[1]}"
+def _message(message: Message) -> str:
+    return f"{_shown(message[0])} at {message[1]}"
 
 
 def _shown(data: bytes | None) -> str:

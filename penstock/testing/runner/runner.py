@@ -81,8 +81,8 @@ class TestRunner:
                 Messages of an exactly-once output appear when `commit` is called, as they do for readers of a real job.
             streams: further streams, `system.stream`, for inputs that are patterns.
             cuts: on so many more jobs, the test runs with inputs that are cut into random batches, the same ones in
-                each run of the test. Any call raises CutsDifferError once an output of one of them differs: another
-                message of a key, or another order of these. `output`, `store` and `dead_letters` are of the job that
+                each run of the test. Any call raises CutsDifferError once an output of one of them has other messages,
+                in whatever order. `output`, `store` and `dead_letters` are of the job that
                 the test describes.
 
         Raises:
