@@ -161,12 +161,12 @@ def _compare(
         return
     of_key = "without a key" if key is None else f"of key {_shown(key)}"
     only = [
-        f"{_message(min(found, key=repr))} is there only {where}"
+        f"its message {_message(min(found, key=repr))} {of_key} is there only {where}"
         for found, where in ((own - other, f"in one batch, and not {cut}"), (other - own, f"{cut}, and not in one"))
         if found
     ]
     raise CutsDifferError(
-        f"output `{stream}` depends on how messages fall into batches. Of its messages {of_key}, {'; '.join(only)}. "
+        f"output `{stream}` depends on how messages fall into batches: {'; '.join(only)}. "
         'If the application depends on the order of messages or timers, declare order="event-time"; if it keeps '
         "anything of a message in a field, keep it in a store"
     )
