@@ -19,7 +19,7 @@ from penstock.api.time.aggregates import Aggregate
 from penstock.api.time.order import EventTimeOrder
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
-from penstock.api.time.windows import Window, WindowPane, row_of
+from penstock.api.time.windows import Counting, Running, Window, WindowPane, row_of
 from penstock.errors import ConfigError
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
@@ -44,6 +44,8 @@ class OperatorSpec:
     changes_key: ClassVar[bool] = False
     """Its output belongs to the task that owns the new key, and therefore leaves the stage."""
     sends: ClassVar[bool] = False
+    takes_order: ClassVar[bool] = False
+    """It can be declared with an `ordering`."""
     is_input: ClassVar[bool] = False
     """Its messages come from a stream, as bytes that another stage may decode."""
 
@@ -256,6 +258,7 @@ class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
     needs_task = True
+    takes_order = True
     sends = True
 
     task: Callable[[], StreamTask]
@@ -268,6 +271,10 @@ class ProcessSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return self.timers is not None
+
+    @property
+    def order_matters(self) -> str:
+        return "" if self.timers is None else "its task has timers, which a message may set or cancel"
 
     @property
     def own_stores(self) -> tuple[str, ...]:
@@ -348,6 +355,20 @@ class WindowSpec(OperatorSpec):
     def uses_time(self) -> bool:
         return True
 
+    @property
+    def takes_order(self) -> bool:  # type: ignore[override]
+        return self.window.time == "event" and not self.window.allowed_lateness_ms
+
+    @property
+    def order_matters(self) -> str:
+        match self.window.shape:
+            case Running():
+                return "each message is counted with those that came before it"
+            case Counting():
+                return "a window has the messages that came one after the other"
+            case _:
+                return ""
+
     def callbacks(self) -> Iterator[Callback]:
         return self.window.contents.callbacks()
 
@@ -361,6 +382,7 @@ class JoinSpec(OperatorSpec):
     """Joins the messages of two streams that have the same key and are close in time."""
 
     needs_task = True
+    takes_order = True
     sends = True  # messages that are late
 
     join: Join
@@ -371,6 +393,10 @@ class JoinSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return True
+
+    @property
+    def order_matters(self) -> str:
+        return "a message joins the newest one that came before it" if self.join.keep == "newest" else ""
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function)
@@ -414,6 +440,10 @@ class SendToTableSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return self.history_ms is not None
+
+    @property
+    def order_matters(self) -> str:
+        return "the table keeps the value that came last" if self.history_ms is None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
+from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeAlias
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
@@ -123,8 +123,7 @@ def in_every_cut(
 ) -> Callable[Concatenate[TestRunner, P], TestRunner]:
     """The method calls itself for the other jobs of the test as well, and compares the outputs."""
 
-    @wraps(method)
-    def call(self: TestRunner, *args: P.args, **kwargs: P.kwargs) -> TestRunner:
+    def call(self: TestRunner, /, *args: P.args, **kwargs: P.kwargs) -> TestRunner:
         if self._cuts is None:
             return method(self, *args, **kwargs)
         given = [list(each) if isinstance(each, Iterator) else each for each in args]
@@ -137,6 +136,7 @@ def in_every_cut(
         self._cuts.compare(self)
         return self
 
+    update_wrapper(call, method)
     return call
 
 
