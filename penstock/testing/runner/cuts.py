@@ -44,7 +44,7 @@ class CutsDifferError(AssertionError):
         ...     runner.run()
         ... except CutsDifferError as error:
         ...     print(error)
-        output `local.longest` depends on how messages fall into batches. ...
+        output `local.longest` depends on how messages fall into batches: ...
         >>> runner.close()
     """
 
