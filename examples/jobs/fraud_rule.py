@@ -25,12 +25,11 @@ class Event:
 
 
 class Unconfirmed(ps.StreamTask):
-    """Waits for the confirmation of each payment, which may be read before the payment."""
+    """Waits for the confirmation of each payment. Events come in the order of their times."""
 
     def init(self, context: ps.TaskContext) -> None:
         self.context = context
         self.payment: ps.ValueState[Event] = context.value_state("payment")
-        self.confirmed_ms: ps.ValueState[int] = context.value_state("confirmed-ms")
 
     def process(
         self,
@@ -40,29 +39,25 @@ class Unconfirmed(ps.StreamTask):
     ) -> None:
         event = envelope.value
         if event.kind == "confirmation":
-            self.confirmed_ms.update(min(event.at_ms, self.confirmed_ms.get(event.at_ms)))
-            self.context.schedule(envelope.key, event.at_ms + WAIT_MS, "forget")
+            self.payment.clear()
+            self.context.cancel(envelope.key)
         elif event.cents >= LARGE_CENTS:
             self.payment.update(event)
-            self.context.schedule(envelope.key, event.at_ms + WAIT_MS, "decide")
+            self.context.schedule(envelope.key, event.at_ms + WAIT_MS)
 
     def on_timer(self, timer: ps.ExpiredTimer, collector: ps.MessageCollector, coordinator: ps.TaskCoordinator) -> None:
-        if timer.name == "forget":
-            self.confirmed_ms.clear()
-            return
-        payment, confirmed_ms = self.payment.get(), self.confirmed_ms.get()
+        payment = self.payment.get()
         self.payment.clear()
-        if payment is not None and (confirmed_ms is None or confirmed_ms > timer.time_ms):
+        if payment is not None:
             collector.emit(key=timer.key, value={"card": payment.card, "cents": payment.cents, "firing": timer.firing})
 
 
 app = ps.StreamApplication("fraud-rule")
 app.value_state("payment", value=ps.Struct(Event))
-app.value_state("confirmed-ms", value=ps.Long())
 bound = ps.BoundedOutOfOrderness("1min")
 events = app.input("local.card-events", value=ps.Struct(Event), timestamp=lambda event: event.at_ms, watermark=bound)
 (
     events.partition_by(lambda event: event.payment, id="by-payment")
-    .process(Unconfirmed, stores=["payment", "confirmed-ms"], timers=ps.String(), id="unconfirmed")
+    .process(Unconfirmed, stores=["payment"], timers=ps.String(), order="event-time", id="unconfirmed")
     .send_to(app.output("local.alarms"))
 )

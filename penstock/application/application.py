@@ -21,6 +21,7 @@ from penstock.api.state.side_inputs import (
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.time.durations import Duration
+from penstock.api.time.order import Order, check_order
 from penstock.api.time.timers import AtDrain, discards
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.application.message_stream import MessageStream
@@ -462,6 +463,7 @@ class TaskApplication(Application):
         *,
         timers: Serde[Any] | None = None,
         timers_at_drain: AtDrain = "fire",
+        order: Order | None = None,
     ) -> None:
         """Make an application without inputs, outputs or stores.
 
@@ -471,10 +473,12 @@ class TaskApplication(Application):
             timers: the serde of the keys of the task's timers. Without it the task has none; see
                 `TaskContext.schedule`.
             timers_at_drain: what a drain does to timers whose time has not come, as in `MessageStream.process`.
+            order: "event-time" for messages in the order of their event times, as in `MessageStream.process`. Late
+                messages are counted and dropped.
 
         Raises:
-            ConfigError: `timers` is not a serde, `timers_at_drain` is wrong, or a method of the task is a generator or
-                `async def`.
+            ConfigError: `timers` is not a serde, `timers_at_drain` or `order` is wrong, or a method of the task is a
+                generator or `async def`.
         """
         super().__init__(name)
         check_all(maker(task), f"operator `{_TASK_ID}`")
@@ -482,6 +486,8 @@ class TaskApplication(Application):
         place = timers_place(_TASK_ID, "ps.TaskApplication(..., timers={serde})")
         self._timers, _ = self._declared.timers(_TASK_ID, place, timers)
         self._discards_timers = discards(timers_at_drain, timers, "ps.TaskApplication(...)")
+        check_order(order, None, "ps.TaskApplication(...)")
+        self._order = order
 
     def input(
         self,
@@ -517,11 +523,14 @@ class TaskApplication(Application):
         """
         graph = super().graph()
         inputs = graph.inputs + graph.patterns
+        if (ordering := self._declared.ordering(_TASK_ID, inputs, self._order)) is not None:
+            graph = super().graph()  # it has one more store now
         task = ProcessSpec(
             id=_TASK_ID,
             upstream=tuple(op.id for op in inputs),
             task=self._task,
             stores=self._declared.stores,
+            ordering=ordering,
             timers=self._timers,
             discards_timers=self._discards_timers,
             ends=may_end(self._task),

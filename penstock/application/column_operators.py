@@ -9,8 +9,10 @@ from penstock.api.batch_processor import BatchProcessor
 from penstock.api.expressions import Expression, Selection, col
 from penstock.api.serdes import Columns, ColumnSerde, Json, Serde
 from penstock.api.serdes.failures import process_place
+from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.time.aggregates import Aggregate
+from penstock.api.time.order import Order, stores_of
 from penstock.errors import ConfigError
 from penstock.graph.aggregation import check_aggregates, column_aggregates, definition_of
 from penstock.graph.specs import (
@@ -325,19 +327,28 @@ class ColumnOperators:
         stores: Iterable[str] = (),
         schema: pa.Schema | None = None,
         key: Serde[Any] | None = None,
+        order: Order | None = None,
+        late_to: SystemStream | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Run a BatchProcessor on all messages of each task in a batch at once, as columns.
+
+        With `order="event-time"`, messages wait in a store until the watermark has passed them. The processor then gets
+        them in the order of their event times, from one batch to the next; at equal times by key, and of a key by
+        stream, partition and offset.
 
         Args:
             processor: the class of the processor, or a function without arguments that makes it.
             stores: the names of the declared stores that it uses.
             schema: the columns of the results; by default those of this stream.
             key: the serde of the keys of the results; by default that of this stream.
-            id: the operator's stable name.
+            order: "event-time" for messages in the order of their event times; None for the order in which they come.
+            late_to: with `order`, the output for late messages. Without it, they are counted and dropped.
+            id: the operator's stable name. The store of the messages that wait is named after it.
 
         Raises:
-            ConfigError: this stream has no schema, or a store is not declared.
+            ConfigError: this stream has no schema, a store is not declared, `order` is none, or `late_to` is no output
+                of the application or given without `order`.
 
         Example:
             See `BatchProcessor`.
@@ -353,13 +364,15 @@ class ColumnOperators:
         def make(i: str) -> ColumnTaskSpec:
             place, default = process_place(f"operator `{i}`"), self._operator.key_serde
             self._declared.use_by_column(names)
+            ordering = self._declared.ordering(i, [self._operator], order, late_to, by_column=True)
             return ColumnTaskSpec(
                 id=i,
                 upstream=(self._operator.id,),
                 key_serde=default if key is None else place.serde("key", key, default).for_keys(),
                 value_serde=result,
                 result_serde=result,
-                stores=names,
+                stores=names + stores_of(ordering),
+                ordering=ordering,
                 processor=processor,
                 message_key=self._operator.key_serde,
                 message_serde=serde,

@@ -14,6 +14,7 @@ from penstock.api.ssp import SystemStream
 from penstock.api.state.tables import Table
 from penstock.api.task import StreamTask
 from penstock.api.time.durations import Duration
+from penstock.api.time.order import Order, stores_of
 from penstock.api.time.timers import AtDrain
 from penstock.api.time.windows import Aggregates, Panes, Window, WindowPane, definition_of
 from penstock.application.column_operators import ColumnOperators
@@ -81,27 +82,38 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
     @overload
     def window(
-        self, window: Window, *, rows: Literal[False] = False, id: str | None = None
+        self, window: Window, *, rows: Literal[False] = False, order: Order | None = None, id: str | None = None
     ) -> MessageStream[WindowPane[Any, Any]]: ...
 
     @overload
     def window(
-        self, window: Window, *, rows: Literal[True], id: str | None = None
+        self, window: Window, *, rows: Literal[True], order: Order | None = None, id: str | None = None
     ) -> MessageStream[dict[str, Any]]: ...
 
-    def window(self, window: Window, *, rows: bool = False, id: str | None = None) -> MessageStream[Any]:  # noqa: A002
+    def window(
+        self,
+        window: Window,
+        *,
+        rows: bool = False,
+        order: Order | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> MessageStream[Any]:
         """Group messages into windows, and emit a pane when a window fires, as Samza's `window`.
 
         Args:
             window: the kind of window; make one with `Windows`.
             rows: True to emit each pane as a row: `start_ms` and `end_ms` of the window, in epoch milliseconds, and the
                 aggregates. If the window is computed by column, its panes then stay in columns.
+            order: "event-time" for messages in the order of their event times, as in `process`; for windows that
+                depend on it, such as those with `emit="each"`. A message that is late for the order is late for the
+                window.
             id: the operator's stable name. Its store is named after it.
 
         Raises:
             ConfigError: `window` is not a window, `late_to` is not an output of the application, or an aggregate does
-                not fit the type of its column; or `rows` is True, and the window has no aggregates, counts messages, or
-                has an aggregate of the name of another column.
+                not fit the type of its column; `rows` is True, and the window has no aggregates, counts messages, or
+                has an aggregate of the name of another column; or `order` is given for a window of processing time or
+                with allowed lateness.
 
         Example:
             >>> app = ps.StreamApplication("visits")
@@ -115,6 +127,11 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             raise ConfigError(f"window() takes a window of `Windows`, not {window!r}")
         if window.late_to is not None:
             self._declared.check_output(window.late_to)
+        if order is not None and (window.time == "processing" or window.allowed_lateness_ms):
+            raise ConfigError(
+                'window(): order="event-time" is for windows of event time without allowed lateness: a message comes '
+                "in its order only if it is not late"
+            )
         if isinstance(window.contents, Aggregates):
             check_aggregates(window.contents.by_name, self._operator.value_serde, "window()")
         by_column = window_aggregates(window, self._operator.value_serde)
@@ -126,8 +143,9 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             if by_column is not None:
                 definition = f"{definition}:columns={types_of(by_column)}"
             store = self._declared.own_store(f"{i}.window", "window", definition, by_column=by_column is not None)
-            same = {**self._same(), "value_serde": panes}
-            return WindowSpec(id=i, stores=(store,), window=window, message_serde=op.value_serde, rows=rows, **same)
+            ordering = self._declared.ordering(i, [op], order, window.late_to if order else None)
+            same = {**self._same(), "value_serde": panes, "stores": (store, *stores_of(ordering)), "ordering": ordering}
+            return WindowSpec(id=i, window=window, message_serde=op.value_serde, rows=rows, **same)
 
         return self._next("window", id, make)
 
@@ -140,6 +158,7 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         kind: JoinKind = "inner",
         keep: Keep = "all",
         late_to: SystemStream | None = None,
+        order: Order | None = None,
         value: Serde[Any] | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[U]:
@@ -162,6 +181,8 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 message with the highest time. It joins a message with that of the other stream, if this one is within
                 the bounds.
             late_to: the output for late messages. Without it, they are counted and dropped.
+            order: "event-time" for the messages of both streams in the order of their event times, as in `process`. The
+                results of keep="newest" then do not depend on the order in which messages come.
             value: the serde of the results; by default `Json`.
             id: the operator's stable name. Its store is named after it.
 
@@ -198,12 +219,16 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
 
         def make(i: str) -> JoinSpec:
             definition = join_definition(join, left.key_serde, left.value_serde, other.value_serde)
+            store = self._declared.own_store(f"{i}.join", "join", definition)
+            sources = {op.id: op for op in (self._operator, right._operator)}
+            ordering = self._declared.ordering(i, list(sources.values()), order, late_to if order else None)
             return JoinSpec(
                 id=i,
                 upstream=tuple(dict.fromkeys(side.source for side in sides)),
                 key_serde=left.key_serde,
                 value_serde=join_place(f"operator `{i}`").serde("value", value, Json()),
-                stores=(self._declared.own_store(f"{i}.join", "join", definition),),
+                stores=(store, *stores_of(ordering)),
+                ordering=ordering,
                 join=join,
                 function=function,
                 left=left,
@@ -435,9 +460,16 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
         value: Serde[Any] | None = None,
         timers: Serde[Any] | None = None,
         timers_at_drain: AtDrain = "fire",
+        order: Order | None = None,
+        late_to: SystemStream | None = None,
         id: str | None = None,  # noqa: A002
     ) -> MessageStream[Any]:
         """Run a StreamTask on every message. The result is the stream of the messages that it emits.
+
+        With `order="event-time"`, messages wait in a store until the watermark has passed them. They then come in the
+        order of their event times, with the timers in event time between them: what the task does depends neither on
+        how messages fall into batches, nor on partitions, nor on whether the job reads live or again. At equal times,
+        timers come before messages, and messages of a key by stream, partition and offset.
 
         Args:
             task: the StreamTask's class, or a function without arguments that makes the task.
@@ -448,11 +480,14 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
                 `TaskContext.schedule`.
             timers_at_drain: what a drain does to timers whose time has not come. "fire" calls `on_timer` once for each;
                 "discard" drops them.
-            id: the operator's stable name. The store of its timers is named after it.
+            order: "event-time" for messages in the order of their event times; None for the order in which they come.
+            late_to: with `order`, the output for late messages. Without it, they are counted and dropped.
+            id: the operator's stable name. The stores of its timers and of the messages that wait are named after it.
 
         Raises:
-            ConfigError: a store is not declared, `task` cannot be called, a serde is not valid, or `timers_at_drain` is
-                neither of these or given without `timers`.
+            ConfigError: a store is not declared, `task` cannot be called, a serde is not valid, `timers_at_drain` is
+                neither of these or given without `timers`, `order` is none, or `late_to` is no output of the
+                application or given without `order`.
 
         Example:
             >>> class Changes(ps.StreamTask):
@@ -471,7 +506,9 @@ class MessageStream(ColumnOperators, Patterns[T], Generic[T]):
             >>> [message.value for message in runner.output("local.changes")]
             [7, 8]
         """
-        spec = self._declared.process([self._operator], task, stores, id, key, value, timers, timers_at_drain)
+        spec = self._declared.process(
+            [self._operator], task, stores, id, key, value, timers, timers_at_drain, order, late_to
+        )
         return MessageStream(self._declared, spec)
 
     def sink(self, function: SinkFunction, *, id: str | None = None) -> None:  # noqa: A002

@@ -15,6 +15,13 @@ none."""
 
 NOTHING_DUE: Due = (None, None)
 
+
+def earlier(one: Due, other: Due) -> Due:
+    """The earlier one of both, in each of the two times."""
+    found = [min((each for each in pair if each is not None), default=None) for pair in zip(one, other, strict=True)]
+    return found[0], found[1]
+
+
 Control: TypeAlias = Literal["none", "end-of-stream", "drain", "drain-operators"]
 """The end that a batch brings. `drain-operators`: a drain for the operators that it closes, and for no others."""
 

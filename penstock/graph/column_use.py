@@ -55,6 +55,8 @@ class ColumnUse:
 
 def _use_of(spec: OperatorSpec, passed_on: Use) -> Use:
     """The columns that an operator needs of its messages, if `passed_on` is needed of those that it emits."""
+    if spec.ordering is not None:
+        return None
     if isinstance(spec, MapSpec) and isinstance(spec.function, Selection):
         return spec.function.columns
     if isinstance(spec, FilterSpec | PartitionBySpec) and isinstance(spec.function, Expression):

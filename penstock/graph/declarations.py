@@ -38,6 +38,15 @@ from penstock.api.state.store import (
 from penstock.api.state.tables import Table, TableSpec
 from penstock.api.task import StreamTask
 from penstock.api.time.durations import Duration, milliseconds
+from penstock.api.time.order import (
+    IN_ORDER,
+    EventTimeOrder,
+    Order,
+    OrderedSource,
+    check_order,
+    definition_of,
+    stores_of,
+)
 from penstock.api.time.timers import AtDrain, discards, timers_store
 from penstock.api.time.watermarks import WatermarkPolicy
 from penstock.errors import ConfigError
@@ -256,11 +265,14 @@ class Declarations:
             if spec.side is None and spec.ttl is None and isinstance(spec.value_serde, ColumnSerde):
                 self._stores[name] = replace(spec, by_column=True)
 
-    def own_store(self, name: str, kind: OperatorKind, definition: str, *, by_column: bool = False) -> str:
+    def own_store(
+        self, name: str, kind: OperatorKind, definition: str, *, by_column: bool = False, writes_once: bool = False
+    ) -> str:
         """Add a store that belongs to one operator, which alone knows its bytes. A checkpoint records the definition, a
         text without spaces, with the number of the kind's layout: an operator with another definition or layout is
         refused the bytes."""
-        self._stores[name] = StoreSpec(name, Bytes(), OperatorBytes(with_layout(kind, definition)), by_column=by_column)
+        values = OperatorBytes(with_layout(kind, definition))
+        self._stores[name] = StoreSpec(name, Bytes(), values, by_column=by_column, writes_once=writes_once)
         return name
 
     def timers(self, op_id: str, place: SerdePlace, serde: object) -> tuple[Serde[Any] | None, tuple[str, ...]]:
@@ -270,6 +282,39 @@ class Declarations:
             return None, ()
         keys = place.serde("key", serde, String()).for_store_keys()
         return keys, (self.own_store(timers_store(op_id), "timers", f"timers({keys.name})".replace(" ", "")),)
+
+    def ordering(
+        self,
+        op_id: str,
+        sources: Sequence[OperatorSpec],
+        order: Order | None,
+        late_to: SystemStream | None = None,
+        *,
+        by_column: bool = False,
+    ) -> EventTimeOrder | None:
+        """The declared order of an operator's messages, for which it adds a store. None: they come as they are read.
+        Raises ConfigError if the order is none, or `late_to` is not an output."""
+        if not check_order(order, late_to, f"operator `{op_id}`"):
+            return None
+        if late_to is not None:
+            self.check_output(late_to)
+        found = tuple(OrderedSource.of(op.id, op.key_serde, op.value_serde) for op in sources)
+        kind: OperatorKind = "column-order" if by_column else "order"
+        name, definition = f"{op_id}{IN_ORDER}", definition_of(found, by_column=by_column)
+        store = self.own_store(name, kind, definition, by_column=by_column, writes_once=True)
+        return EventTimeOrder(store, found, late_to, self._keep_offsets(sources))
+
+    def _keep_offsets(self, sources: Sequence[OperatorSpec]) -> bool:
+        """True if the offsets of messages are those with which inputs have them, and no batch changes which message
+        has which."""
+        left, seen = list(sources), set[str]()
+        while left:
+            op = left.pop()
+            if op.needs_task or isinstance(op, IntermediateSpec):
+                return False
+            left += [self._operators[up] for up in op.upstream if up not in seen]
+            seen.update(op.upstream)
+        return True
 
     def output(self, stream: str, key: Serde[Any] | None, value: Serde[Any] | None) -> SystemStream:
         name = SystemStream.parse(stream)
@@ -398,9 +443,11 @@ class Declarations:
         value: Serde[Any] | None,
         timers: Serde[Any] | None = None,
         timers_at_drain: AtDrain = "fire",
+        order: Order | None = None,
+        late_to: SystemStream | None = None,
     ) -> ProcessSpec:
-        """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, and for
-        `timers_at_drain` that does not fit the timers."""
+        """Add a StreamTask. Raises ConfigError for a store that is not declared, for an invalid serde, for
+        `timers_at_drain` that does not fit the timers, and for an order that does not exist."""
         names = self.check_stores(stores, "process()")
         for name in names:
             if name in self._tables and self._tables[name].history_ms is not None:
@@ -415,11 +462,13 @@ class Declarations:
         def make(i: str) -> ProcessSpec:
             place, default = process_place(f"operator `{i}`"), upstream[0].key_serde
             of_timers, own = self.timers(i, timers_place(i), timers)
+            ordering = self.ordering(i, upstream, order, late_to)
             return ProcessSpec(
                 id=i,
                 upstream=tuple(u.id for u in upstream),
                 task=task,
-                stores=names + own,
+                stores=names + own + stores_of(ordering),
+                ordering=ordering,
                 timers=of_timers,
                 discards_timers=discards(timers_at_drain, timers, f"operator `{i}`"),
                 ends=may_end(task),

@@ -16,9 +16,10 @@ from penstock.api.ssp import StreamPattern, SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.api.task import MessageCollector, StreamTask, TaskCoordinator
 from penstock.api.time.aggregates import Aggregate
+from penstock.api.time.order import EventTimeOrder
 from penstock.api.time.timers import timers_store
 from penstock.api.time.watermarks import Ascending, WatermarkPolicy
-from penstock.api.time.windows import Window, WindowPane, row_of
+from penstock.api.time.windows import Counting, Running, Window, WindowPane, row_of
 from penstock.errors import ConfigError
 
 SinkFunction: TypeAlias = Callable[[Any, MessageCollector, TaskCoordinator], None]
@@ -43,6 +44,8 @@ class OperatorSpec:
     changes_key: ClassVar[bool] = False
     """Its output belongs to the task that owns the new key, and therefore leaves the stage."""
     sends: ClassVar[bool] = False
+    takes_order: ClassVar[bool] = False
+    """It can be declared with an `ordering`."""
     is_input: ClassVar[bool] = False
     """Its messages come from a stream, as bytes that another stage may decode."""
 
@@ -51,6 +54,8 @@ class OperatorSpec:
     key_serde: Serde[Any]
     value_serde: Serde[Any]
     stores: tuple[str, ...] = ()
+    ordering: EventTimeOrder | None = None
+    """Its messages wait in one of its stores, and come by event time. None: they come as they are read."""
 
     @property
     def sent_to(self) -> SystemStream | None:
@@ -61,6 +66,17 @@ class OperatorSpec:
     def uses_time(self) -> bool:
         """True if event times, watermarks and the end of stream matter to it."""
         return False
+
+    @property
+    def is_timed(self) -> bool:
+        """True if it waits for event time, or its messages do."""
+        return self.uses_time or self.ordering is not None
+
+    @property
+    def order_matters(self) -> str:
+        """The reason why its results depend on the order in which the messages of a key come; empty if they do not,
+        or it is not known."""
+        return ""
 
     def callbacks(self) -> Iterator[Callback]:
         yield from ()
@@ -242,6 +258,7 @@ class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
     needs_task = True
+    takes_order = True
     sends = True
 
     task: Callable[[], StreamTask]
@@ -254,6 +271,10 @@ class ProcessSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return self.timers is not None
+
+    @property
+    def order_matters(self) -> str:
+        return "" if self.timers is None else "its task has timers, which a message may set or cancel"
 
     @property
     def own_stores(self) -> tuple[str, ...]:
@@ -288,6 +309,11 @@ class ColumnTaskSpec(OperatorSpec):
     """A BatchProcessor with stores: it gets all messages of a batch at once, as columns."""
 
     needs_task = True
+
+    @property
+    def sends(self) -> bool:  # type: ignore[override]
+        """Messages that are late."""
+        return self.ordering is not None and self.ordering.late_to is not None
 
     processor: Callable[[], BatchProcessor]
     message_key: Serde[Any]
@@ -329,6 +355,20 @@ class WindowSpec(OperatorSpec):
     def uses_time(self) -> bool:
         return True
 
+    @property
+    def takes_order(self) -> bool:  # type: ignore[override]
+        return self.window.time == "event" and not self.window.allowed_lateness_ms
+
+    @property
+    def order_matters(self) -> str:
+        match self.window.shape:
+            case Running():
+                return "each message is counted with those that came before it"
+            case Counting():
+                return "a window has the messages that came one after the other"
+            case _:
+                return ""
+
     def callbacks(self) -> Iterator[Callback]:
         return self.window.contents.callbacks()
 
@@ -342,6 +382,7 @@ class JoinSpec(OperatorSpec):
     """Joins the messages of two streams that have the same key and are close in time."""
 
     needs_task = True
+    takes_order = True
     sends = True  # messages that are late
 
     join: Join
@@ -352,6 +393,10 @@ class JoinSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return True
+
+    @property
+    def order_matters(self) -> str:
+        return "a message joins the newest one that came before it" if self.join.keep == "newest" else ""
 
     def callbacks(self) -> Iterator[Callback]:
         yield Callback("the function", self.function)
@@ -395,6 +440,10 @@ class SendToTableSpec(OperatorSpec):
     @property
     def uses_time(self) -> bool:
         return self.history_ms is not None
+
+    @property
+    def order_matters(self) -> str:
+        return "the table keeps the value that came last" if self.history_ms is None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -488,7 +537,7 @@ class ApplicationGraph:
     @property
     def uses_time(self) -> bool:
         """True if event times and watermarks are kept: an application that does not use them does not pay for them."""
-        return any(op.uses_time for op in self.operators)
+        return any(op.is_timed for op in self.operators)
 
     def time_sources(self) -> dict[str, tuple[str, ...]]:
         """By operator, the operators whose watermarks hold it back: those that it reads, and the writers of a temporal

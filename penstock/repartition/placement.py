@@ -28,7 +28,7 @@ from penstock.graph.specs import (
     TemporalJoinSpec,
 )
 from penstock.runtime.operators.base import KeyInEntry
-from penstock.runtime.operators.table import OPERATORS
+from penstock.runtime.operators.table import operator_of
 from penstock.wording import argument, listed
 
 MessageKey: TypeAlias = Callable[[Any, Any], Any]
@@ -180,7 +180,7 @@ def _nothing(entry: bytes) -> bytes | None:
 
 
 def _key_of_operator(op: OperatorSpec, store: str) -> KeyInEntry | None:
-    found: KeyInEntry | None = OPERATORS[type(op)](op).key_in(store)
+    found: KeyInEntry | None = operator_of(op).key_in(store)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -14,7 +15,7 @@ from penstock.api.shipped import missing_code
 from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import FIRED_OFFSET, ConfigError, FailedMessage, Interrupted, SerdeError
 from penstock.graph.specs import ApplicationGraph
-from penstock.runtime.messages.packet import split_origin
+from penstock.runtime.messages.packet import origin_code, split_origin
 from penstock.state.engines.engine import EngineFailedError
 
 
@@ -260,6 +261,15 @@ class ReceivedPage(Page):
         return first, second, third
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The place of the input message behind a message that waited, and its headers as `pack_headers` makes them."""
+
+    ssp: SystemStreamPartition
+    offset: int
+    headers: bytes
+
+
 class FiredPage(Page):
     """The origins of messages that operators fired without an input message. It grows with each firing."""
 
@@ -267,6 +277,14 @@ class FiredPage(Page):
 
     def __init__(self, ssps: SspTable) -> None:
         super().__init__(ssps, [], [], [])
+
+    def add_message(self, timestamp: int, place: Origin, unknown: int) -> int:
+        """Add the row of a message that waited. `unknown` is the origin if its stream is no input any more."""
+        code = self._ssps.code_of(place.ssp)
+        first = self.add(timestamp, *((unknown, FIRED_OFFSET) if code is None else (code, place.offset)))
+        if place.headers:
+            self.packed_headers[first] = place.headers
+        return first
 
     def add(self, timestamp: int, origin: int, offset: int, count: int = 1) -> int:
         """Add `count` rows; returns the index of the first."""
@@ -318,6 +336,11 @@ class SspTable(dict[int, SystemStreamPartition]):
     @classmethod
     def of(cls, graph: ApplicationGraph) -> SspTable:
         return cls(tuple((op.stream.system, op.stream.stream) for op in graph.sources))
+
+    def code_of(self, ssp: SystemStreamPartition) -> int | None:
+        """The origin code of a partition; None if its stream is no input."""
+        name = (ssp.system, ssp.stream)
+        return origin_code(self._inputs.index(name), ssp.partition) if name in self._inputs else None
 
     def __missing__(self, origin: int) -> SystemStreamPartition:
         index, partition = split_origin(origin)

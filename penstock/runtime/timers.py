@@ -15,6 +15,7 @@ Each call costs what it reads and writes, however many timers wait.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from penstock.api.state.store import KeyValueStore
@@ -132,11 +133,68 @@ class Timers:
         finally:
             self._begin = self._end = b""
 
+    def upcoming(self, domain: TimeDomain, up_to_ms: int) -> Upcoming:
+        """The timers of the domain up to this time, to be taken out one by one. One that is set meanwhile belongs to
+        them. Until the next call of `due`, no other timers are given out."""
+        begin = _TIMES[domain]
+        self._begin, self._end = begin, begin + time_bytes(min(up_to_ms, LONGEST_MS) + 1)
+        self._added.clear()
+        return Upcoming(self._store, self._added, self._store.range(self._begin, self._end), _KEYS[domain])
+
     def oldest(self, domain: TimeDomain) -> int | None:
         """The time of the first timer; None if there is none."""
         begin = _TIMES[domain]
         first = next(iter(self._store.range(begin, begin + time_bytes(LONGEST_MS + 1))), None)
         return None if first is None else time_of(first[0][TIME])
+
+
+class Upcoming:
+    """Timers by time, key and name, of which the next one is known before it is taken out."""
+
+    def __init__(
+        self,
+        store: KeyValueStore[bytes, bytes],
+        added: list[bytes],
+        stored: Iterator[tuple[bytes, bytes]],
+        by_key: bytes,
+    ) -> None:
+        """`added` gets the timers that are set meanwhile."""
+        self._store = store
+        self._added = added
+        self._stored = stored
+        self._by_key = by_key
+        self._heap: list[bytes] = []
+        self._read_next()
+
+    def _read_next(self) -> None:
+        """The next timer of the store joins those that were set meanwhile."""
+        self._last_read = next((entry for entry, _ in self._stored), None)
+        if self._last_read is not None:
+            heappush(self._heap, self._last_read)
+
+    def next_ms(self) -> int | None:
+        """The time of the next timer; None if there is none."""
+        if self._added:
+            self._heap += self._added
+            self._added.clear()
+            heapify(self._heap)
+        while self._heap and self._store.get(self._heap[0]) is None:  # it was replaced, cancelled, undone or taken out
+            self._pop()
+        return time_of(self._heap[0][TIME]) if self._heap else None
+
+    def take(self) -> DueTimer:
+        """Take the next timer out. Called after `next_ms` has named it."""
+        by_time = self._pop()
+        place = by_time[NAMED:]
+        self._store.delete(by_time)
+        self._store.delete(self._by_key + place)
+        return DueTimer(time_of(by_time[TIME]), place)
+
+    def _pop(self) -> bytes:
+        first = heappop(self._heap)
+        if first == self._last_read:
+            self._read_next()
+        return first
 
 
 def oldest_timers(store: KeyValueStore[bytes, bytes]) -> tuple[int | None, int | None]:

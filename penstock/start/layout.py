@@ -100,6 +100,7 @@ def _changed_operator(
 ) -> IncompatibleError:
     """No other operator can read an operator's own store, nor the same one if it is defined otherwise."""
     operator, _, kind = store.rpartition(".")
+    kind = kind.removeprefix("in-")
     was = before.split(" ")[-1]
     verb, it = ("are", "them") if kind == "timers" else ("is", "it")
     is_now = "" if now is None else now.split(" ")[-1]

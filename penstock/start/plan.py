@@ -119,7 +119,7 @@ def decide_beginning(facts: StartFacts, resolve: Resolve) -> StartDecision:
 def refuse_quiet(facts: StartFacts, decision: StartDecision) -> None:
     """Raise IncompatibleError if a run that sends no output before its old positions has output by time: positions do
     not say which windows and timers had fired there."""
-    timed = [op.id for op in facts.graph.operators if op.uses_time and not op.is_input]
+    timed = [op.id for op in facts.graph.operators if op.is_timed and not op.is_input]
     if decision.quiet_until and (timed or facts.config.task.window_ms > 0):
         what = f"`{timed[0]}` fires by time" if timed else "`task.window.ms` lets tasks send by time"
         raise IncompatibleError(

@@ -40,6 +40,7 @@ from penstock.side.shown import SideStoreFacts, put_side_stores, side_store_boar
 from penstock.start.facts import StartFacts, StartRequest, read_requests, resolver
 from penstock.start.fit import check_config
 from penstock.start.layout import store_layout
+from penstock.start.order import order_warnings
 from penstock.start.plan import StartPlan, plan_start
 from penstock.start.report import report
 from penstock.start.startpoints.decide import JobInputs
@@ -310,6 +311,8 @@ def _read_facts(
     grouping = streams.group(ends)
     streams.check_side_inputs(graph, grouping.count)
     streams.check_columns(graph)
+    for warning in order_warnings(graph, streams.keeps_order):
+        logger.warning("%s", warning)
     check_keys(graph, {op.stream for op in graph.inputs if not streams.systems[op.stream.system].has_keys})
     check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     view = read_log()

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from penstock.columns.byte_arrays import ByteArray, write_at
 from penstock.columns.entries import Entries
+from penstock.columns.key_index import KeyIndex
 from penstock.errors import CorruptError
 
 Changes: TypeAlias = Mapping[bytes, bytes | None]
@@ -52,6 +53,29 @@ def merged(first: Changes | None, second: Changes) -> Changes:
     if isinstance(first, Entries) and isinstance(second, Entries):
         return Entries.last_of((first, second))
     return {**first, **second}
+
+
+def without_passing(first: Changes | None, second: Changes) -> Changes:
+    """As `merged`, for a store whose keys are written once: one that the first changes write, and the second ones
+    delete, is in neither."""
+    if first is None:
+        return second
+    if isinstance(first, Entries) and isinstance(second, Entries):
+        return _entries_without_passing(first, second)
+    found = first if isinstance(first, dict) else dict(first)
+    for key, value in second.items():
+        if value is not None or found.pop(key, None) is None:
+            found[key] = value
+    return found
+
+
+def _entries_without_passing(first: Entries, second: Entries) -> Entries:
+    written = KeyIndex()
+    written.add(first.key_bytes.take(np.flatnonzero(first.present)))
+    both = Entries.last_of((first, second))
+    gone = np.flatnonzero(~both.present)
+    passing = gone[written.find(both.key_bytes.take(gone)) >= 0]
+    return both.take(np.setdiff1d(np.arange(len(both)), passing))
 
 
 def changes_bytes(changes: Changes) -> int:

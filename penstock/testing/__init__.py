@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.testing.runner.checked_operators import ChangedMessageError as ChangedMessageError
     from penstock.testing.runner.checked_store import StaleValueError as StaleValueError
     from penstock.testing.runner.checked_store import UnwrittenChangeError as UnwrittenChangeError
+    from penstock.testing.runner.cuts import CutsDifferError as CutsDifferError
     from penstock.testing.runner.runner import TestRunner as TestRunner
     from penstock.testing.runner.streams import OutputMessage as OutputMessage
 else:

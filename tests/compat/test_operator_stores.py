@@ -155,6 +155,23 @@ def processor() -> Stores:
     return {name: shown(layout, task.state(name).items()) for name, layout in layouts.items()}
 
 
+def ordered(value: ps.Serde[Any], messages: list[Message]) -> Stores:
+    def declare(app: ps.StreamApplication) -> ps.MessageStream[Any]:
+        if value is RECORD:
+            return app.input("m.a", value=value, id="a").process_batch(Nothing, order="event-time", id="o")
+        return app.input("m.a", id="a").process(Ignores, order="event-time", id="o")
+
+    return stored(declare, [messages], 1)
+
+
+class Ignores(ps.StreamTask):
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
+
+
+class Nothing(ps.BatchProcessor):
+    def process(self, batch: ps.MessageBatch, collector: ps.BatchCollector) -> None: ...
+
+
 AGGREGATES: dict[str, ps.Aggregate] = {
     "count": ps.Count(),
     "sum": ps.Sum(),
@@ -192,6 +209,8 @@ CASES: dict[str, Callable[[], Stores]] = {
     "join, newest": lambda: join(LEFT + RIGHT, keep="newest"),
     "temporal join and versions": lambda: stored(of_time, [LEFT + RIGHT], 1_200, ("writer",)),
     "timers, state of the key, time to live": lambda: stored(remembers, [LEFT], 1),
+    "messages in order": lambda: ordered(ps.Json(), LEFT),
+    "messages in order, by column": lambda: ordered(RECORD, RECORDS),
     "processor of PySpark": processor,
 }
 
@@ -223,6 +242,8 @@ def test_every_kind_of_operator_has_a_case() -> None:
         "timers": "timers(",
         "versions": "versions(",
         "aggregate": "aggregate",
+        "order": "ordered:",
+        "column-order": "ordered-columns:",
     }
     assert begins.keys() == STORE_LAYOUTS.keys()
     assert all(any(text.startswith(begin) for text in recorded) for begin in begins.values())

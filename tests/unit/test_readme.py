@@ -91,15 +91,15 @@ def test_the_job_of_the_page_for_users_of_samza_passes_its_test(monkeypatch: pyt
 
 def test_the_page_on_tests_runs_as_written() -> None:
     blocks = examples("docs/testing.md")
-    assert len(blocks) == 5
-    exec(compile("".join(blocks[:3]), "testing.md", "exec"), {"__name__": "testing_page"})
-    exec(compile(blocks[4], "testing.md", "exec"), {"__name__": "testing_page"})
+    assert len(blocks) == 6
+    exec(compile("".join(blocks[:4]), "testing.md", "exec"), {"__name__": "testing_page"})
+    exec(compile(blocks[5], "testing.md", "exec"), {"__name__": "testing_page"})
 
 
 @pytest.mark.slow
 @pytest.mark.kafka
 def test_the_section_on_a_kafka_broker_runs_as_written() -> None:
-    block = examples("docs/testing.md")[3]
+    block = examples("docs/testing.md")[4]
     exec(compile(block, "testing.md", "exec"), {"__name__": "testing_page"})
 
 
@@ -117,8 +117,9 @@ def test_the_page_on_applications_runs_as_written() -> None:
 
 
 def test_the_page_on_event_time_runs_as_written() -> None:
-    (block,) = examples("docs/time.md")
-    exec(compile(block, "time.md", "exec"), {"__name__": "time_page"})
+    blocks = examples("docs/time.md")
+    assert len(blocks) == 2
+    exec(compile("".join(blocks), "time.md", "exec"), {"__name__": "time_page"})
 
 
 def test_the_page_on_windows_runs_as_written() -> None:

@@ -42,9 +42,11 @@ class StoreSpec:
     """The source that fills it; the job then only reads it. None: the job writes it."""
     by_column: bool = False
     """An operator reads and writes many of its keys at once."""
+    writes_once: bool = False
+    """Each key is written once, and then deleted once. One that comes and goes between two commits is in neither."""
 
 
-OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate")
+OPERATOR_STORES = (".window", ".join", ".timers", ".aggregate", ".in-order")
 """Endings of the names of stores that belong to one operator: `<operator id>.window`."""
 
 
@@ -53,7 +55,9 @@ def own_stores(operators: Iterable[str]) -> frozenset[str]:
     return frozenset(f"{operator}{kind}" for operator in operators for kind in OPERATOR_STORES)
 
 
-OperatorKind: TypeAlias = Literal["window", "join", "temporal-join", "timers", "versions", "aggregate"]
+OperatorKind: TypeAlias = Literal[
+    "window", "join", "temporal-join", "timers", "versions", "aggregate", "order", "column-order"
+]
 
 STORE_LAYOUTS: dict[OperatorKind, int] = {
     "window": 1,
@@ -62,12 +66,14 @@ STORE_LAYOUTS: dict[OperatorKind, int] = {
     "timers": 1,
     "versions": 1,
     "aggregate": 1,
+    "order": 1,
+    "column-order": 1,
 }
 """The number of the layout in which operators of a kind write their stores.
 
 Raise it with each change of the entries, their order or their meaning: a start refuses stores of another layout, which
 would be read wrongly. Their writers are in `runtime/windows`, `runtime/joins`,
-`runtime/operators/temporal_join.py`, `runtime/timers.py`, `runtime/operators/send_to_table.py` and
+`runtime/operators/temporal_join.py`, `runtime/timers.py`, `runtime/operators/send_to_table.py`, `runtime/order` and
 `runtime/operators/columns`.
 """
 _LAYOUT = ":layout="

@@ -14,7 +14,7 @@ from penstock.api.state.store import KeyValueStore
 from penstock.batch.batch import NOTHING_DUE, Batch, Due
 from penstock.graph.specs import OperatorSpec
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.context import Position
+from penstock.runtime.context import Origin, Position
 from penstock.runtime.messages.columns import Accept, Push, Target, as_columns
 from penstock.runtime.operators.tasks.application_code import Requests
 
@@ -71,6 +71,9 @@ class Firing:
     """The message that waited for it, as it goes to the dead letters."""
     must_succeed: bool = False
     """The run ends if it fails, even with a dead-letter stream."""
+    origin: Origin | None = None
+    """The message that is processed now, because it waited. What it leads to has its place and headers, and so has its
+    dead letter. None: no message leads to the action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,28 @@ class Firings:
     run: Callable[[slice, int], None]
     """Runs a slice of them; the number is the page's row of the first. If one fails, the position is left at its
     row."""
+
+
+class Timeline(Protocol):
+    """The firings of a node in event time, one by one."""
+
+    def next_ms(self) -> int | None:
+        """The time of the next one; None if none is left. Asked again after each message, which may change it."""
+
+    def take(self, now_ms: int) -> Firing | None:
+        """The next one, which is taken out. None if the node drops it. `now_ms`: the time of the message or firing
+        before it, which its timestamp is not below."""
+
+
+class _NoTimeline:
+    def next_ms(self) -> int | None:
+        return None
+
+    def take(self, now_ms: int) -> Firing | None:
+        return None
+
+
+NO_TIMELINE: Timeline = _NoTimeline()
 
 
 class Node:
@@ -116,6 +141,11 @@ class Node:
         """The firings after the last message of the batch, in order. Called once in an attempt, after the earlier
         operators of the stage have done theirs. Read while firings run: one may change the next."""
         return ()
+
+    def timeline(self, batch: Batch) -> Timeline | None:
+        """The firings in event time that come between messages, if the operator takes its messages in that order. The
+        other firings of `on_end_of_input` follow after all messages. None: none come between."""
+        return None
 
     def fired(self, count: int) -> None: ...
 
@@ -170,13 +200,13 @@ class Operator(ABC, Generic[S]):
         self.spec = spec
 
     @property
-    def time_store(self) -> str | None:
-        """The store whose entries wait for their time; None if nothing waits."""
-        return None
+    def time_stores(self) -> tuple[str, ...]:
+        """The stores whose entries wait for their time."""
+        return ()
 
     def next_due(self, store: KeyValue) -> Due:
-        """The times of the oldest timers and windows that wait in a task's `time_store`. The next batch begins at once
-        if one of them is due. Reads only the first entry of each order of time."""
+        """The times of the oldest timers and windows that wait in one of a task's `time_stores`. The next batch begins
+        at once if one of them is due. Reads only the first entry of each order of time."""
         return NOTHING_DUE
 
     def key_in(self, store: str) -> KeyInEntry | None:

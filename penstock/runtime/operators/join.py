@@ -36,8 +36,8 @@ class StreamJoin(Operator[JoinSpec]):
     """Each pair is found by the message that comes last."""
 
     @property
-    def time_store(self) -> str | None:
-        return self.spec.stores[0]
+    def time_stores(self) -> tuple[str, ...]:
+        return (self.spec.stores[0],)
 
     def next_due(self, store: KeyValue) -> Due:
         return first_end(store), None

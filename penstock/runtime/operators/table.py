@@ -43,6 +43,7 @@ from penstock.runtime.operators.elementwise import Filter, FlatMap, Map, Partiti
 from penstock.runtime.operators.join import StreamJoin
 from penstock.runtime.operators.join_table import JoinTable
 from penstock.runtime.operators.map_async import MapAsync
+from penstock.runtime.operators.ordered import OrderedOperator, without_order
 from penstock.runtime.operators.passing import Input, Intermediate, Merge, SendTo
 from penstock.runtime.operators.send_to_table import SendToTable
 from penstock.runtime.operators.sink import Sink
@@ -80,6 +81,8 @@ OPERATORS: dict[type[OperatorSpec], type[Operator[Any]]] = {
 
 
 def operator_of(spec: OperatorSpec) -> Operator[Any]:
+    if (order := spec.ordering) is not None:
+        return OrderedOperator(spec, order, operator_of(without_order(spec, order)))
     return OPERATORS[type(spec)](spec)
 
 

@@ -38,8 +38,8 @@ class TemporalJoin(Operator[TemporalJoinSpec]):
     """Joins with the table's value as of the message's event time."""
 
     @property
-    def time_store(self) -> str | None:
-        return self.spec.stores[1]
+    def time_stores(self) -> tuple[str, ...]:
+        return (self.spec.stores[1],)
 
     def key_in(self, store: str) -> KeyInEntry | None:
         if store != self.spec.stores[1]:

@@ -26,8 +26,8 @@ class WindowOperator(Operator[WindowSpec]):
     """Windows of the messages' keys, or of the whole task."""
 
     @property
-    def time_store(self) -> str | None:
-        return self.spec.stores[0]
+    def time_stores(self) -> tuple[str, ...]:
+        return (self.spec.stores[0],)
 
     @property
     def undoes_many(self) -> bool:  # type: ignore[override]

@@ -339,12 +339,15 @@ class Attempt:
             done, count = 0, len(fired.keys) if isinstance(fired, Firings) else 1
             while done < count and not self.failed:
                 end = min(count, done + self._at_once)
-                first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, end - done)
+                if isinstance(fired, Firing) and fired.origin is not None:
+                    first = page.add_message(fired.timestamp_ms, fired.origin, origin)
+                else:
+                    first = page.add(fired.timestamp_ms, origin, FIRED_OFFSET, end - done)
                 instance.position.page, instance.position.row = page, first
                 if isinstance(fired, Firings):
                     self._fire_at_once(operator, fired, slice(done, end), first)
                 else:
-                    self._fire(operator, fired)
+                    self._fire(operator, fired, page, first)
                 done = end
                 if len(page.offsets) >= self._at_once and not self.failed:
                     self._at_once = _next_piece(self._at_once, router.count_bytes())
@@ -378,7 +381,7 @@ class Attempt:
         if self._is_to_blame(failure):
             self._failure = self._described(failure, None)
 
-    def _fire(self, operator: str, firing: Firing) -> None:
+    def _fire(self, operator: str, firing: Firing, page: FiredPage, row: int) -> None:
         mark = self.instance.mark() if self._dead_letter_mode and not firing.must_succeed else None
         try:
             with blaming(operator):
@@ -386,14 +389,21 @@ class Attempt:
         except (OperatorFailedError, EngineFailedError) as failure:
             if not self._is_to_blame(failure):
                 return
-            failed = self._described(failure, firing.key, firing.what)
+            failed = failure.describe(page.ssp(row), page.offsets[row], firing.key, firing.what)
             if mark is None:
                 self._failure = failed
                 return
             self.instance.undo(mark)
             time_ms = firing.timestamp_ms if firing.time_ms is None else firing.time_ms
-            fired = {"name": firing.name, "timestamp": time_ms}
-            letter = encode_dead_letter(failed, firing.key, firing.value, repartitioned=True, fired=fired)
+            letter = encode_dead_letter(
+                failed,
+                firing.key,
+                firing.value,
+                repartitioned=True,
+                identity=self.instance.settings.identities.get(failed.stream) if firing.origin is not None else None,
+                fired={"name": firing.name, "timestamp": time_ms} if firing.origin is None else None,
+                headers=page.headers(row),
+            )
             self._bury(failed, firing.key, letter)
         self._fired += 1
 

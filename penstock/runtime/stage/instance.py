@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any, TypeAlias
 
 from penstock.api.state.store import StoreSpec
-from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
 from penstock.graph.topology import DEAD_LETTER_CHANNEL, Topology
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Page, Position, SspTable, blaming
@@ -191,9 +192,10 @@ class StageInstance:
             operator = operator_of(spec)
             with blaming(spec.id):
                 due = self._nodes[spec.id].next_due()
-                if due is None and operator.time_store is not None:
-                    due = operator.next_due(self.stores[operator.time_store])
-            if due is not None and due != NOTHING_DUE:
+                if due is None:
+                    stores = [self.stores[name] for name in operator.time_stores]
+                    due = reduce(earlier, map(operator.next_due, stores), NOTHING_DUE)
+            if due != NOTHING_DUE:
                 found[spec.id] = due
         return found
 

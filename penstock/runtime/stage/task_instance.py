@@ -7,7 +7,7 @@ import threading
 from collections.abc import Container, Mapping
 from typing import TypeAlias
 
-from penstock.batch.batch import NOTHING_DUE, Batch, Due
+from penstock.batch.batch import NOTHING_DUE, Batch, Due, earlier
 from penstock.errors import ConfigError, ContainerLostError, Interrupted, RetryableError
 from penstock.graph.topology import Topology
 from penstock.metrics.registry import MetricsRegistry
@@ -18,7 +18,7 @@ from penstock.runtime.stage.attempt import Attempt
 from penstock.runtime.stage.instance import RuntimeSettings, StageInstance
 from penstock.runtime.store_meter import StoreMeter
 from penstock.state.engines.engine import Engine, EngineFailedError
-from penstock.state.records import Changes, changes_bytes, deletes_in, merged
+from penstock.state.records import Changes, changes_bytes, deletes_in, merged, without_passing
 from penstock.state.stores.build import build_store
 
 logger = logging.getLogger(__name__)
@@ -66,6 +66,7 @@ class TaskInstance:
         self._broken: str | None = None
         self.last_ended = last_ended
         metrics = metrics or MetricsRegistry(f"Partition {task}")
+        self._written_once = frozenset(spec.name for spec in topology.graph.stores if spec.writes_once)
         self._meters = {spec.name: StoreMeter(metrics, spec.name) for spec in topology.graph.stores}
 
     def begin_attempt(self, stage: int, token: str, batch: Batch) -> TaskAttempt:
@@ -160,7 +161,8 @@ class TaskInstance:
                 changes = overlay.take()
                 if changes:
                     self._engines[store].apply(changes)
-                    self._pending[store] = merged(self._pending.get(store), changes)
+                    add = without_passing if store in self._written_once else merged
+                    self._pending[store] = add(self._pending.get(store), changes)
                     size_bytes = changes_bytes(changes)
                     self.pending_bytes += size_bytes
                     self._meters[store].wrote(len(changes), deletes_in(changes), size_bytes)
@@ -179,19 +181,18 @@ class TaskInstance:
         """By operator id, the times of the oldest timers that ended batches left in its stores. Builds no operator.
         Raises ContainerLostError if a store cannot be read."""
         specs = {spec.name: spec for spec in self._topology.graph.stores}
-        found = {}
+        found: dict[str, Due] = {}
         for spec in self._topology.graph.operators:
             operator = operator_of(spec)
-            if (name := operator.time_store) is None:
-                continue
-            try:
-                due = operator.next_due(build_store(specs[name], self._engines[name], cache_entries=1))
-            except EngineFailedError as error:
-                raise ContainerLostError(
-                    f"task {self.task} must be restored: what waits in its store `{name}` cannot be read: {error}"
-                ) from error
-            if due != NOTHING_DUE:
-                found[spec.id] = due
+            for name in operator.time_stores:
+                try:
+                    due = operator.next_due(build_store(specs[name], self._engines[name], cache_entries=1))
+                except EngineFailedError as error:
+                    raise ContainerLostError(
+                        f"task {self.task} must be restored: what waits in its store `{name}` cannot be read: {error}"
+                    ) from error
+                if due != NOTHING_DUE:
+                    found[spec.id] = earlier(due, found.get(spec.id, NOTHING_DUE))
         return found
 
     def take_changes(self, *, hold: bool = False) -> dict[str, Changes]:

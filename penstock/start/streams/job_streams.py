@@ -289,6 +289,10 @@ class JobStreams:
                         "declares: it would be null everywhere. Correct its name, or leave it out of ps.Columns()"
                     )
 
+    def keeps_order(self, stream: SystemStream) -> bool:
+        """True if the system of an input keeps the order of its messages across partitions."""
+        return self.admins[stream.system].keeps_order(stream.stream)
+
     def check_side_inputs(self, graph: ApplicationGraph, tasks: int) -> None:
         """Check that every side input is there.
 

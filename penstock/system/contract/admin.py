@@ -62,6 +62,17 @@ class SystemAdmin(ABC):
         """
         return ()
 
+    def keeps_order(self, stream: str) -> bool:
+        """True if messages that belong together are read in their order, however many partitions the stream has. So it
+        is where a writer puts the messages of a key into one partition, as here. False if the system spreads messages
+        over partitions by something else, such as the names of files: a start then warns of operators that depend on
+        the order.
+
+        Raises NotFoundError if there is no such stream.
+        """
+        self.partition_count(stream)
+        return True
+
     def open_transactions(self, stream: str) -> dict[int, OpenTransaction]:
         """The transaction that keeps readers from newer messages, by partition; partitions without one are left out. A
         system without transactions of several appends has none.

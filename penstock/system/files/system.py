@@ -212,6 +212,10 @@ class FilesAdmin(SystemAdmin):
     def streams(self) -> list[str]:
         return Folder(self._system.settings.folder).folders()
 
+    def keeps_order(self, stream: str) -> bool:
+        """Files belong to partitions by their names, so only one partition keeps an order across them."""
+        return self.partition_count(stream) == 1
+
     def missing_columns(self, stream: str, names: Sequence[str]) -> Sequence[str]:
         """Looks into the newest Parquet file: older ones may lack a column that was added. A file that cannot be read
         may have been read already, and be gone; otherwise its reader says so."""

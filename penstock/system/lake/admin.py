@@ -55,6 +55,10 @@ class LakeAdmin(SystemAdmin):
         with self._lock:
             return self._logs.get(stream).identity
 
+    def keeps_order(self, stream: str) -> bool:
+        """Files belong to partitions by their names, so only one partition keeps an order across them."""
+        return self.partition_count(stream) == 1
+
     def missing_columns(self, stream: str, names: Sequence[str]) -> Sequence[str]:
         with self._lock:
             known = self._logs.get(stream).schema.names

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
+from typing import TypeAlias
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.time.watermarks import NO_WATERMARK
@@ -20,6 +21,9 @@ from penstock.driver.feed.planned import End, Next, PlannedBatch
 from penstock.graph.specs import ApplicationGraph
 from penstock.testing.clock import SettableClock
 
+Cut: TypeAlias = Callable[[Mapping[TaskSsp, Portion]], Mapping[TaskSsp, Portion]]
+"""Leaves out a part of what a batch might read."""
+
 
 class RunnerFeed:
     """Batches of at most `messages`, until everything is read and nothing is due."""
@@ -31,7 +35,10 @@ class RunnerFeed:
         event_time: EventTime,
         clock: SettableClock,
         order: InputOrder,
+        cut: Cut | None = None,
     ) -> None:
+        """`cut` makes smaller batches."""
+        self._cut = cut
         self._order = order
         self._targets: Mapping[SystemStreamPartition, int] | None = None
         self._ends = ends
@@ -67,7 +74,8 @@ class RunnerFeed:
         targets = self._targets = self._order.targets(ends) if self._targets is None else self._targets
 
         def of_inputs(left: Pace) -> dict[TaskSsp, Portion]:
-            return self._order.plan(boundary.positions, ends, left, None, targets)
+            planned = self._order.plan(boundary.positions, ends, left, None, targets)
+            return planned if self._cut is None else dict(self._cut(planned))
 
         portions = {} if boundary.is_behind else plan_with_unread(of_inputs, pace, unread)
         moment = self._raised(self._event_time.look(boundary, ends, self._clock.now_ms()))

@@ -16,7 +16,6 @@ from penstock.admin.state.repartition import planned_for, repartition
 from penstock.api.ssp import SystemStream
 from penstock.application.application import Application
 from penstock.batch.input_order import InputOrder
-from penstock.clock import SYSTEM_CLOCK
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
 from penstock.config.settings import (
@@ -44,7 +43,7 @@ from penstock.testing.clock import SettableClock
 from penstock.testing.in_process import InProcessDriver
 from penstock.testing.runner.checked_operators import checked_graph
 from penstock.testing.runner.checked_store import CheckedStore
-from penstock.testing.runner.feed import RunnerFeed
+from penstock.testing.runner.feed import Cut, RunnerFeed
 from penstock.testing.runner.pushed_tables import TablesInProcess
 from penstock.testing.runner.streams import StreamsOfTest
 
@@ -72,7 +71,9 @@ class RunnerHome:
         dead_letter: str | None,
         broadcast_inputs: str | Sequence[str],
         given: Mapping[str, object] | None,
-        existing: Sequence[str] = (),
+        existing: Sequence[str],
+        now_ms: int,
+        cut: Cut | None,
     ) -> None:
         """
         Args:
@@ -82,6 +83,8 @@ class RunnerHome:
             broadcast_inputs: as `task.broadcast.inputs`.
             given: the keys that tasks find.
             existing: streams that patterns may match.
+            now_ms: when the clock begins, in epoch milliseconds.
+            cut: makes smaller batches.
         """
         self._name = name
         self._partitions = partitions
@@ -94,7 +97,8 @@ class RunnerHome:
         self._root, self._folder = f"memory://{uuid.uuid4().hex}", Path(tempfile.mkdtemp(prefix="penstock-test-"))
         self.release = weakref.finalize(self, _release, self._root, self._folder)
         self.streams = StreamsOfTest(partitions)
-        self.clock = SettableClock(SYSTEM_CLOCK.now_ms())
+        self.clock = SettableClock(now_ms)
+        self._cut = cut
         self.mistakes: list[AssertionError] = []
 
     def job(self, app: Application) -> RunnerJob:
@@ -119,7 +123,8 @@ class RunnerHome:
         changelogs = {config.store(spec.name).changelog.system for spec in graph.written_stores}
         self.streams.make(streams, sorted(changelogs))
         order = InputOrder.of({op.stream for op in graph.inputs}, config)
-        feed = RunnerFeed(lambda: self.streams.ends(graph), graph, EventTime.of(graph, config), self.clock, order)
+        event_time = EventTime.of(graph, config)
+        feed = RunnerFeed(lambda: self.streams.ends(graph), graph, event_time, self.clock, order, self._cut)
         tables = self._tables(graph, config)
         seen = {key: value for key, value in loaded.for_tasks().items() if key not in added}
         return RunnerJob(graph, config, seen, feed, tables)

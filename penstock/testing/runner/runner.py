@@ -12,6 +12,7 @@ from penstock.api.serdes.failures import input_place, store_place
 from penstock.api.ssp import SystemStream
 from penstock.api.state.store import StoreSpec
 from penstock.application.application import Application
+from penstock.clock import SYSTEM_CLOCK
 from penstock.drain.utils import write_drain_notification
 from penstock.errors import ConfigError
 from penstock.repartition.placement import Rule
@@ -19,6 +20,7 @@ from penstock.runtime.interrupts import marked_interrupts
 from penstock.state.engines.engine import Content, Engine
 from penstock.state.stores.expiry import live_view
 from penstock.testing.in_process import InProcessDriver
+from penstock.testing.runner.cuts import Cuts, Outputs, RandomCut, in_every_cut, outputs_of
 from penstock.testing.runner.home import RunnerHome
 from penstock.testing.runner.sides import catch_up, check_pushed, side_content, side_stream
 from penstock.testing.runner.streams import OutputMessage, StreamOfTest, read_part
@@ -64,6 +66,7 @@ class TestRunner:
         broadcast_inputs: str | Sequence[str] = (),
         config: Mapping[str, object] | None = None,
         streams: Sequence[str] = (),
+        cuts: int = 0,
     ) -> None:
         """Make the job and its streams, which are empty.
 
@@ -77,12 +80,30 @@ class TestRunner:
                 and the keys about side inputs and exactly-once outputs.
                 Messages of an exactly-once output appear when `commit` is called, as they do for readers of a real job.
             streams: further streams, `system.stream`, for inputs that are patterns.
+            cuts: on so many more jobs, the test runs with inputs that are cut into random batches, the same ones in
+                each run of the test. Any call raises CutsDifferError once an output of one of them has other messages,
+                in whatever order. `output`, `store` and `dead_letters` are of the job that
+                the test describes.
 
         Raises:
             ConfigError: the application, the configuration or `broadcast_inputs` is wrong; or the application cannot be
                 pickled, as a real job needs it to be.
         """
-        self._home = RunnerHome(app.name, partitions, dead_letter, broadcast_inputs, config, streams)
+        self._cuts: Cuts | None = None
+        now_ms = SYSTEM_CLOCK.now_ms()
+
+        def begin(runner: TestRunner, cut: RandomCut | None) -> TestRunner:
+            home = RunnerHome(app.name, partitions, dead_letter, broadcast_inputs, config, streams, now_ms, cut)
+            runner._begin(app, home)
+            return runner
+
+        begin(self, None)
+        if cuts:
+            self._cuts = Cuts(lambda cut: begin(object.__new__(type(self)), cut), TestRunner._outputs, cuts)
+
+    def _begin(self, app: Application, home: RunnerHome) -> None:
+        self._cuts = None
+        self._home = home
         self._clock = self._home.clock
         self._job = self._home.job(app)
         self._driver: InProcessDriver | None = self._home.driver(self._job)
@@ -91,6 +112,7 @@ class TestRunner:
         self.dead_letters = 0
         """The number of messages in the dead-letter stream."""
 
+    @in_every_cut
     def input(
         self,
         stream: str,
@@ -135,6 +157,7 @@ class TestRunner:
         self._home.streams.append(found, values, partition, timestamp, headers)
         return self
 
+    @in_every_cut
     def side_input(
         self,
         stream: str,
@@ -178,6 +201,7 @@ class TestRunner:
         self._home.streams.append(side_stream(self._job.graph, stream), values, partition, timestamp, headers)
         return self
 
+    @in_every_cut
     def push(self, table: str, rows: Iterable[Mapping[str, Any]]) -> TestRunner:
         """Publish a version of a pushed table. Returns the runner.
 
@@ -209,6 +233,7 @@ class TestRunner:
         self._job.tables.push(table, rows)
         return self
 
+    @in_every_cut
     def run(self, *, batch_messages: int | None = None) -> TestRunner:
         """Process all messages that the inputs hold. Returns the runner.
 
@@ -222,6 +247,9 @@ class TestRunner:
                 restart or another operator would show (see the class). The error is the reason of a UserCodeError,
                 unless the application catches it.
         """
+        return self._run_marked(batch_messages)
+
+    def _run_marked(self, batch_messages: int | None = None) -> TestRunner:
         with marked_interrupts():
             self._run(batch_messages)
         return self
@@ -243,6 +271,7 @@ class TestRunner:
                 self.dead_letters += last.dead_letters
         driver.loop.await_commit()
 
+    @in_every_cut
     def advance_time(self, ms: int) -> TestRunner:
         """Let time pass, and process everything that is then due. Returns the runner.
 
@@ -265,8 +294,9 @@ class TestRunner:
             [[1, 2]]
         """
         self._clock.advance(ms / 1000)
-        return self.run()
+        return self._run_marked()
 
+    @in_every_cut
     def advance_watermark(self, to_ms: int) -> TestRunner:
         """Raise the watermark of every operator, as later messages would, and process everything that is then due.
         Returns the runner.
@@ -286,8 +316,9 @@ class TestRunner:
             [2]
         """
         self._job.feed.watermark = max(self._job.feed.watermark, to_ms)
-        return self.run()
+        return self._run_marked()
 
+    @in_every_cut
     def end_inputs(self) -> TestRunner:
         """End the inputs: after what they hold, everything that waits for event time fires. Returns the runner.
 
@@ -307,8 +338,9 @@ class TestRunner:
             [2]
         """
         self._job.feed.ending = True
-        return self.run()
+        return self._run_marked()
 
+    @in_every_cut
     def drain(self, operators: Sequence[str] = ()) -> TestRunner:
         """Drain the job and end its run: no more input is read, everything that waits for a time fires, `on_drain` is
         called, and a last checkpoint is made. Returns the runner. Call `restore` next, which starts another run.
@@ -336,12 +368,13 @@ class TestRunner:
         mode = DrainMode.OPERATORS if operators else DrainMode.DEFAULT
         write_drain_notification(driver.job.objects, driver.job.paths, mode, operators=tuple(operators))
         driver.loop.ask_to_drain()
-        self.run()
+        self._run_marked()
         driver.loop.finish()
-        self.crash()
+        self._crash()
         self._drained = True
         return self
 
+    @in_every_cut
     def commit(self) -> TestRunner:
         """Make a checkpoint of everything that was processed, and wait until it is complete. Returns the runner.
 
@@ -351,16 +384,21 @@ class TestRunner:
         self._running().loop.commit()
         return self
 
+    @in_every_cut
     def crash(self) -> TestRunner:
         """End the job as a kill does. Only the last checkpoint and the streams remain. Returns the runner.
 
         Unlike a kill, it closes the application's tasks. Call `restore` next; input can be added before.
         """
+        return self._crash()
+
+    def _crash(self) -> TestRunner:
         driver, self._driver = self._running(), None
         driver.close()
         self._home.mistakes.clear()
         return self
 
+    @in_every_cut
     def restore(self, app: Application | None = None) -> TestRunner:
         """Start the job again after `crash` or `drain`, at the stores and positions of the last checkpoint. Returns
         the runner.
@@ -400,6 +438,7 @@ class TestRunner:
             self._job.feed.begin_again()
         return self
 
+    @in_every_cut
     def repartition(self, tasks: int, rules: Mapping[str, Rule] | None = None) -> TestRunner:
         """Give the job another number of tasks after `crash` or `drain`, and move its state to them, as `penstock state
         repartition` does. Returns the runner. Call `restore` next; before it, `push` the tables again.
@@ -473,6 +512,11 @@ class TestRunner:
         if driver is not None:
             driver.close()
         self._home.release()
+        if self._cuts is not None:
+            self._cuts.call(TestRunner.close)
+
+    def _outputs(self) -> Outputs:
+        return outputs_of(self._job.graph, self._home.streams.systems)
 
     def _running(self) -> InProcessDriver:
         """The driver, with an open epoch."""

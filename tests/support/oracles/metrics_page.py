@@ -20,6 +20,7 @@ OF_EVENT_TIME: set[Documented] = {
 }
 """Only of jobs that use event time."""
 OF_OPERATORS: set[Documented] = {
+    ("operator", "in-order", "counter"),
     ("operator", "late-dropped", "counter"),
     ("operator", "timers-fired", "counter"),
     ("operator", "panes-fired", "counter"),

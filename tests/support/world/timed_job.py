@@ -46,8 +46,8 @@ class HoldSpec(OperatorSpec):
 
 class Hold(Operator[HoldSpec]):
     @property
-    def time_store(self) -> str | None:
-        return self.spec.stores[0]
+    def time_stores(self) -> tuple[str, ...]:
+        return (self.spec.stores[0],)
 
     def next_due(self, store: KeyValue) -> Due:
         oldest = next(iter(store.all()), None)

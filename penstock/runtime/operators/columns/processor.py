@@ -36,7 +36,7 @@ class ColumnTask(Operator[ColumnTaskSpec]):
                 raise unused("`init`", result)
         except BaseException as error:
             raise failure_in(self.spec.id, error) from error
-        return _ColumnTaskNode(self, processor, stage, downstream)
+        return ColumnTaskNode(self, processor, stage, downstream)
 
 
 class _Context:
@@ -73,7 +73,9 @@ class _Context:
         return self._stage.stores[name]
 
 
-class _ColumnTaskNode(Node):
+class ColumnTaskNode(Node):
+    """Gathers the messages of a batch."""
+
     def __init__(
         self, operator: ColumnTask, processor: BatchProcessor, stage: StageContext, downstream: Target
     ) -> None:
@@ -98,11 +100,17 @@ class _ColumnTaskNode(Node):
         del self._waiting[mark:]
 
     def _add(self, columns: Columns) -> None:
+        self.take(*self.columns_of(columns))
+
+    def columns_of(self, columns: Columns) -> tuple[pa.Array, pa.StructArray, Any]:
+        """The bytes of the keys, the rows, and the event times."""
         spec, position = self._spec, self._position
-        serde = spec.message_key
-        array = key_bytes_of(columns, serde, position, spec.id, self._place)
-        rows = rows_of(columns, spec.message_serde, position, spec.id)
-        self._waiting.append((keys_from_bytes(serde, array), rows, position.page.times_of(columns.rows)))
+        keys = key_bytes_of(columns, spec.message_key, position, spec.id, self._place)
+        return keys, rows_of(columns, spec.message_serde, position, spec.id), position.page.times_of(columns.rows)
+
+    def take(self, keys: pa.Array, rows: pa.StructArray, times: Any) -> None:
+        """Take messages, as `columns_of` gives them."""
+        self._waiting.append((keys_from_bytes(self._spec.message_key, keys), rows, times))
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firing]:
         if self._waiting:

@@ -23,9 +23,9 @@ class BatchTaskOperator(Operator[BatchTaskSpec]):
     """Gathers the messages of a batch, and calls its task once in each batch."""
 
     @property
-    def time_store(self) -> str | None:
+    def time_stores(self) -> tuple[str, ...]:
         timers = timers_store(self.spec.id)
-        return timers if timers in self.spec.stores else None
+        return (timers,) if timers in self.spec.stores else ()
 
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)

@@ -24,19 +24,28 @@ from penstock.errors import ConfigError
 from penstock.graph.specs import OperatorSpec, ProcessSpec
 from penstock.runtime.context import failure_in
 from penstock.runtime.messages.columns import Accept, Push, Target
-from penstock.runtime.operators.base import Firing, KeyInEntry, KeyValue, Node, Operator, StageContext, Watch
+from penstock.runtime.operators.base import (
+    Firing,
+    KeyInEntry,
+    KeyValue,
+    Node,
+    Operator,
+    StageContext,
+    Timeline,
+    Watch,
+)
 from penstock.runtime.operators.tasks.application_code import Collector, Context, envelope_calls
 from penstock.runtime.operators.tasks.key_state import Call, with_current_key
 from penstock.runtime.operators.tasks.task_timers import TaskTimer, TaskTimers
-from penstock.runtime.timers import key_in, oldest_timers
+from penstock.runtime.timers import Upcoming, key_in, oldest_timers
 
 
 class Process(Operator[ProcessSpec]):
     """A task of the application with stores and timers, which emits messages and may send to outputs."""
 
     @property
-    def time_store(self) -> str | None:
-        return None if self.spec.timers is None else timers_store(self.spec.id)
+    def time_stores(self) -> tuple[str, ...]:
+        return () if self.spec.timers is None else (timers_store(self.spec.id),)
 
     def next_due(self, store: KeyValue) -> Due:
         return oldest_timers(store)
@@ -112,10 +121,12 @@ class _ProcessNode(Node):
         self._task, self._context, self._on_timer = task, context, on_timer
         self._collector, self._requests = collector, stage.requests
         self._timers = timers
+        self._in_order = False
+        """Messages come in the order of event time, with the timers between them."""
         self._period_ms = stage.window_ms if _defines(task, "window") else -1
 
     def begin(self, batch: Batch) -> None:
-        self._earliest = batch.earliest_output(self._operator)
+        self._earliest = self.now_ms = batch.earliest_output(self._operator)
         watermark = batch.late_watermark(self._operator)
         self._context.begin(batch.time_ms, None if watermark == NO_WATERMARK else watermark)
         if self._timers is not None:
@@ -125,7 +136,7 @@ class _ProcessNode(Node):
         now_ms = max(batch.time_ms, self._earliest)
         if self._timers is not None:
             for timer in self._timers.before_messages(batch):
-                yield self._firing(self._timers, timer, now_ms)
+                yield self.firing(self._timers, timer, now_ms)
         if batch.begins_period(self._period_ms):
             yield self._call("window", now_ms, self._task.window)  # type: ignore[attr-defined]
 
@@ -134,8 +145,10 @@ class _ProcessNode(Node):
         if self._timers is not None:
             for timer in self._timers.after_messages(batch):
                 in_event_time = timer.domain == "event"
-                timestamp_ms = max(timer.time_ms, self._earliest) if in_event_time else now_ms
-                yield self._firing(self._timers, timer, timestamp_ms)
+                timestamp_ms = max(timer.time_ms, self.now_ms) if in_event_time else now_ms
+                if in_event_time and self._in_order:
+                    self.now_ms = timestamp_ms
+                yield self.firing(self._timers, timer, timestamp_ms)
         if batch.ending is not None:
             if self._timers is not None:
                 self._timers.end()
@@ -144,7 +157,11 @@ class _ProcessNode(Node):
                 method = getattr(self._task, name)
                 yield self._call(name, batch.time_ms if reached == NO_WATERMARK else reached, method)
 
-    def _firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> Firing:
+    def timeline(self, batch: Batch) -> Timeline | None:
+        self._in_order = True
+        return None if self._timers is None else _TimersBetween(self, self._timers, batch)
+
+    def firing(self, timers: TaskTimers, timer: TaskTimer, timestamp_ms: int) -> Firing:
         fire = partial(self._fire, timers, timer)
         return Firing(timer.key, timestamp_ms, timer.name, fire, str(timer), timer.time_ms)
 
@@ -160,6 +177,24 @@ class _ProcessNode(Node):
 
     def close(self) -> None:
         _run("close", self._task.close)
+
+
+class _TimersBetween:
+    """The timers of a task that takes its messages in the order of their times: they come between them."""
+
+    def __init__(self, node: _ProcessNode, timers: TaskTimers, batch: Batch) -> None:
+        self._node, self._timers, self._batch = node, timers, batch
+        self._upcoming: Upcoming = timers.between_messages(batch)
+
+    def next_ms(self) -> int | None:
+        return self._timers.next_between(self._upcoming)
+
+    def take(self, now_ms: int) -> Firing | None:
+        timer = self._timers.taken_between(self._upcoming, self._batch)
+        if timer is None:
+            return None
+        self._node.now_ms = max(timer.time_ms, now_ms, self._node.now_ms)
+        return self._node.firing(self._timers, timer, self._node.now_ms)
 
 
 def _run(name: str, method: Callable[..., object], *arguments: object) -> None:

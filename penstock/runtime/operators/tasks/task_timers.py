@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ from penstock.api.time.timers import LONGEST_MS, ExpiredTimer, TimeDomain, Timer
 from penstock.batch.batch import Batch
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
-from penstock.runtime.timers import DueTimer, Timers, key_and_name, place_of
+from penstock.runtime.timers import DueTimer, Timers, Upcoming, key_and_name, place_of
 
 AT_MOST = 100_000
 """Timers that fire in an attempt, unless operators downstream rely on more: a batch should not take too long."""
@@ -159,7 +159,7 @@ class TaskTimers:
         """Timers of event time, up to the firing watermark; all timers if the inputs end. A drain may drop those whose
         time has not come."""
         if batch.ending is not None:
-            yield from self._all(batch, batch.ending)
+            yield from self._all(batch)
             return
         firing, output = batch.firing_watermark(self._operator), batch.output_watermark(self._operator)
         for due in self._timers.due("event", firing, live=True, at_most=AT_MOST, must_ms=output):
@@ -167,16 +167,47 @@ class TaskTimers:
             yield self._taken("event", due)
             self._now = None
 
-    def _all(self, batch: Batch, early: TimerFiring) -> Iterator[TaskTimer]:
-        reached: dict[TimeDomain, int] = {"event": batch.late_watermark(self._operator), "processing": batch.time_ms}
-        self._closing = _StreamEnd()
+    def between_messages(self, batch: Batch) -> Upcoming:
+        """The timers that `next_between` finds: those up to the firing watermark, or all if the inputs end."""
+        up_to_ms = LONGEST_MS if batch.control != "none" else batch.firing_watermark(self._operator)
+        return self._timers.upcoming("event", up_to_ms)
+
+    def next_between(self, upcoming: Upcoming) -> int | None:
+        """The time of the next timer, if it has come before the next message. Called after each message and timer."""
+        self._now = None
+        return upcoming.next_ms()
+
+    def taken_between(self, upcoming: Upcoming, batch: Batch) -> TaskTimer | None:
+        """The timer that `next_between` has found; None if a drain drops it."""
+        due, firing = upcoming.take(), self._firing_of("event", batch)
+        found = firing(due)
+        if self._drops(found):
+            return None
+        self._now = due.time_ms, self._rows.pop(due.place, 0)
+        return self._taken("event", due, found)
+
+    def _firing_of(self, domain: TimeDomain, batch: Batch) -> Callable[[DueTimer], TimerFiring]:
+        """Says of a timer of the batch why it fires."""
+        if (early := batch.ending) is None:
+            return lambda _: "due"
+        reached = batch.late_watermark(self._operator) if domain == "event" else batch.time_ms
+        return lambda due: "due" if due.time_ms <= reached else early
+
+    def _drops(self, firing: TimerFiring) -> bool:
+        if firing == "drain" and self._discards:
+            self._dropped.inc()
+            return True
+        return False
+
+    def _all(self, batch: Batch) -> Iterator[TaskTimer]:
         domains: tuple[TimeDomain, ...] = ("event", "processing")
+        firing_of = {domain: self._firing_of(domain, batch) for domain in domains}
+        self._now, self._closing = None, _StreamEnd()
         while any(self._timers.oldest(domain) is not None for domain in domains):
             for domain in domains:
                 for due in self._timers.due(domain, LONGEST_MS, live=True):
-                    firing = "due" if due.time_ms <= reached[domain] else early
-                    if firing == "drain" and self._discards:
-                        self._dropped.inc()
+                    firing = firing_of[domain](due)
+                    if self._drops(firing):
                         continue
                     self._closing.fires((domain, due.place))
                     yield self._taken(domain, due, firing)

@@ -1,0 +1,1 @@
+"""Messages that wait until the watermark has passed them, and then come in the order of their event times."""

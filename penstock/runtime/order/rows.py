@@ -1,0 +1,280 @@
+"""The node of an operator that takes its messages in the order of their event times, one by one.
+
+What comes in an attempt is in memory until the end of its input. What the watermark has passed then goes on, together
+with messages of the store, and with the operator's own timers between them. Only what waits longer is stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from heapq import merge
+from itertools import groupby
+from typing import Any, NamedTuple, TypeAlias
+
+from penstock.api.messages.headers import unpack_headers
+from penstock.api.serdes import ColumnSerde
+from penstock.api.serdes.failures import Part, SerdePlace
+from penstock.api.ssp import SystemStream, SystemStreamPartition
+from penstock.api.time.order import EventTimeOrder, OrderedSource
+from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
+from penstock.runtime.context import Origin, failure_in
+from penstock.runtime.messages.columns import Columns, Raw, Target, as_columns, encode_column
+from penstock.runtime.operators.base import NO_TIMELINE, Firing, KeyValue, Node, StageContext, Timeline
+from penstock.runtime.order import entries
+from penstock.runtime.order.entries import Waiting
+from penstock.runtime.time_bytes import time_bytes
+
+AT_MOST = 100_000
+"""Messages and timers of an attempt, unless operators downstream rely on more: a batch should not take too long."""
+
+Step: TypeAlias = "tuple[int, Callable[[], Firing | None]]"
+"""The watermark at which something is due, and a function that takes it out."""
+
+
+class _Message(NamedTuple):
+    entry: bytes
+    data: bytes
+    stored: bool
+    """It is in the store, and not of this attempt."""
+
+
+class OrderedNode(Node):
+    """Holds messages back from a node, and hands them on by event time."""
+
+    def __init__(self, op_id: str, order: EventTimeOrder, stage: StageContext, inner: Node) -> None:
+        self.op_id = op_id
+        inlets = [_Inlet(self, number, source, stage) for number, source in enumerate(order.sources)]
+        super().__init__(inlets[0].accept, inlets[0].push)
+        self.position = stage.position
+        self.store: KeyValue = stage.stores[order.store]
+        self.late_watermark = NO_WATERMARK
+        self.fresh: list[tuple[bytes, bytes]] = []
+        """The messages of this attempt."""
+        self.new_place = stage.next_list_place
+        self._inner = inner
+        self._by_source = {inlet.source.id: inlet for inlet in inlets}
+        self._inlets = inlets
+        self._targets = [inner.inlet(source.id) for source in order.sources]
+        self._by_offset = order.by_offset
+        self._undoable = stage.undoable
+        self._late_to = None if order.late_to is None else stage.outputs[str(order.late_to)]
+        self._late = stage.metrics.new_counter(op_id, "late-dropped")
+        self._in_order = stage.metrics.new_counter(op_id, "in-order")
+        self._firing = False
+
+    def inlet(self, source: str) -> Target:
+        return self._by_source[source]
+
+    # An attempt.
+
+    def begin(self, batch: Batch) -> None:
+        self.late_watermark = batch.late_watermark(self.op_id)
+        self.fresh = []
+        self._handed_on = 0
+        self._firing = False
+        self._inner.begin(_for_what_was_left(batch, self.op_id))
+
+    def on_start_of_input(self, batch: Batch) -> Iterable[Any]:
+        return self._inner.on_start_of_input(batch)
+
+    def mark(self) -> int:
+        return self._inner.mark() if self._firing else len(self.fresh)
+
+    def undo(self, mark: int) -> None:
+        if self._firing:
+            self._inner.undo(mark)
+        else:
+            del self.fresh[mark:]
+
+    def send_late(self, columns: Columns, number: int) -> None:
+        if self._late_to is None:
+            self._late.inc()
+        else:
+            self._late_to(columns.keys[number], columns.values[number])
+
+    def on_end_of_input(self, batch: Batch) -> Iterator[Any]:
+        self._firing = True
+        ending = batch.control != "none"
+        watermark = END_OF_TIME if ending else batch.firing_watermark(self.op_id)
+        output = END_OF_TIME if ending else min(watermark, batch.output_watermark(self.op_id))
+        ready = _Ready(self.store, self.fresh, time_bytes(watermark), by_offset=self._by_offset)
+        timeline = self._inner.timeline(batch) or NO_TIMELINE
+        done = 0
+        for due_ms, take in self._steps(ready, timeline, NO_WATERMARK if ending else watermark):
+            if done >= AT_MOST and due_ms > output:
+                batch = replace(batch, firing={**batch.firing, self.op_id: due_ms - 1})
+                break  # the next batch begins at once
+            firing = take()
+            if firing is not None:
+                yield firing
+                done += 1
+        for entry, data in ready.left():
+            self.store.put(entry, data)
+        yield from self._inner.on_end_of_input(batch)
+
+    def _steps(self, ready: Iterable[_Message], timeline: Timeline, watermark: int) -> Iterator[Step]:
+        """Messages and timers in order. The next step is decided after the one before was taken."""
+        now = NO_WATERMARK
+        for message in ready:
+            time_ms = entries.time_in(message.entry)
+            while (at := timeline.next_ms()) is not None and at <= time_ms:
+                yield _due(at, now), partial(timeline.take, now)
+                now = max(now, at)
+            yield time_ms + 1, partial(self._taken, message)
+            now = time_ms
+        while (at := timeline.next_ms()) is not None and at <= max(now, watermark):
+            yield _due(at, now), partial(timeline.take, now)
+            now = max(now, at)
+
+    def _taken(self, message: _Message) -> Firing:
+        entry = message.entry
+        if message.stored:
+            self.store.delete(entry)
+        self._handed_on += 1
+        self._in_order.inc()
+        waiting = entries.unpack(message.data)
+        inlet, key = self._inlets[waiting.source], entries.key_in(entry)
+        stream = SystemStream.parse(waiting.stream)
+        partition, offset = entries.partition_and_offset(entry)
+        origin = Origin(SystemStreamPartition(stream.system, stream.stream, partition), offset, waiting.headers)
+        run = partial(self._hand_on, inlet, key, waiting)
+        value = inlet.shown(waiting.value) if self._undoable else None
+        return Firing(key, entries.time_in(entry), "message", run, value=value, origin=origin)
+
+    def _hand_on(self, inlet: _Inlet, key: bytes | None, waiting: Waiting) -> None:
+        self._targets[inlet.number].push(inlet.key_of(key), inlet.value_of(waiting))
+
+    def fired(self, count: int) -> None:
+        if count > self._handed_on:
+            self._inner.fired(count - self._handed_on)
+        self._handed_on = 0
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class _Inlet:
+    """Takes the messages of one source."""
+
+    def __init__(self, node: OrderedNode, number: int, source: OrderedSource, stage: StageContext) -> None:
+        self.number, self.source = number, source
+        self._node = node
+        self.push = as_columns(self.accept, stage.position)
+        self._place = SerdePlace(f"messages that wait for operator `{node.op_id}`", "")
+        self._partitions: dict[int, tuple[bytes, str]] = {}
+        """By origin code: the part of an entry, and the name of the stream."""
+
+    def accept(self, columns: Columns) -> None:
+        node = self._node
+        position, page = node.position, node.position.page
+        try:
+            keys, values = self._bytes_of("key", columns), self._bytes_of("value", columns)
+            times, origins, offsets, headers = page.timestamps, page.origins, page.offsets, page.packed_headers
+            for number, (row, key, value) in enumerate(zip(columns.rows, keys, values, strict=True)):
+                position.row = row = int(row)
+                time_ms = times[row]
+                if time_ms < node.late_watermark:
+                    node.send_late(columns, number)
+                    continue
+                partition, stream = self._partition(origins[row])
+                place = entries.number_part(node.new_place())
+                waiting = Waiting(self.number, stream, headers.get(row, b""), value)
+                entry = entries.entry_of(time_ms, key, partition, offsets[row], place)
+                node.fresh.append((entry, entries.pack(waiting)))
+        except BaseException as error:
+            raise failure_in(node.op_id, error) from error
+
+    def _partition(self, origin: int) -> tuple[bytes, str]:
+        found = self._partitions.get(origin)
+        if found is None:
+            node = self._node
+            ssp = node.position.page.ssp(node.position.row)
+            found = self._partitions[origin] = entries.partition_part(ssp), str(ssp.system_stream)
+        return found
+
+    def _bytes_of(self, part: Part, columns: Columns) -> Raw:
+        source = self.source
+        serde = source.key_serde if part == "key" else source.stored_serde
+        written = columns.written_by(part, serde)
+        if written is not None:
+            return written
+        found = columns.keys if part == "key" else columns.values
+        return encode_column(part, serde, found, columns.rows, self._node.position, self._node.op_id, self._place)
+
+    def key_of(self, key: bytes | None) -> Any:
+        return None if key is None else self.source.key_serde.from_bytes(key)
+
+    def value_of(self, waiting: Waiting) -> Any:
+        serde, data = self.source.stored_serde, waiting.value
+        if data is None:
+            return None
+        if serde.reads_headers:
+            return serde.from_message(data, unpack_headers(waiting.headers) if waiting.headers else ())
+        return serde.from_bytes(data)
+
+    def shown(self, value: bytes | None) -> bytes | None:
+        """The value as it goes to the dead letters."""
+        serde = self.source.value_serde
+        if value is None or not isinstance(serde, ColumnSerde):
+            return value
+        try:
+            return serde.to_bytes(self.source.stored_serde.from_bytes(value))
+        except ValueError:  # JSON does not have such a number
+            return None
+
+
+class _Ready:
+    """The messages that the watermark has passed, in order: those of the store, and those of the attempt."""
+
+    def __init__(self, store: KeyValue, fresh: list[tuple[bytes, bytes]], bound: bytes, *, by_offset: bool) -> None:
+        """`bound`: entries before it are ready."""
+        self._fresh = sorted(each for each in fresh if each[0] < bound)
+        self._later = [each for each in fresh if each[0] >= bound]
+        self._stored = store.range(b"", bound)
+        self._taken = 0
+        """Messages of the attempt that were looked at."""
+        self._group: Sequence[_Message] = ()
+        self._of_group = 0
+        self._rank = _by_offset if by_offset else _by_content
+
+    def __iter__(self) -> Iterator[_Message]:
+        stored = (_Message(entry, data, stored=True) for entry, data in self._stored)
+        fresh = (_Message(entry, data, stored=False) for entry, data in self._fresh)
+        for _, group in groupby(merge(stored, fresh), key=lambda message: entries.time_and_key(message.entry)):
+            self._group, self._of_group = list(group), 0
+            if len(self._group) > 1:
+                self._group = sorted(self._group, key=self._rank)
+            self._taken += sum(not message.stored for message in self._group)
+            for message in self._group:
+                yield message
+                self._of_group += 1
+        self._group = ()
+
+    def left(self) -> Iterator[tuple[bytes, bytes]]:
+        """The messages of the attempt that were not handed on, and are not in the store."""
+        yield from self._later
+        yield from ((message.entry, message.data) for message in self._group[self._of_group :] if not message.stored)
+        yield from self._fresh[self._taken :]
+
+
+def _due(time_ms: int, now_ms: int) -> int:
+    """The watermark at which a timer is due. One for a time that was over when it was set belongs to what set it: no
+    other batch knows that time."""
+    return time_ms if time_ms >= now_ms else NO_WATERMARK
+
+
+def _by_content(message: _Message) -> tuple[Any, ...]:
+    waiting = entries.unpack(message.data)
+    return waiting.source, waiting.value is not None, waiting.value or b"", waiting.headers
+
+
+def _by_offset(message: _Message) -> tuple[Any, ...]:
+    return entries.place_in(message.entry), _by_content(message)
+
+
+def _for_what_was_left(batch: Batch, op_id: str) -> Batch:
+    """The batch for a node that gets messages which an earlier batch had to leave: none of them is late."""
+    late = min(batch.late_watermark(op_id), batch.output_watermark(op_id))
+    return batch if late == batch.late_watermark(op_id) else replace(batch, late={**batch.late, op_id: late})
