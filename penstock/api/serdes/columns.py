@@ -36,6 +36,9 @@ class ColumnSerde(Serde[Any]):
         message stands alone."""
         self.type = pa.struct(list(self.schema))
         self._names = frozenset(schema.names)
+        from penstock.columns.limits import deep_fit
+
+        self._fit = deep_fit(self.type)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.declared,)
@@ -106,7 +109,7 @@ class ColumnSerde(Serde[Any]):
         for each in objects:
             if each is not None:
                 self._check(each)
-        return pa.array(objects, self.type)
+        return pa.array(objects if self._fit is None else [*map(self._fit, objects)], self.type)
 
     def _check(self, row: Any) -> None:
         if not isinstance(row, Mapping):
@@ -184,7 +187,8 @@ class Columns(ColumnSerde):
 
     In JSON, fields that the schema does not have are passed over, and one that a row lacks is null. Timestamps with a
     zone are text with a zone or epoch milliseconds, bytes are Base64, decimals are text or numbers, times and durations
-    are integers in their unit. A row that does not fit is one bad message, and the others of its batch are not touched.
+    are integers in their unit. A row that does not fit is one bad message, and the others of its batch are not touched:
+    so is one with a number or a time that its type cannot hold, or that is nested too deeply.
 
     Example:
         >>> import pyarrow as pa

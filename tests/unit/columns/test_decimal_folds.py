@@ -6,12 +6,12 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock as ps
-from penstock.columns.folds import Fold, mean_fold, sum_fold
+from penstock.columns.fold import Fold
+from penstock.columns.folds import mean_fold, sum_fold
 from penstock.testing import TestRunner
 
 GROUPS = 3
@@ -63,13 +63,18 @@ def test_sums_and_means_are_exact_from_batch_to_batch(
             assert means[group] == expected
 
 
-def test_a_sum_of_more_than_38_digits_is_refused() -> None:
+def test_a_sum_of_more_than_38_digits_has_no_result_until_it_fits_again() -> None:
     kind = pa.decimal128(38, 0)
     fold = sum_fold(kind)
-    fold.grow([pa.nulls(1, fold.fields[0][1])])
-    added(fold, kind, [(0, Decimal(10**38 - 1)), (0, Decimal(1))])
-    with pytest.raises(OverflowError, match="38 digits"):
-        fold.results()
+    fold.grow([pa.nulls(2, fold.fields[0][1])])
+    added(fold, kind, [(0, Decimal(10**38 - 1)), (0, Decimal(1)), (1, Decimal(7))])
+    assert fold.results().to_pylist() == [None, Decimal(7)]
+    assert np.array_equal(fold.misfits(), [True, False])  # type: ignore[arg-type]
+    again = sum_fold(kind)
+    again.grow(fold.stored(), fold.words())
+    added(again, kind, [(0, Decimal(-5))])
+    assert again.results().to_pylist() == [Decimal(10**38 - 5), Decimal(7)]
+    assert again.misfits() is None
 
 
 def test_an_aggregate_of_money_is_json_by_its_type() -> None:
