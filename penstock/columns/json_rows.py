@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
@@ -15,12 +15,21 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.columns.limits import fit_of
 from penstock.columns.plain import has_map, row_fits
+from penstock.columns.times import (
+    from_milliseconds,
+    has_zone,
+    text_from_milliseconds,
+    texts_of,
+    times_in_a_day,
+    with_odd_offset,
+    without_object,
+)
 
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIME = Annotated[datetime, msgspec.Meta(tz=True)] | int
 _LOCAL = Annotated[datetime, msgspec.Meta(tz=False)]
 _OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
@@ -46,13 +55,17 @@ class JsonRows:
         self.type = pa.struct(list(fields))
         self._fields = [_Field(field, f"f{n}", field.name in required) for n, field in enumerate(fields)]
         self._written = pa.struct([pa.field(field.name, _wire(field.type, field.name)) for field in fields])
-        kinds = [(each.attribute, _python(each.wire) | None, None) for each in self._fields]
+        kinds = [(each.attribute, _python(each.kind) | None, None) for each in self._fields]
         row = msgspec.defstruct("Row", kinds, rename={each.attribute: each.name for each in self._fields}, gc=False)
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(row).decode
         self._absent = row()
         self._names = [field.name for field in fields]
         self._required = tuple(required)
+        self._unbounded = [field.name for field in fields if pa.types.is_uint64(field.type)]
         self._fits = row_fits(fields, finite=True)
+        times = [n for n, each in enumerate(self._fields) if pa.types.is_timestamp(each.kind)]
+        self._texts = [n for n in times if self._fields[n].kind.unit == "ns"]
+        self._zoned = [n for n in times if self._fields[n].has_zone and n not in self._texts]
         self._maps = "strict" if any(map(has_map, self._written)) else None
 
     def read(self, values: Sequence[bytes | None]) -> tuple[pa.StructArray, Problems]:
@@ -74,13 +87,13 @@ class JsonRows:
         decode, absent = self._decode, self._absent
         try:
             return [absent if value is None else decode(value) for value in values], {}
-        except (msgspec.MsgspecError, ValueError):
+        except Exception:  # also RecursionError, for what is nested too deeply where nobody looks
             problems: dict[int, str] = {}
         rows = []
         for number, value in enumerate(values):
             try:
                 rows.append(absent if value is None else decode(value))
-            except (msgspec.MsgspecError, ValueError) as error:
+            except Exception as error:
                 rows.append(absent)
                 problems[number] = f"{error}{_zone_advice(str(error))}"
         return rows, problems
@@ -97,9 +110,11 @@ class JsonRows:
             return None
         try:
             row = self._decode(data)
-        except (msgspec.MsgspecError, ValueError):
+        except Exception:  # Arrow says what is wrong
             return None
         found = {field.name: getattr(row, field.attribute) for field in self._fields}
+        if self._unbounded and any((found[name] or 0) >= 1 << 64 for name in self._unbounded):
+            return None
         return None if any(found[name] is None for name in self._required) else found
 
     def write(self, rows: pa.StructArray) -> list[bytes | None]:
@@ -111,9 +126,24 @@ class JsonRows:
         for column, field in zip(rows.flatten(), self._fields, strict=True):
             if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
                 raise ValueError(f"field `{field.name}` has a NaN or an infinity, which JSON does not have")
-        plain = rows.cast(self._written).to_pylist(maps_as_pydicts=self._maps)
+        plain = self._with_texts(rows).cast(self._written).to_pylist(maps_as_pydicts=self._maps)
+        for number in self._zoned:
+            name = self._names[number]
+            for row in with_odd_offset(rows.field(number)):
+                if plain[row] is not None:
+                    plain[row][name] = plain[row][name].astimezone(UTC)
         dump: Callable[..., bytes] = orjson.dumps
         return [None if row is None else b"%b" % dump(row, json_value, _OPTIONS) for row in plain]
+
+    def _with_texts(self, rows: pa.StructArray) -> pa.StructArray:
+        """The rows with texts in place of nanoseconds, which a `datetime` does not have."""
+        if not self._texts:
+            return rows
+        columns = rows.flatten()
+        for number in self._texts:
+            columns[number] = texts_of(columns[number])
+        mask = rows.is_null() if rows.null_count else None
+        return pa.StructArray.from_arrays(columns, names=self._names, mask=mask)
 
 
 def json_value(value: Any) -> Any:
@@ -121,6 +151,25 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)
+
+
+def shown_row(rows: pa.StructArray) -> bytes | None:
+    """The first row as JSON for a reader, also where a value has none: such a field is a text."""
+    if not rows[0].is_valid:
+        return None
+    cells = zip((field.name for field in rows.type), rows.flatten(), strict=True)
+    return b"%b" % orjson.dumps({name: _shown(column[0]) for name, column in cells})
+
+
+def _shown(cell: pa.Scalar) -> Any:
+    try:
+        value = cell.as_py()
+        return orjson.Fragment(orjson.dumps(value, json_value, _OPTIONS)) if value == value else str(value)
+    except Exception:
+        try:
+            return cell.cast(pa.string()).as_py()
+        except pa.ArrowException:
+            return f"a value of the type {cell.type}"
 
 
 class _Field:
@@ -133,7 +182,8 @@ class _Field:
         self.attribute = attribute
         self._required = required
         self._get = attrgetter(attribute)
-        self._is_plain = not (pa.types.is_nested(self.wire) or pa.types.is_timestamp(self.wire))
+        self._taken = _taken(field.type)
+        self.has_zone = has_zone(field.type)
 
     def column(self, rows: Sequence[Any]) -> tuple[pa.Array, Mapping[int, str]]:
         """The column, and the rows whose value does not fit, with the reason; it is null there."""
@@ -141,27 +191,30 @@ class _Field:
         refused: dict[int, str] = {}
         try:
             column = self._array(cells)
-        except _MISFITS:
+        except Exception:
             single = []
             for row, cell in enumerate(cells):
                 try:
                     single.append(self._array([cell]))
-                except _MISFITS as error:
+                except Exception as error:
                     single.append(self._array([None]))
-                    refused[row] = f"field `{self.name}` does not fit {self.kind}: {error}"
+                    refused[row] = self._misfit(error)
             column = pa.concat_arrays(single)
+        if self.has_zone:
+            for row, reason in without_object(column).items():
+                refused[row] = self._misfit(reason)
         if self._required and column.null_count:
             for row in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
                 refused.setdefault(row, f"field `{self.name}` must not be null")
         return column, refused
 
+    def _misfit(self, error: Exception) -> str:
+        return f"field `{self.name}` does not fit {self.kind}: {error}"
+
     def _array(self, cells: list[Any]) -> pa.Array:
-        plain = cells if self._is_plain else [plain_value(cell, self.wire) for cell in cells]
-        column = pa.array(plain, self.wire)
+        taken = self._taken
+        column = pa.array(cells if taken is None else [*map(taken, cells)], self.wire)
         return column if self.wire == self.kind else column.cast(self.kind)
-
-
-_MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def _wire(kind: pa.DataType, name: str, *, nested: bool = False) -> pa.DataType:
@@ -222,14 +275,18 @@ def _python(kind: pa.DataType) -> Any:
         return msgspec.defstruct("Struct", fields, rename={f"f{n}": field.name for n, field in enumerate(kind)})
     if pa.types.is_nested(kind):
         return list[_python(kind.value_type) | None]  # type: ignore[misc]
-    if pa.types.is_integer(kind):
-        signed = pa.types.is_signed_integer(kind)
+    if pa.types.is_time(kind):
+        return Annotated[int, msgspec.Meta(ge=0, lt=times_in_a_day(kind))]
+    if pa.types.is_integer(kind) or pa.types.is_duration(kind):
+        signed = not pa.types.is_unsigned_integer(kind)
         least = -(2 ** (kind.bit_width - 1)) if signed else 0
         most = 2 ** (kind.bit_width - signed) - 1
         if most >= 1 << 63:  # msgspec takes no larger bound
             return Annotated[int, msgspec.Meta(ge=0)] if not signed else int
         return Annotated[int, msgspec.Meta(ge=least, le=most)]
     if pa.types.is_timestamp(kind):
+        if kind.unit == "ns":
+            return str if kind.tz is None else str | int
         return _LOCAL if kind.tz is None else _TIME
     return next((found for fits, found in _SIMPLE if fits(kind)), str)
 
@@ -246,18 +303,23 @@ _SIMPLE = (
 )
 
 
-def plain_value(value: Any, kind: pa.DataType) -> Any:
-    """A decoded value as Arrow takes it for this type."""
-    if value is None:
-        return None
-    if pa.types.is_timestamp(kind) and isinstance(value, int):
-        return _EPOCH + timedelta(milliseconds=value)
+def _taken(kind: pa.DataType) -> Callable[[Any], Any] | None:
+    """Gives a decoded value as Arrow takes it for this type, and raises if it does not fit. None: it is as it is."""
+    if pa.types.is_timestamp(kind):
+        return None if kind.tz is None else text_from_milliseconds if kind.unit == "ns" else from_milliseconds
     if pa.types.is_map(kind):
-        return [(key, plain_value(each, kind.item_type)) for key, each in value.items()]
+        item = _taken(kind.item_type) or _itself
+        return lambda value: None if value is None else [(key, item(each)) for key, each in value.items()]
     if pa.types.is_struct(kind):
-        return tuple(plain_value(getattr(value, f"f{n}"), field.type) for n, field in enumerate(kind))
+        parts = [(attrgetter(f"f{n}"), _taken(field.type) or _itself) for n, field in enumerate(kind)]
+        return lambda value: None if value is None else tuple(take(get(value)) for get, take in parts)
     if pa.types.is_nested(kind):
-        return [plain_value(each, kind.value_type) for each in value]
+        element = _taken(kind.value_type)
+        return element and (lambda value: None if value is None else [*map(element, value)])
+    return fit_of(kind)
+
+
+def _itself(value: Any) -> Any:
     return value
 
 

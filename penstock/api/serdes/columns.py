@@ -36,6 +36,9 @@ class ColumnSerde(Serde[Any]):
         message stands alone."""
         self.type = pa.struct(list(self.schema))
         self._names = frozenset(schema.names)
+        from penstock.columns.limits import deep_fit
+
+        self._fit = deep_fit(self.type)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.declared,)
@@ -106,7 +109,7 @@ class ColumnSerde(Serde[Any]):
         for each in objects:
             if each is not None:
                 self._check(each)
-        return pa.array(objects, self.type)
+        return pa.array(objects if self._fit is None else [*map(self._fit, objects)], self.type)
 
     def _check(self, row: Any) -> None:
         if not isinstance(row, Mapping):

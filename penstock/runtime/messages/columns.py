@@ -21,7 +21,8 @@ from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
 from penstock.api.serdes.failures import Part, SerdePlace
-from penstock.columns.sequences import ArrowSequence
+from penstock.columns.json_rows import shown_row
+from penstock.columns.sequences import ArrowSequence, NoObjectError
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 
 _LONGEST = 2**62
@@ -77,6 +78,8 @@ class Columns:
         """The keys as they were read, until an operator replaces them."""
         self.value_bytes = value_bytes
         """The values as they were read, until an operator replaces them."""
+        if type(values) is ArrowSequence:
+            values.rows = rows
 
     @property
     def keys(self) -> Sequence[Any]:
@@ -185,7 +188,10 @@ class Entry:
         """The bytes of a single value."""
         serde = self.value_serde
         if isinstance(one, ArrowSequence) and isinstance(serde, ColumnSerde):
-            return serde.write(one.array)[0]
+            try:
+                return serde.write(one.array)[0]
+            except Exception:  # what has no JSON is no reason to lose the rest, nor to end the run
+                return shown_row(one.array)
         return one[0]
 
     def run(self, keys: Raw, values: Raw, first: int) -> None:
@@ -197,7 +203,8 @@ class Entry:
         if self._target is not NOWHERE:
             if decoded is None:
                 decoded = self.decoded("value", values, rows)
-            self._target.accept(Columns(self, None, decoded, rows, keys, None if decoded is values else values))
+            with _making_objects(self._source, self._position):
+                self._target.accept(Columns(self, None, decoded, rows, keys, None if decoded is values else values))
 
     def _timed(self, timestamp: Callable[[Any], int], values: Raw, rows: range) -> Sequence[Any]:
         """The decoded values. Sets their event times in the page, before any operator or outlet looks there."""
@@ -207,7 +214,8 @@ class Entry:
             if isinstance(timestamp, Expression) and isinstance(decoded, ArrowSequence):
                 page.set_times(rows.start, self._times_by_column(timestamp, decoded, rows))
                 return decoded
-            elements = iter(decoded)
+            with _making_objects(self._source, self._position):
+                elements = iter(decoded)
             with _locating(elements, rows, self._position, self._source):
                 times = [timestamp(value) for value in elements]
             if not are_event_times(times):
@@ -348,7 +356,7 @@ def _written(
     if array.type == serde.type:
         try:
             return serde.write(array)
-        except ValueError:
+        except Exception:
             pass  # one row is not written, and is found below
     elements = iter(column)
     with _locating(elements, rows, position, operator):
@@ -391,6 +399,24 @@ def _locating(elements: Iterator[Any], rows: Sequence[int], position: Position, 
         position.elements = None
 
 
+class _making_objects:  # noqa: N801 - as `blaming`
+    """Turn the failure to make objects of the rows in columns into one of the message, with the position at its row."""
+
+    __slots__ = ("_operator", "_position")
+
+    def __init__(self, operator: str, position: Position) -> None:
+        self._operator = operator
+        self._position = position
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if isinstance(error, NoObjectError):
+            if error.row is not None:
+                self._position.row = error.row
+            raise failure_in(self._operator, error) from error
+
+
 def envelope_of(key: Any, value: Any, page: Page, row: int) -> IncomingMessageEnvelope:
     """A message as the application sees it. Equals the NamedTuple's own constructor, without its Python frame."""
     return tuple.__new__(IncomingMessageEnvelope, (key, value, page, row))
@@ -414,8 +440,11 @@ def one_by_one(push: Push, position: Position) -> Accept:
 
 
 def as_columns(accept: Accept, position: Position) -> Push:
+    making = _making_objects("columns", position)
+
     def push(key: Any, value: Any) -> None:
-        accept(Columns(None, (key,), (value,), (position.row,)))
+        with making:
+            accept(Columns(None, (key,), (value,), (position.row,)))
 
     return push
 
