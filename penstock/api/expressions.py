@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
+from penstock.api.calculation import ROWS
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:  # loaded when the first batch is computed: the command line does without
@@ -103,7 +102,7 @@ class Expression:
                 raise ConfigError(f"{what}: there is no column `{name}`; the columns are {', '.join(schema.names)}")
         try:
             return self.of_batch(pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)).type
-        except (pa.ArrowException, ValueError) as error:
+        except (pa.ArrowException, ValueError, TypeError, ArithmeticError) as error:
             raise ConfigError(f"{what}: `{self}` does not fit the types of the columns: {error}") from None
 
     def check_time(self, schema: pa.Schema, what: str) -> None:
@@ -281,9 +280,9 @@ class _Constant(Expression):
         return self.value
 
     def batch_value(self, batch: Batch) -> Any:
-        import pyarrow as pa
+        from penstock.columns.arithmetic import constant
 
-        return pa.scalar(self.value)
+        return constant(self.value)
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,11 +297,9 @@ class _IsIn(Expression):
         return self.of.row_value(row) in self.values
 
     def batch_value(self, batch: Batch) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
+        from penstock.columns.arithmetic import is_one_of
 
-        found = self.of.of_batch(batch)
-        return pc.is_in(found, pa.array(self.values, found.type))
+        return is_one_of(self.of.of_batch(batch), self.values)
 
     def used_columns(self) -> Iterator[str]:
         yield from self.of.used_columns()
@@ -322,7 +319,7 @@ class _Call(Expression):
         return f"({shown[0]} {self.name} {shown[1]})"
 
     def row_value(self, row: Mapping[str, Any]) -> Any:
-        return _ROWS[self.name](*(each.row_value(row) for each in self.arguments))
+        return ROWS[self.name](*(each.row_value(row) for each in self.arguments))
 
     def batch_value(self, batch: Batch) -> Any:
         return _batches()[self.name](*(each.batch_value(batch) for each in self.arguments))
@@ -355,66 +352,19 @@ class Selection(Expression):
             yield from each.used_columns()
 
 
-def _of_values(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda one, other: None if one is None or other is None else function(one, other)
-
-
-def _divide(one: float, other: float) -> float:
-    if other:
-        return float(one) / float(other)
-    return math.nan if one == 0 or one != one else math.copysign(math.inf, one) * math.copysign(1, other)
-
-
-def _and(one: Any, other: Any) -> Any:
-    if one is False or other is False:
-        return False
-    return None if one is None or other is None else one and other
-
-
-def _or(one: Any, other: Any) -> Any:
-    if one is True or other is True:
-        return True
-    return None if one is None or other is None else one or other
-
-
-_ROWS: Mapping[str, Callable[..., Any]] = {
-    "+": _of_values(operator.add),
-    "-": _of_values(operator.sub),
-    "*": _of_values(operator.mul),
-    "/": _of_values(_divide),
-    "==": _of_values(operator.eq),
-    "!=": _of_values(operator.ne),
-    "<": _of_values(operator.lt),
-    "<=": _of_values(operator.le),
-    ">": _of_values(operator.gt),
-    ">=": _of_values(operator.ge),
-    "&": _and,
-    "|": _or,
-    "~": lambda one: None if one is None else not one,
-    "is_null": lambda one: one is None,
-    "fill_null": lambda one, other: other if one is None else one,
-}
-
-
 @cache
 def _batches() -> Mapping[str, Callable[..., Any]]:
-    import pyarrow as pa
     import pyarrow.compute as pc
 
+    from penstock.columns.arithmetic import calculated, compared, divided, filled
+
     return {
-        "+": pc.add_checked,
-        "-": pc.subtract_checked,
-        "*": pc.multiply_checked,
-        "/": lambda one, other: pc.divide(one.cast(pa.float64()), other.cast(pa.float64())),
-        "==": pc.equal,
-        "!=": pc.not_equal,
-        "<": pc.less,
-        "<=": pc.less_equal,
-        ">": pc.greater,
-        ">=": pc.greater_equal,
+        **{name: partial(calculated, name) for name in ("+", "-", "*")},
+        **{name: partial(compared, name) for name in ("==", "!=", "<", "<=", ">", ">=")},
+        "/": divided,
         "&": pc.and_kleene,
         "|": pc.or_kleene,
         "~": pc.invert,
         "is_null": pc.is_null,
-        "fill_null": pc.coalesce,
+        "fill_null": filled,
     }

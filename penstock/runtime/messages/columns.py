@@ -8,7 +8,7 @@ because the application may change an emitted object as soon as the call has ret
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import compress, repeat
 from operator import index, itemgetter
@@ -236,7 +236,7 @@ class Entry:
             if pa.types.is_timestamp(found.type):
                 found = found.cast(pa.timestamp("ms", found.type.tz), safe=False)
             times = found.cast(pa.int64())
-        except (pa.ArrowException, ValueError) as error:
+        except Exception as error:
             self._position.row = rows.start
             raise failure_in(self._source, error) from error
         plain: Any = times.fill_null(_LONGEST + 1).to_numpy()
@@ -354,10 +354,8 @@ def _written(
 ) -> Raw:
     array = _in_order(column.array, serde.type)
     if array.type == serde.type:
-        try:
+        with suppress(Exception):  # one row is not written, and is found below
             return serde.write(array)
-        except Exception:
-            pass  # one row is not written, and is found below
     elements = iter(column)
     with _locating(elements, rows, position, operator):
         try:
