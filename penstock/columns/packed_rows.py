@@ -162,8 +162,7 @@ class PackedRows:
         if self._counted and (counts := self._other_counts(rows)) is not None:
             return self._unpack_each(rows, counts)
         size = self._head_bytes
-        if count and int(rows.lengths.min()) < size:
-            raise ValueError(f"a row has {int(rows.lengths.min())} bytes; at least {size} were expected")
+        self._check_head(rows)
         matrix = rows.rows(size)
         heads = matrix.reshape(-1).view(self._head) if count else np.zeros(0, self._head)
         self._check_ends(heads, rows.lengths - size)
@@ -180,6 +179,23 @@ class PackedRows:
                 columns.append(codec.varying(ByteArray(rows.data, rows.starts + size + begin, end - begin), mask))
                 begin = end
         return pa.StructArray.from_arrays(columns, fields=list(self.fields))
+
+    def sizes(self, rows: ByteArray) -> Integers:
+        """How many bytes of each element are a row: all of them, or the first ones. Rows are not counted here.
+
+        Raises:
+            ValueError: an element has too few bytes.
+        """
+        self._check_head(rows)
+        found: Integers = np.full(len(rows), self._head_bytes, np.int64)
+        if self._varying:
+            heads = rows.rows(self._head_bytes).reshape(-1).view(self._head)
+            found += heads[f"f{self._varying[-1]}"]
+        return found
+
+    def _check_head(self, rows: ByteArray) -> None:
+        if len(rows) and int(rows.lengths.min()) < self._head_bytes:
+            raise ValueError(f"a row has {int(rows.lengths.min())} bytes; at least {self._head_bytes} were expected")
 
     def _other_counts(self, rows: ByteArray) -> Integers | None:
         """The number of fields that each row has; None if all have those of the schema."""

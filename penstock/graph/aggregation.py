@@ -26,8 +26,9 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:  # loaded with the first aggregate of columns: the command line does without
     import pyarrow as pa
 
-    from penstock.columns.byte_arrays import Integers
-    from penstock.columns.folds import Fold
+    from penstock.columns.byte_arrays import ByteArray, Integers
+    from penstock.columns.entries import Flags
+    from penstock.columns.fold import Fold
 
 _FOLDS: Mapping[type[Aggregate], str] = {
     Count: "count_fold",
@@ -53,7 +54,11 @@ class ColumnAggregates:
     """The states of several aggregates, for the groups 0, 1, 2, ..."""
 
     def __init__(self, parts: Sequence[_Part]) -> None:
+        from penstock.columns.state_rows import StateRows
+
         self._parts = parts
+        if parts:
+            self._rows = StateRows(self.state_fields, sum(part.fold.has_word for part in parts))
 
     @property
     def state_fields(self) -> list[pa.Field]:
@@ -73,42 +78,65 @@ class ColumnAggregates:
 
         return [pa.field(part.name, part.fold.result_type) for part in self._parts]
 
-    def grow(self, stored: pa.StructArray) -> None:
-        """Add groups with their stored states, which are null for a group without one."""
-        columns = iter(stored.flatten())
+    def grow(self, stored: ByteArray, present: Flags | None = None) -> None:
+        """Add groups with their stored states, which are new where `present` is false."""
+        states, words = self._rows.unpack(stored, present)
+        columns, more = iter(states.flatten()), iter(words)
         for part in self._parts:
-            part.fold.grow([next(columns) for _ in part.fold.fields])
+            fold = part.fold
+            fold.grow([next(columns) for _ in fold.fields], next(more) if fold.has_word else None)
 
-    def add(self, groups: Integers, rows: pa.StructArray, times: Integers) -> None:
-        """Add messages to their groups, in order.
-
-        Raises:
-            pyarrow.ArrowException, OverflowError: a value does not fit.
-        """
+    def values_of(self, rows: pa.StructArray) -> pa.StructArray:
+        """What the aggregates take of messages: a column for each. Raises pyarrow.ArrowException, ArithmeticError or
+        ValueError if an expression fails."""
         import pyarrow as pa
 
-        batch = pa.RecordBatch.from_struct_array(rows)
-        for part in self._parts:
-            values = None if part.of is None else part.of.of_batch(batch)
-            counted: Any = rows if values is None else values
-            if counted.null_count == len(counted):
-                continue
-            if counted.null_count:
-                there = ~counted.is_null().to_numpy(zero_copy_only=False)
-                part.fold.add(groups[there], None if values is None else values.drop_null(), times[there])
-            else:
-                part.fold.add(groups, values, times)
+        batch, there = pa.RecordBatch.from_struct_array(rows), rows.is_valid()
+        columns = [there if part.of is None else part.of.of_batch(batch) for part in self._parts]
+        return pa.StructArray.from_arrays(columns, names=[str(number) for number in range(len(columns))])
 
-    def states(self) -> pa.StructArray:
+    def add(self, groups: Integers, values: pa.StructArray, times: Integers) -> None:
+        """Add messages to their groups, in order.
+
+        Args:
+            groups: of each message.
+            values: from `values_of`.
+            times: of each message.
+        """
+        for part, column in zip(self._parts, values.flatten(), strict=True):
+            counted = column if part.of is not None else column.filter(column)
+            there: Any = None
+            if part.of is None:
+                there = column.to_numpy(zero_copy_only=False)
+            elif column.null_count:
+                there, counted = ~column.is_null().to_numpy(zero_copy_only=False), column.drop_null()
+            if len(counted):
+                some = slice(None) if there is None or there.all() else there
+                part.fold.add(groups[some], None if part.of is None else counted, times[some])
+
+    def states(self) -> ByteArray:
+        """The states, to be stored."""
         import pyarrow as pa
 
         columns = [column for part in self._parts for column in part.fold.stored()]
-        return pa.StructArray.from_arrays(columns, fields=self.state_fields)
+        words = [part.fold.words() for part in self._parts if part.fold.has_word]
+        return self._rows.pack(pa.StructArray.from_arrays(columns, fields=self.state_fields), words)
 
     def results(self) -> pa.StructArray:
+        """The results of each group. A row is null if one of them does not fit its type: see `unfit`."""
         import pyarrow as pa
 
-        return pa.StructArray.from_arrays([part.fold.results() for part in self._parts], fields=self.result_fields)
+        columns = [part.fold.results() for part in self._parts]
+        unfit: Any = None
+        for part in self._parts:
+            if (more := part.fold.misfits()) is not None:
+                unfit = more if unfit is None else unfit | more
+        mask = None if unfit is None else pa.array(unfit)
+        return pa.StructArray.from_arrays(columns, fields=self.result_fields, mask=mask)
+
+
+UNFIT = "a sum does not fit its type: one of whole numbers has 64 bits, and one of decimals 38 digits"
+"""The reason why there is no result."""
 
 
 def check_aggregates(aggregates: Mapping[str, Aggregate], serde: Serde[Any], what: str) -> None:
@@ -164,7 +192,7 @@ def column_aggregates(
         kind = None if expression is None else expression.type_in(serde.schema, f"{what}: `{name}`")
         try:
             found.append(_Part(name, expression, getattr(folds, fold)(kind)))
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise _refused(what, name, each, error) from None
     return ColumnAggregates(found)
 

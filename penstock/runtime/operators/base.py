@@ -78,8 +78,8 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Firings:
-    """Several firings of one time that run together. Not used with a dead-letter stream, because none of them can be
-    undone alone."""
+    """Several firings of one time that run together. Of those that fail together, a part runs again with a dead-letter
+    stream, until one is left."""
 
     keys: Sequence[bytes | None]
     timestamp_ms: int

@@ -408,15 +408,34 @@ class Attempt:
         self._fired += 1
 
     def _fire_at_once(self, operator: str, firings: Firings, some: slice, first: int) -> None:
-        keys = firings.keys[some]
-        try:
-            with blaming(operator):
-                firings.run(some, first)
-        except (OperatorFailedError, EngineFailedError) as failure:
-            if self._is_to_blame(failure):
-                self._failure = self._described(failure, keys[self.instance.position.row - first])
-        else:
-            self._fired += len(keys)
+        """Run firings together. In dead-letter mode those that fail are undone and halved, as messages are."""
+        instance, position, keys = self.instance, self.instance.position, firings.keys
+        undoes, count = self._dead_letter_mode, some.stop - some.start
+        pieces = [(0, count)]
+        if undoes and not instance.undoes_many:
+            pieces = [(number, number + 1) for number in reversed(range(count))]
+        while pieces:
+            begin, end = pieces.pop()
+            position.row = first + begin
+            mark = instance.mark() if undoes else None
+            try:
+                with blaming(operator):
+                    firings.run(slice(some.start + begin, some.start + end), first + begin)
+            except (OperatorFailedError, EngineFailedError) as failure:
+                if not self._is_to_blame(failure):
+                    return
+                if mark is None:
+                    self._failure = self._described(failure, keys[some.start + position.row - first])
+                    return
+                instance.undo(mark)
+                if end - begin > 1:
+                    middle = (begin + end) // 2
+                    pieces += (middle, end), (begin, middle)
+                else:
+                    key, fired = keys[some.start + begin], {"name": firings.name, "timestamp": firings.timestamp_ms}
+                    failed = self._described(failure, key)
+                    self._bury(failed, key, encode_dead_letter(failed, key, None, repartitioned=True, fired=fired))
+        self._fired += count
 
     def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
         instance = self.instance

@@ -24,13 +24,14 @@ from penstock.batch.batch import END_OF_TIME, Batch, Due
 from penstock.columns.byte_arrays import ByteArray, Integers
 from penstock.columns.entries import Entries, Flags
 from penstock.columns.key_index import KeyIndex
-from penstock.columns.packed_rows import PackedRows
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.aggregation import ColumnAggregates, window_aggregates
 from penstock.graph.specs import WindowSpec
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, rows_of
-from penstock.runtime.operators.base import Firing, Firings, Node, StageContext
+from penstock.runtime.operators.base import Firings, Node, StageContext
+from penstock.runtime.operators.columns.aggregate import refuse_unfit
 from penstock.runtime.operators.columns.groups import AT_ONCE, Gathered, Groups, column_task_store
+from penstock.runtime.operators.elementwise import locating_row
 from penstock.runtime.windows.node import window_key_bytes
 from penstock.state.stores.columns import ColumnTaskStore
 
@@ -53,14 +54,12 @@ class ColumnWindowNode(Node):
         self._downstream = downstream
         place = SerdePlace(f"rows of operator `{spec.id}`", "")
         self._entry = Entry(spec.id, place, spec.key_serde, spec.value_serde, stage.position, NOWHERE)
-        self._undoable = stage.undoable
         self._store = column_task_store(stage.stores[spec.stores[0]])
         late_to = spec.window.late_to
         self._late_to = None if late_to is None else stage.outputs[str(late_to)]
         self._late = stage.metrics.new_counter(spec.id, "late-dropped")
         self._pane_count = stage.metrics.new_counter(spec.id, "panes-fired")
         self._groups = Groups(self._store)
-        self._packed = PackedRows(self._new_aggregates().state_fields)
         self._ends: set[int] | None = None
         """The ends of the windows in the store; None: not known yet."""
         self._late_watermark = 0
@@ -94,6 +93,8 @@ class ColumnWindowNode(Node):
         keys = window_key_bytes(self._spec, columns, self._position)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         rows = rows_of(columns, self._serde, self._position, self._spec.id)
+        with locating_row(self._spec.id, columns, self._position, self._values_of):
+            values = self._aggregates.values_of(rows)
         times = self._position.page.times_of(columns.rows)
         shape = self._shape
         last = times - (times - shape.offset_ms) % shape.every_ms
@@ -104,7 +105,7 @@ class ColumnWindowNode(Node):
             too_late[taken] = False
             if len(taken):
                 some = pa.array(taken)
-                self._gathered.add(_window_keys(ends[taken], array.take(some)), rows.take(some), times[taken])
+                self._gathered.add(_window_keys(ends[taken], array.take(some)), values.take(some), times[taken])
         for number in np.flatnonzero(too_late).tolist():
             self._position.row = int(columns.rows[number])
             if self._late_to is None:
@@ -112,23 +113,26 @@ class ColumnWindowNode(Node):
             else:
                 self._late_to(columns.keys[number], columns.values[number])
 
+    def _values_of(self, batch: pa.RecordBatch) -> None:
+        self._aggregates.values_of(batch.to_struct_array())
+
     def _fold(self) -> None:
         """Add the messages that wait."""
         if (gathered := self._gathered.take()) is None:
             return
-        keys, rows, times = gathered
+        keys, values, times = gathered
         groups, stored, present = self._groups.of(keys)
         if len(present):
             self._stored.append(present)
-            self._aggregates.grow(self._packed.unpack(stored, present))
-        self._aggregates.add(groups, rows, times)
+            self._aggregates.grow(stored, present)
+        self._aggregates.add(groups, values, times)
 
     # Panes.
 
-    def on_end_of_input(self, batch: Batch) -> Iterator[Firing | Firings]:
+    def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         self._fold()
         watermark = END_OF_TIME if batch.control != "none" else batch.firing_watermark(self._spec.id)
-        entries = self._groups.entries(self._packed.pack(self._aggregates.states()))
+        entries = self._groups.entries(self._aggregates.states())
         results = self._aggregates.results()
         ends = _ends_of(entries.key_bytes)
         due = ends <= watermark
@@ -139,7 +143,7 @@ class ColumnWindowNode(Node):
         keys, results = entries.key_bytes.take(fired), results.take(pa.array(fired))
         if len(other):
             more = self._new_aggregates()
-            more.grow(self._packed.unpack(other.value_bytes))
+            more.grow(other.value_bytes)
             keys = ByteArray.concat([keys, other.key_bytes])
             results = pa.concat_arrays([results, more.results()])
         if len(keys):
@@ -174,7 +178,7 @@ class ColumnWindowNode(Node):
         if len(keys):
             self._store.put_many(Entries(keys, values, np.arange(len(keys)) < len(left)))
 
-    def _panes(self, keys: ByteArray, results: pa.StructArray, firing: FiringType) -> Iterator[Firing | Firings]:
+    def _panes(self, keys: ByteArray, results: pa.StructArray, firing: FiringType) -> Iterator[Firings]:
         """The panes in the order of their ends, and of their keys."""
         order = pc.sort_indices(keys.to_arrow()).to_numpy()
         keys, results = keys.take(order), results.take(pa.array(order))
@@ -185,29 +189,23 @@ class ColumnWindowNode(Node):
             own, rows = _own_keys(keys.slice(some)), ArrowSequence(results.slice(begin, behind - begin))
             span = TimeWindow(end - self._shape.size_ms, end)
             if self._spec.rows:
-                emit = partial(self._emit_rows, own, _with_span(span, rows.array))
+                emit = partial(self._emit_rows, own, rows, span)
             else:
-                emit = partial(self._emit, own, span, rows, firing)
-            if not self._undoable:
-                yield Firings(own, end - 1, f"{firing} pane 0", emit)
-                continue
-            for number, key in enumerate(own):
-                one = slice(number, number + 1)
-                yield Firing(key, end - 1, f"{firing} pane 0", partial(self._emit_one, emit, one))
-
-    def _emit_one(self, emit: Any, one: slice) -> None:
-        emit(one, self._position.row)
+                emit = partial(self._emit, own, rows, span, firing)
+            yield Firings(own, end - 1, f"{firing} pane 0", emit)
 
     def _emit(
-        self, keys: Sequence[Any], span: TimeWindow, rows: ArrowSequence, firing: FiringType, some: slice, first: int
+        self, keys: Sequence[Any], rows: ArrowSequence, span: TimeWindow, firing: FiringType, some: slice, first: int
     ) -> None:
+        refuse_unfit(rows[some].array, self._position, first)
         decode = self._spec.key_serde.from_bytes
         shown = [None if key is None else decode(key) for key in keys[some]]
         panes = [WindowPane(key, span, row, firing, 0) for key, row in zip(shown, rows[some], strict=True)]
         self._downstream.accept(Columns(None, shown, panes, range(first, first + len(shown))))
 
-    def _emit_rows(self, keys: ArrowSequence, rows: ArrowSequence, some: slice, first: int) -> None:
-        own, shown = keys[some], rows[some]
+    def _emit_rows(self, keys: ArrowSequence, rows: ArrowSequence, span: TimeWindow, some: slice, first: int) -> None:
+        refuse_unfit(rows[some].array, self._position, first)
+        own, shown = keys[some], _with_span(span, rows[some].array)
         self._downstream.accept(Columns(self._entry, None, shown, range(first, first + len(own)), own, None))
 
     def fired(self, count: int) -> None:

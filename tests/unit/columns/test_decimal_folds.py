@@ -6,7 +6,6 @@ from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,13 +62,18 @@ def test_sums_and_means_are_exact_from_batch_to_batch(
             assert means[group] == expected
 
 
-def test_a_sum_of_more_than_38_digits_is_refused() -> None:
+def test_a_sum_of_more_than_38_digits_has_no_result_until_it_fits_again() -> None:
     kind = pa.decimal128(38, 0)
     fold = sum_fold(kind)
-    fold.grow([pa.nulls(1, fold.fields[0][1])])
-    added(fold, kind, [(0, Decimal(10**38 - 1)), (0, Decimal(1))])
-    with pytest.raises(OverflowError, match="38 digits"):
-        fold.results()
+    fold.grow([pa.nulls(2, fold.fields[0][1])])
+    added(fold, kind, [(0, Decimal(10**38 - 1)), (0, Decimal(1)), (1, Decimal(7))])
+    assert fold.results().to_pylist() == [None, Decimal(7)]
+    assert [*(fold.misfits() if fold.misfits() is not None else ())] == [True, False]
+    again = sum_fold(kind)
+    again.grow(fold.stored(), fold.words())
+    added(again, kind, [(0, Decimal(-5))])
+    assert again.results().to_pylist() == [Decimal(10**38 - 5), Decimal(7)]
+    assert again.misfits() is None or not again.misfits().any()
 
 
 def test_an_aggregate_of_money_is_json_by_its_type() -> None:

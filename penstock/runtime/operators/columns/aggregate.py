@@ -6,21 +6,22 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import orjson
+import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
 from penstock.api.time.aggregates import adder
+from penstock.api.time.states import decode_state, encode_state
 from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.packed_rows import PackedRows
 from penstock.columns.sequences import ArrowSequence
-from penstock.graph.aggregation import ColumnAggregates, column_aggregates
+from penstock.graph.aggregation import UNFIT, ColumnAggregates, column_aggregates
 from penstock.graph.specs import AggregateSpec
-from penstock.runtime.context import failure_in
+from penstock.runtime.context import Position, failure_in
 from penstock.runtime.messages.columns import NOWHERE, Columns, Entry, Target, encode_column, rows_of
 from penstock.runtime.operators.base import Firings, KeyInEntry, Node, Operator, StageContext
 from penstock.runtime.operators.columns.groups import Gathered, Groups, column_task_store
+from penstock.runtime.operators.elementwise import locating_row
 
 _NO_KEY = (
     "the key of the message is null, so it belongs to no group: give each message a key with .partition_by, or leave "
@@ -82,8 +83,13 @@ class _AggregateNode(Node):
             timestamp_ms = max(batch.time_ms, self._earliest_ms)
             yield Firings(keys, timestamp_ms, "aggregate", partial(self._emit, keys, values))
 
+    def _results(self, values: Any, first: int) -> Any:
+        """The results as they are emitted; `first` is the page's row of the first one. Raises OperatorFailedError for
+        one that cannot be."""
+        raise NotImplementedError
+
     def _emit(self, keys: ArrowSequence, values: Any, some: slice, first: int) -> None:
-        own, results = keys[some], values[some]
+        own, results = keys[some], self._results(values[some], first)
         self._downstream.accept(Columns(self._entry, None, results, range(first, first + len(own)), own, None))
 
 
@@ -99,7 +105,6 @@ class _ColumnNode(_AggregateNode):
         self._serde = serde
         self._groups = Groups(self._store)
         self._reset()
-        self._packed = PackedRows(self._aggregates.state_fields)
 
     def _reset(self) -> None:
         self._groups.reset()
@@ -122,26 +127,42 @@ class _ColumnNode(_AggregateNode):
         keys = self._key_bytes(columns)
         array = keys.array if isinstance(keys, ArrowSequence) else pa.array(keys, pa.binary())
         rows = rows_of(columns, self._serde, self.position, self.spec.id)
-        self._gathered.add(ByteArray.of(array), rows, self.position.page.times_of(columns.rows))
+        with locating_row(self.spec.id, columns, self.position, self._values_of):
+            values = self._aggregates.values_of(rows)
+        self._gathered.add(ByteArray.of(array), values, self.position.page.times_of(columns.rows))
+
+    def _values_of(self, batch: pa.RecordBatch) -> None:
+        self._aggregates.values_of(batch.to_struct_array())
 
     def _fold(self) -> None:
         """Add the messages that wait."""
         if (gathered := self._gathered.take()) is None:
             return
-        keys, rows, times = gathered
+        keys, values, times = gathered
         groups, stored, present = self._groups.of(keys)
         if len(present):
-            self._aggregates.grow(self._packed.unpack(stored, present))
-        self._aggregates.add(groups, rows, times)
+            self._aggregates.grow(stored, present)
+        self._aggregates.add(groups, values, times)
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         self._fold()
         if not self._groups.count:
             return
-        entries = self._groups.entries(self._packed.pack(self._aggregates.states()))
+        entries = self._groups.entries(self._aggregates.states())
         self._store.put_many(entries)
         keys, results = ArrowSequence(entries.key_bytes.to_arrow()), ArrowSequence(self._aggregates.results())
         yield from self._firings(batch, keys, results)
+
+    def _results(self, values: Any, first: int) -> Any:
+        refuse_unfit(values.array, self.position, first)
+        return values
+
+
+def refuse_unfit(results: pa.StructArray, position: Position, first: int) -> None:
+    """Raise OverflowError for the first result that does not fit its type, with the position at its row."""
+    if results.null_count:
+        position.row = first + int(np.flatnonzero(results.is_null().to_numpy(zero_copy_only=False))[0])
+        raise OverflowError(UNFIT)
 
 
 class _RowNode(_AggregateNode):
@@ -189,21 +210,25 @@ class _RowNode(_AggregateNode):
         stored = self._store.get(key)
         if stored is None:
             return [None] * len(self._aggregates)
-        return [each.from_json(state) for each, state in zip(self._aggregates, orjson.loads(stored), strict=True)]
+        return [each.from_json(state) for each, state in zip(self._aggregates, decode_state(stored), strict=True)]
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         keys, values = [], []
         for key, states in self._states.items():
             try:
                 stored = [each.to_json(state) for each, state in zip(self._aggregates, states, strict=True)]
-                self._store.put(key, orjson.dumps(stored))
-                results = {
-                    name: each.result(state)
-                    for (name, each), state in zip(self.spec.aggregates.items(), states, strict=True)
-                }
+                self._store.put(key, encode_state(stored))
             except BaseException as error:
                 raise failure_in(self.spec.id, error) from error
             keys.append(key)
-            values.append(results)
+            values.append(states)
         self._states = {}
         yield from self._firings(batch, ArrowSequence(pa.array(keys, pa.binary())), values)
+
+    def _results(self, values: Any, first: int) -> Any:
+        found = []
+        for number, states in enumerate(values):
+            self.position.row = first + number
+            named = zip(self.spec.aggregates.items(), states, strict=True)
+            found.append({name: each.result(state) for (name, each), state in named})
+        return found
