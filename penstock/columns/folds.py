@@ -22,8 +22,9 @@ class ExtremeFold(Fold):
         self._form = _NUMBER_FORMS[kind.bit_width] if not _is_number(kind) else None
         self._values: Numbers = _plain(pa.nulls(0, kind), self._form)
         self._has = np.zeros(0, np.bool_)
-        floating = pa.types.is_floating(kind)
-        self._best: Any = (np.fmax if largest else np.fmin) if floating else (np.maximum if largest else np.minimum)
+        self._floating = pa.types.is_floating(kind)
+        of_floats, of_others = (np.fmax, np.maximum) if largest else (np.fmin, np.minimum)
+        self._best: Any = of_floats if self._floating else of_others
 
     def grow(self, stored: Sequence[pa.Array], words: Integers | None = None) -> None:
         self._has = np.concatenate((self._has, ~stored[0].is_null().to_numpy(zero_copy_only=False)))
@@ -31,6 +32,8 @@ class ExtremeFold(Fold):
 
     def add(self, groups: Integers, values: pa.Array | None, times: Integers) -> None:
         numbers = _plain(values.cast(self.result_type), self._form)  # type: ignore[union-attr]
+        if self._floating:
+            numbers = numbers + numbers.dtype.type(0)  # which makes 0.0 of -0.0, of which neither is the smaller one
         first = _first_rows(groups)
         new = first[~self._has[groups[first]]]
         self._values[groups[new]] = numbers[new]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
@@ -151,6 +151,19 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)
+
+
+def json_form(value: Any) -> Any:
+    """An object as JSON has it: what JSON lacks becomes a text, as in the rows of an output."""
+    if isinstance(value, list | tuple):
+        return [json_form(each) for each in value]
+    if isinstance(value, dict):
+        return {key: json_form(each) for key, each in value.items()}
+    if isinstance(value, Decimal | bytes | timedelta):
+        return json_value(value)
+    if isinstance(value, date | time):
+        return orjson.loads(orjson.dumps(value, json_value, _OPTIONS))
+    return value
 
 
 def shown_row(rows: pa.StructArray) -> bytes | None:

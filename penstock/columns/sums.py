@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from decimal import Context
+from decimal import Context, Decimal
 from typing import Any
 
 import numpy as np
@@ -300,6 +300,14 @@ class VarianceFold(Fold):
     def results(self) -> pa.Array:
         few = self._n < 2
         return pa.array(self._m2 / np.where(few, 1, self._n - 1), mask=few)
+
+
+def whole_sum(lower: Any, word: int) -> Any:
+    """The sum of its two parts, as they are stored."""
+    if not isinstance(lower, Decimal):
+        return int(lower) + word * IntegerSumFold.unit
+    unit = Decimal((0, (1,), int(lower.as_tuple().exponent)))
+    return _EXACT.add(lower, _EXACT.multiply(Decimal(word * DecimalSumFold.unit), unit))
 
 
 def _greatest(numbers: Numbers) -> float:

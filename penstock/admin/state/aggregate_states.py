@@ -6,12 +6,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
+from penstock.api.time.states import decode_state
 from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.packed_rows import PackedRows
+from penstock.columns.state_rows import StateRows
+from penstock.columns.sums import whole_sum
 
 _KINDS = r"([^,=:]+=[^,=:]+(?:,[^,=:]+=[^,=:]+)*)"
 """The names of aggregates with their kinds, as `flights=Count,miles=Sum`."""
@@ -47,7 +48,7 @@ class JsonStates(_States):
         self._names = names
 
     def from_bytes(self, data: bytes) -> dict[str, Any]:
-        return dict(zip(self._names, orjson.loads(data), strict=True))
+        return dict(zip(self._names, decode_state(data), strict=True))
 
 
 class ColumnStates(_States):
@@ -56,10 +57,19 @@ class ColumnStates(_States):
     def __init__(self, columns: Sequence[tuple[str, str]], types: Sequence[pa.DataType]) -> None:
         """`columns`: the aggregate of each column, and the column's name."""
         self._columns = columns
-        self._rows = PackedRows([pa.field(str(number), kind) for number, kind in enumerate(types)])
+        self._sums = [
+            number
+            for number, ((_, column), kind) in enumerate(zip(columns, types, strict=True))
+            if column == "sum" and not pa.types.is_floating(kind)
+        ]
+        self._rows = StateRows([pa.field(str(number), kind) for number, kind in enumerate(types)], len(self._sums))
 
     def from_bytes(self, data: bytes) -> dict[str, Any]:
-        (row,) = self._rows.unpack(ByteArray.of(pa.array([data], pa.large_binary()))).to_pylist()
+        rows, words = self._rows.unpack(ByteArray.of(pa.array([data], pa.large_binary())))
+        row = rows[0].as_py()
+        for number, word in zip(self._sums, words, strict=True):
+            if word[0]:
+                row[str(number)] = whole_sum(row[str(number)], int(word[0]))
         found: dict[str, dict[str, Any]] = {}
         for (aggregate, column), value in zip(self._columns, row.values(), strict=True):
             found.setdefault(aggregate, {})[column] = value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any, TypeAlias
 
 from penstock.api.time.durations import whole_number
@@ -114,6 +115,26 @@ class Aggregate(ABC):
         return stored
 
 
+_EXACT = Context(prec=1000)
+
+
+def _started(x: Any) -> Any:
+    """A value that comes first: 0.0 for -0.0, as if it were added to 0. So it does not matter which of them came."""
+    return x + 0.0 if type(x) is float else x
+
+
+def _added(total: Any, x: Any) -> Any:
+    return _EXACT.add(total, x) if type(x) is Decimal and type(total) in (int, Decimal) else total + x
+
+
+def _mean_of(total: Any, count: int) -> Any:
+    """Of decimals, with four more digits behind the point; half a digit is rounded away from zero, as in SQL."""
+    if type(total) is not Decimal or not total.is_finite():
+        return total / count
+    unit = Decimal((0, (1,), int(total.as_tuple().exponent) - 4))
+    return _EXACT.divide(total, count).quantize(unit, ROUND_HALF_UP, _EXACT)
+
+
 class Count(Aggregate):
     """The number of values; without `of`, of messages."""
 
@@ -131,12 +152,14 @@ class Sum(Aggregate):
     """The sum of the values; 0 if there is none."""
 
     def one(self, x: Any, time_ms: int) -> Any:
-        return x
+        return _started(x)
 
     def merge(self, first: Any, second: Any) -> Any:
-        return first + second
+        return _added(first, second)
 
     def result(self, state: Any) -> Any:
+        if type(state) is int and not -(1 << 63) <= state < 1 << 64:
+            raise OverflowError(f"the sum {state} does not fit into 64 bits")
         return 0 if state is None else state
 
 
@@ -144,7 +167,7 @@ class Min(Aggregate):
     """The smallest value; None if there is none. NaN counts only where there is nothing else."""
 
     def one(self, x: Any, time_ms: int) -> Any:
-        return x
+        return _started(x)
 
     def merge(self, first: Any, second: Any) -> Any:
         return second if second < first or first != first else first
@@ -154,7 +177,7 @@ class Max(Aggregate):
     """The largest value; None if there is none. NaN counts only where there is nothing else."""
 
     def one(self, x: Any, time_ms: int) -> Any:
-        return x
+        return _started(x)
 
     def merge(self, first: Any, second: Any) -> Any:
         return second if second > first or first != first else first
@@ -164,13 +187,13 @@ class Mean(Aggregate):
     """The arithmetic mean of the values; None if there is none."""
 
     def one(self, x: Any, time_ms: int) -> Any:
-        return [x, 1]
+        return [_started(x), 1]
 
     def merge(self, first: Any, second: Any) -> Any:
-        return [first[0] + second[0], first[1] + second[1]]
+        return [_added(first[0], second[0]), first[1] + second[1]]
 
     def result(self, state: Any) -> Any:
-        return None if state is None else state[0] / state[1]
+        return None if state is None else _mean_of(state[0], state[1])
 
 
 class Variance(Aggregate):
@@ -186,7 +209,8 @@ class Variance(Aggregate):
     """
 
     def one(self, x: Any, time_ms: int) -> Any:
-        return [1, float(x), 0.0]
+        value = float(x)
+        return [1, value, value - value]  # which is NaN for an infinity
 
     def merge(self, first: Any, second: Any) -> Any:
         n, mean, m2 = first
@@ -323,7 +347,7 @@ def _count(of: Of) -> Add:
 def _sum(of: Of) -> Add:
     def add(state: Any, value: Any, time_ms: int) -> Any:
         x = of(value)
-        return state if x is None else x if state is None else state + x
+        return state if x is None else _started(x) if state is None else _added(state, x)
 
     return add
 
@@ -331,7 +355,7 @@ def _sum(of: Of) -> Add:
 def _mean(of: Of) -> Add:
     def add(state: Any, value: Any, time_ms: int) -> Any:
         x = of(value)
-        return state if x is None else [x, 1] if state is None else [state[0] + x, state[1] + 1]
+        return state if x is None else [_started(x), 1] if state is None else [_added(state[0], x), state[1] + 1]
 
     return add
 

@@ -1,5 +1,4 @@
-"""States of aggregates as JSON, with what JSON does not have: decimals, times, bytes, long whole numbers, and floats that
-are no numbers."""
+"""States of aggregates as JSON, with what JSON does not have: decimals, times, bytes, long integers, NaN, infinities."""
 
 from __future__ import annotations
 
@@ -42,6 +41,9 @@ def decode_state(data: bytes) -> Any:
 
 def _tagged(value: Any) -> Any:
     kind = type(value)
+    if kind.__module__.startswith("pandas.") and isinstance(value, datetime | timedelta):
+        zone = getattr(value, "tz", None)
+        return {_TAG: [kind.__name__, value.value, None if zone is None else str(zone)]}
     if kind is datetime and isinstance(value.tzinfo, ZoneInfo):
         moment = value.replace(tzinfo=None).isoformat()
         return {_TAG: ["zoned", moment, value.tzinfo.key, value.fold]}
@@ -78,6 +80,10 @@ def _restored(value: Any) -> Any:
     if kind == "zoned":
         text, zone, fold = parts
         return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold)
+    if kind in ("Timestamp", "Timedelta"):  # nanoseconds
+        import pandas as pd
+
+        return pd.Timestamp(parts[0], tz=parts[1]) if kind == "Timestamp" else pd.Timedelta(parts[0])
     return _READERS[kind](parts[0])
 
 

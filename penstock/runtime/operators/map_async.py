@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
+from decimal import Decimal
 from typing import Any
 
 from penstock.errors import ConfigError, SystemAwayError
@@ -69,7 +70,7 @@ class _AsyncNode(Node):
         if row not in self._found:
             return False
         try:
-            return bool(self._found[row][0] == value)
+            return bool(exact_form(self._found[row][0]) == exact_form(value))
         except Exception:  # values that cannot be compared
             return False
 
@@ -81,6 +82,23 @@ class _AsyncNode(Node):
 
     def close(self) -> None:
         self._calls.close()
+
+
+def exact_form(value: Any) -> Any:
+    """A form that equals that of another value only if nobody can tell the two apart, which Python's own equality does
+    not say: 1, 1.0 and True are equal, so are 0.0 and -0.0, and NaN is not equal to itself."""
+    kind = type(value)
+    if kind is str or kind is int:
+        return kind, value
+    if kind is float:
+        return kind, value.hex()
+    if kind is list or kind is tuple:
+        return kind, tuple(map(exact_form, value))
+    if kind is dict:
+        return kind, tuple((exact_form(key), exact_form(each)) for key, each in value.items())
+    if kind is Decimal:
+        return kind, str(value)
+    return kind, value
 
 
 class _Failed:
@@ -115,7 +133,7 @@ class _Calls:
         known: dict[Any, Any] = {}
         for value in values:
             try:
-                key = key_of(value)
+                key = exact_form(key_of(value))
                 hash(key)
             except Exception as error:
                 key = _Failed(error)

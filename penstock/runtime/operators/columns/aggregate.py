@@ -14,6 +14,7 @@ from penstock.api.time.aggregates import adder
 from penstock.api.time.states import decode_state, encode_state
 from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray
+from penstock.columns.json_rows import json_form
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.aggregation import UNFIT, ColumnAggregates, column_aggregates
 from penstock.graph.specs import AggregateSpec
@@ -172,6 +173,8 @@ class _RowNode(_AggregateNode):
         super().__init__(operator, stage, downstream)
         self._store = stage.stores[self.spec.stores[0]]
         self._aggregates = list(self.spec.aggregates.values())
+        self._of_rows = isinstance(self.spec.message_serde, ColumnSerde)
+        """Their values may be such as JSON does not have."""
         self._adders = [adder(each) for each in self._aggregates]
         self._states: dict[bytes, list[Any]] = {}
 
@@ -230,5 +233,6 @@ class _RowNode(_AggregateNode):
         for number, states in enumerate(values):
             self.position.row = first + number
             named = zip(self.spec.aggregates.items(), states, strict=True)
-            found.append({name: each.result(state) for (name, each), state in named})
+            result = {name: each.result(state) for (name, each), state in named}
+            found.append(json_form(result) if self._of_rows else result)
         return found
