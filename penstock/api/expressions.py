@@ -22,6 +22,7 @@ class Expression:
     It has the operators `+ - * /`, the comparisons, and `& | ~` for conditions, which need brackets:
     `(ps.col("miles") > 100) & (ps.col("tail") != "N1")`. A null makes the result null, except that `&` with a false
     side is false and `|` with a true side is true. `/` always gives a float: dividing by zero gives an infinity or NaN.
+    Comparisons are of the exact values. Integers are calculated in 64 bits, and a result that does not fit is an error.
 
     A filter keeps the messages for which it is true, and not those for which it is null.
 

@@ -175,7 +175,7 @@ def last_fold(kind: pa.DataType | None) -> Fold:
     return ChosenFold(_known(kind), _by_time, last=True, timed=True)
 
 
-def _sum_of_numbers(kind: pa.DataType) -> Fold:
+def _sum_of_numbers(kind: pa.DataType) -> IntegerSumFold | FloatSumFold:
     return IntegerSumFold(kind) if pa.types.is_integer(kind) else FloatSumFold()
 
 

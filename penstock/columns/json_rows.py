@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from operator import attrgetter
 from typing import Annotated, Any, TypeAlias
@@ -32,7 +32,7 @@ Problems: TypeAlias = Mapping[int, str]
 
 _TIME = Annotated[datetime, msgspec.Meta(tz=True)] | int
 _LOCAL = Annotated[datetime, msgspec.Meta(tz=False)]
-_OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
+OPTIONS = orjson.OPT_UTC_Z | orjson.OPT_NON_STR_KEYS
 
 
 class JsonRows:
@@ -133,7 +133,7 @@ class JsonRows:
                 if plain[row] is not None:
                     plain[row][name] = plain[row][name].astimezone(UTC)
         dump: Callable[..., bytes] = orjson.dumps
-        return [None if row is None else b"%b" % dump(row, json_value, _OPTIONS) for row in plain]
+        return [None if row is None else b"%b" % dump(row, json_value, OPTIONS) for row in plain]
 
     def _with_texts(self, rows: pa.StructArray) -> pa.StructArray:
         """The rows with texts in place of nanoseconds, which a `datetime` does not have."""
@@ -151,38 +151,6 @@ def json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value)
-
-
-def json_form(value: Any) -> Any:
-    """An object as JSON has it: what JSON lacks becomes a text, as in the rows of an output."""
-    if isinstance(value, list | tuple):
-        return [json_form(each) for each in value]
-    if isinstance(value, dict):
-        return {key: json_form(each) for key, each in value.items()}
-    if isinstance(value, Decimal | bytes | timedelta):
-        return json_value(value)
-    if isinstance(value, date | time):
-        return orjson.loads(orjson.dumps(value, json_value, _OPTIONS))
-    return value
-
-
-def shown_row(rows: pa.StructArray) -> bytes | None:
-    """The first row as JSON for a reader, also where a value has none: such a field is a text."""
-    if not rows[0].is_valid:
-        return None
-    cells = zip((field.name for field in rows.type), rows.flatten(), strict=True)
-    return b"%b" % orjson.dumps({name: _shown(column[0]) for name, column in cells})
-
-
-def _shown(cell: pa.Scalar) -> Any:
-    try:
-        value = cell.as_py()
-        return orjson.Fragment(orjson.dumps(value, json_value, _OPTIONS)) if value == value else str(value)
-    except Exception:
-        try:
-            return cell.cast(pa.string()).as_py()
-        except pa.ArrowException:
-            return f"a value of the type {cell.type}"
 
 
 class _Field:

@@ -138,7 +138,8 @@ class IntegerSumFold(WholeSumFold):
         return pa.array(sums.astype(np.uint64 if self._unsigned else np.int64), mask=absent)
 
     def word_of(self, total: int) -> int:
-        return total >> 64 if self._unsigned else (total + (1 << 63)) >> 64
+        word: int = total >> 64 if self._unsigned else (total + (1 << 63)) >> 64
+        return word
 
     def fits(self, total: int) -> bool:
         return self.word_of(total) == 0
@@ -227,10 +228,11 @@ class DecimalSumFold(WholeSumFold):
         return _decimals(sums, self.result_type, absent)
 
     def word_of(self, total: int) -> int:
-        return total // self.unit if total >= 0 else -(-total // self.unit)
+        word: int = total // self.unit if total >= 0 else -(-total // self.unit)
+        return word
 
     def fits(self, total: int) -> bool:
-        return -self.unit < total < self.unit
+        return self.word_of(total) == 0
 
 
 class DecimalMeanFold(MeanFold):

@@ -119,7 +119,7 @@ def is_right(kind: pa.DataType, name: str, shown: str, right: Any) -> bool:
             return Decimal(shown) == exact.quantize(Decimal((0, (1,), int(digits))), ROUND_HALF_UP)
     if isinstance(right, Fraction):
         return Fraction(Decimal(shown)) == right if name == "sum" else float(shown) == float(right)
-    return shown == str(right) or (pa.types.is_decimal(kind) and Decimal(shown) == right)
+    return bool(shown == str(right) or (pa.types.is_decimal(kind) and Decimal(shown) == right))
 
 
 @pytest.mark.parametrize("kind", VALUES, ids=str)
@@ -142,7 +142,7 @@ def test_aggregates(kind: pa.DataType) -> None:
 
 def fits(kind: pa.DataType, total: Fraction) -> bool:
     if pa.types.is_decimal(kind):
-        return abs(total * 10**kind.scale) < 10**38
+        return bool(abs(total * 10**kind.scale) < 10**38)
     least, most = (0, 1 << 64) if kind == pa.uint64() else (-(1 << 63), 1 << 63)
     return least <= total < most
 

@@ -114,9 +114,9 @@ def order_of(one: Any, other: Any) -> int | None:
         return None
     if INF in (abs(one), abs(other)):
         one, other = (each if abs(each) == INF else 0 for each in (one, other))
-        return (one > other) - (one < other)
+        return int(one > other) - int(one < other)
     first, second = Fraction(one), Fraction(other)
-    return (first > second) - (first < second)
+    return int(first > second) - int(first < second)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -231,7 +231,8 @@ def test_nanoseconds_beside_a_time_that_they_cannot_hold() -> None:
     far = datetime(3024, 1, 1, tzinfo=UTC)
     batch = batch_of((pa.timestamp("ns", "UTC"),), [(datetime(2024, 1, 1, tzinfo=UTC),), (None,)])
     assert (far > A).of_batch(batch).to_pylist() == [True, None]
-    assert (far == A).of_batch(batch).to_pylist() == [False, None]
+    equal: Any = far == A
+    assert equal.of_batch(batch).to_pylist() == [False, None]
 
 
 def test_whole_numbers_have_64_bits_in_both_forms() -> None:

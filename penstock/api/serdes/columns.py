@@ -187,7 +187,8 @@ class Columns(ColumnSerde):
 
     In JSON, fields that the schema does not have are passed over, and one that a row lacks is null. Timestamps with a
     zone are text with a zone or epoch milliseconds, bytes are Base64, decimals are text or numbers, times and durations
-    are integers in their unit. A row that does not fit is one bad message, and the others of its batch are not touched.
+    are integers in their unit. A row that does not fit is one bad message, and the others of its batch are not touched:
+    so is one with a number or a time that its type cannot hold, or that is nested too deeply.
 
     Example:
         >>> import pyarrow as pa

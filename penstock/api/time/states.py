@@ -1,4 +1,4 @@
-"""States of aggregates as JSON, with what JSON does not have: decimals, times, bytes, long integers, NaN, infinities."""
+"""States of aggregates as JSON, with what JSON does not have: decimals, times, bytes, long integers, NaN, infinity."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from operator import attrgetter
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -30,7 +31,10 @@ def encode_state(state: Any) -> bytes:
             return data
     except TypeError:  # a whole number of more than 64 bits, or a key that is no text
         pass
-    return orjson.dumps(_whole(state), _tagged, _OPTIONS)
+    try:
+        return orjson.dumps(_whole(state), _tagged, _OPTIONS)
+    except TypeError as error:
+        raise error.__cause__ or error from None
 
 
 def decode_state(data: bytes) -> Any:
@@ -40,10 +44,11 @@ def decode_state(data: bytes) -> Any:
 
 
 def _tagged(value: Any) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     if kind.__module__.startswith("pandas.") and isinstance(value, datetime | timedelta):
+        nanoseconds: Any = attrgetter("value")(value)
         zone = getattr(value, "tz", None)
-        return {_TAG: [kind.__name__, value.value, None if zone is None else str(zone)]}
+        return {_TAG: [kind.__name__, nanoseconds, None if zone is None else str(zone)]}
     if kind is datetime and isinstance(value.tzinfo, ZoneInfo):
         moment = value.replace(tzinfo=None).isoformat()
         return {_TAG: ["zoned", moment, value.tzinfo.key, value.fold]}

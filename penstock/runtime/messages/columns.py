@@ -21,7 +21,7 @@ from penstock.api.expressions import Expression
 from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, ColumnSerde, Serde, not_bytes
 from penstock.api.serdes.failures import Part, SerdePlace
-from penstock.columns.json_rows import shown_row
+from penstock.columns.json_values import shown_row
 from penstock.columns.sequences import ArrowSequence, NoObjectError
 from penstock.runtime.context import OperatorFailedError, Page, Position, failure_in
 

@@ -14,7 +14,7 @@ from penstock.api.time.aggregates import adder
 from penstock.api.time.states import decode_state, encode_state
 from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray
-from penstock.columns.json_rows import json_form
+from penstock.columns.json_values import json_form
 from penstock.columns.sequences import ArrowSequence
 from penstock.graph.aggregation import UNFIT, ColumnAggregates, column_aggregates
 from penstock.graph.specs import AggregateSpec

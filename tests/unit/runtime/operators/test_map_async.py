@@ -181,3 +181,30 @@ def test_a_batch_that_runs_again_calls_again() -> None:
 def test_wrong_arguments(options: dict[str, Any], why: str) -> None:
     with pytest.raises(ps.ConfigError, match=why):
         run([], Service(), **options)
+
+
+def test_equal_values_of_other_types_are_other_values() -> None:
+    """Python's own equality does not tell them apart."""
+
+    async def kind(value: Any) -> str:
+        return repr(value)
+
+    values = [1, 1.0, True, 0, 0.0, -0.0, False, [1], [1.0], [True], {"a": 1}, {"a": True}, None, "1"]
+    shown = [repr(value) for value in values]
+    for key in (lambda value: value, lambda value: (value,), lambda value: {"k": value}):
+        assert results(run(values * 2, Service(), function=kind, key=key)) == shown * 2
+    assert results(run(values, Service(), function=kind, dead="m.dead")) == shown
+
+
+def test_a_value_that_another_branch_made_of_a_message_is_called_for() -> None:
+    async def kind(value: Any) -> str:
+        if value == 7:
+            raise ValueError("no")
+        return repr(value)
+
+    app = ps.StreamApplication("a")
+    numbers = app.input("m.in")
+    both = numbers.map(lambda n: n if n == 7 else 1).merge(numbers.map(lambda n: n if n == 7 else True))
+    both.map_async(kind).send_to(app.output("m.out"))
+    runner = TestRunner(app, partitions=1, dead_letter="m.dead").input("m.in", [5, 7, 5])
+    assert sorted(results(runner)) == ["1", "1", "True", "True"]
