@@ -127,7 +127,7 @@ def _widened(given: Any) -> Any:
 
 
 def compared(name: str, one: Any, other: Any) -> Any:
-    """Which comparison holds, by the exact values."""
+    """The truth of a comparison, by the exact values."""
     kernel, kinds = _KERNELS[name], (one.type, other.type)
     if not all(map(_is_number, kinds)):
         return _compared_times(name, one, other) if _differ_in_unit(*kinds) else kernel(one, other)

@@ -181,7 +181,7 @@ class PackedRows:
         return pa.StructArray.from_arrays(columns, fields=list(self.fields))
 
     def sizes(self, rows: ByteArray) -> Integers:
-        """How many bytes of each element are a row: all of them, or the first ones. Rows are not counted here.
+        """The number of bytes of each element that are a row: all of them, or the first ones. Rows are not counted.
 
         Raises:
             ValueError: an element has too few bytes.

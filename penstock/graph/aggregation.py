@@ -87,8 +87,8 @@ class ColumnAggregates:
             fold.grow([next(columns) for _ in fold.fields], next(more) if fold.has_word else None)
 
     def values_of(self, rows: pa.StructArray) -> pa.StructArray:
-        """What the aggregates take of messages: a column for each. Raises pyarrow.ArrowException, ArithmeticError or
-        ValueError if an expression fails."""
+        """The values that the aggregates take of messages: a column for each. Raises pyarrow.ArrowException,
+        ArithmeticError or ValueError if an expression fails."""
         import pyarrow as pa
 
         batch, there = pa.RecordBatch.from_struct_array(rows), rows.is_valid()

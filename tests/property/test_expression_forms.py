@@ -79,7 +79,7 @@ def by_row(expression: ps.Expression, row: dict[str, Any]) -> Any:
 
 
 def by_column(expression: ps.Expression, batch: pa.RecordBatch) -> Any:
-    """Of a batch of one row."""
+    """The value of a batch of one row."""
     try:
         return expression.of_batch(batch)[0].as_py()
     except (pa.ArrowException, ArithmeticError, ValueError) as error:

@@ -128,7 +128,7 @@ def _added(total: Any, x: Any) -> Any:
 
 
 def _mean_of(total: Any, count: int) -> Any:
-    """Of decimals, with four more digits behind the point; half a digit is rounded away from zero, as in SQL."""
+    """The mean. One of decimals has four more digits behind the point; half a digit is rounded away from zero."""
     if type(total) is not Decimal or not total.is_finite():
         return total / count
     unit = Decimal((0, (1,), int(total.as_tuple().exponent) - 4))

@@ -432,13 +432,10 @@ class Attempt:
                     middle = (begin + end) // 2
                     pieces += (middle, end), (begin, middle)
                 else:
-                    self._bury_firings(failure, firings, keys[some.start + begin])
+                    key, fired = keys[some.start + begin], {"name": firings.name, "timestamp": firings.timestamp_ms}
+                    failed = self._described(failure, key)
+                    self._bury(failed, key, encode_dead_letter(failed, key, None, repartitioned=True, fired=fired))
         self._fired += count
-
-    def _bury_firings(self, failure: OperatorFailedError, firings: Firings, key: bytes | None) -> None:
-        failed = self._described(failure, key)
-        fired = {"name": firings.name, "timestamp": firings.timestamp_ms}
-        self._bury(failed, key, encode_dead_letter(failed, key, None, repartitioned=True, fired=fired))
 
     def _described(self, failure: OperatorFailedError, key: bytes | None, what: str = "") -> FailedMessage:
         instance = self.instance

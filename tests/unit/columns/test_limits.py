@@ -1,4 +1,4 @@
-"""What stands in a message, and no type holds: one row that does not fit, whatever stands beside it."""
+"""A value in a message that no type holds is one row that does not fit, whatever stands beside it."""
 
 from __future__ import annotations
 
