@@ -1,5 +1,5 @@
-"""Limits of what readers make from outside bytes: a small file may unpack to any number of bytes, and a small message to
-any number of values.
+"""Limits of what readers make from outside bytes: a small file may unpack to any number of bytes, and a small message
+to any number of values.
 
 Content that may grow without a limit is read in pieces. Content that must be in memory as a whole has a budget, which
 is checked before it is made.

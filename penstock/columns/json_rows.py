@@ -13,9 +13,8 @@ import msgspec
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.columns.plain import has_map, row_fits
+from penstock.columns.plain import floats_in, has_map, is_finite, row_fits
 
 Problems: TypeAlias = Mapping[int, str]
 """Row → the reason why it does not fit the schema."""
@@ -109,7 +108,7 @@ class JsonRows:
             ValueError: a row has a NaN or an infinity, which JSON does not have.
         """
         for column, field in zip(rows.flatten(), self._fields, strict=True):
-            if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+            if not is_finite(column):
                 raise ValueError(f"field `{field.name}` has a NaN or an infinity, which JSON does not have")
         plain = rows.cast(self._written).to_pylist(maps_as_pydicts=self._maps)
         dump: Callable[..., bytes] = orjson.dumps
@@ -133,6 +132,7 @@ class _Field:
         self.attribute = attribute
         self._required = required
         self._get = attrgetter(attribute)
+        self._may_overflow = bool(floats_in(self.kind) - {pa.float64()})
         self._is_plain = not (pa.types.is_nested(self.wire) or pa.types.is_timestamp(self.wire))
 
     def column(self, rows: Sequence[Any]) -> tuple[pa.Array, Mapping[int, str]]:
@@ -158,7 +158,10 @@ class _Field:
     def _array(self, cells: list[Any]) -> pa.Array:
         plain = cells if self._is_plain else [plain_value(cell, self.wire) for cell in cells]
         column = pa.array(plain, self.wire)
-        return column if self.wire == self.kind else column.cast(self.kind)
+        column = column if self.wire == self.kind else column.cast(self.kind)
+        if self._may_overflow and not is_finite(column):
+            raise ValueError("a number is out of its range")
+        return column
 
 
 _MISFITS = (pa.ArrowException, ValueError, TypeError, OverflowError)

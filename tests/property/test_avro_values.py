@@ -97,10 +97,11 @@ def schemas(draw: st.DrawFn, names: list[int] | None = None, levels: int = 3) ->
         return fixed, st.decimals(-9999999, 9999999, places=2)
     fields = {f"f{n}": draw(schemas(names, levels - 1)) for n in range(draw(st.integers(0, 3)))}
     made = {field: values for field, (_, values) in fields.items()}
-    schema = {"type": "record", "name": name, "fields": [{"name": n, "type": t} for n, (t, _) in fields.items()]}
+    parts: list[Any] = [{"name": field, "type": inner} for field, (inner, _) in fields.items()]
+    schema = {"type": "record", "name": name, "fields": parts}
     if kind == "record":
         return schema, st.fixed_dictionaries(made)
-    schema["fields"].append({"name": "next", "type": ["null", name]})
+    parts.append({"name": "next", "type": ["null", name]})
     end = st.fixed_dictionaries({**made, "next": st.none()})
     return schema, st.fixed_dictionaries({**made, "next": st.none() | end})
 
@@ -260,6 +261,7 @@ def test_what_is_no_value_of_the_type_is_refused_with_the_reason(schema: Any, va
 
 def test_a_union_takes_the_branch_of_the_value() -> None:
     numbers = ps.Avro(["null", "float", "double", "int", "long", "boolean", logical("bytes", "decimal", precision=4)])
+    value: Any
     for value in (None, 1.5, 0.1, 1e300, 5, 2**40, -(2**63), True, Decimal(5)):
         assert same(numbers.from_bytes(numbers.to_bytes(value)), value)
     small = {"type": "record", "name": "Small", "fields": [{"name": "x", "type": "int"}]}
@@ -479,7 +481,7 @@ def varint(number: int) -> bytes:
 
 
 def nested(depth: int) -> Any:
-    value = None
+    value: Any = None
     for _ in range(depth):
         value = {"next": value}
     return value

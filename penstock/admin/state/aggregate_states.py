@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
+from penstock.api.serdes.exact import exact_value
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.packed_rows import PackedRows
 
@@ -41,13 +41,13 @@ class _States(Serde[dict[str, Any]]):
 
 
 class JsonStates(_States):
-    """States of messages that are added one at a time: a JSON list."""
+    """States of messages that are added one at a time: a list."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
     def from_bytes(self, data: bytes) -> dict[str, Any]:
-        return dict(zip(self._names, orjson.loads(data), strict=True))
+        return dict(zip(self._names, exact_value(data), strict=True))
 
 
 class ColumnStates(_States):

@@ -10,14 +10,11 @@ from typing import Any
 import msgspec
 
 from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.serdes.failures import SerdePlace
-from penstock.api.serdes.json import refuse_nan
 from penstock.api.time.aggregates import Aggregate, adder
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
 from penstock.errors import SerdeError
-
-_to_json = msgspec.json.Encoder().encode
-_from_json = msgspec.json.Decoder().decode
 
 
 class Content(ABC):
@@ -114,13 +111,10 @@ class AggregateContent(Content):
     def to_bytes(self, content: Any) -> bytes:
         if not self._are_json:
             content = [each.to_json(state) for each, state in zip(self._all, content, strict=True)]
-        data = _to_json(content)
-        if b"null" in data:
-            refuse_nan(content)
-        return data
+        return exact_bytes(content)
 
     def from_bytes(self, data: bytes) -> Any:
-        stored = _from_json(data)
+        stored = exact_value(data)
         if self._are_json:
             return stored
         return [each.from_json(state) for each, state in zip(self._all, stored, strict=True)]

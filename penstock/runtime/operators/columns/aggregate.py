@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-import orjson
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
+from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.time.aggregates import adder
 from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray
@@ -145,7 +145,7 @@ class _ColumnNode(_AggregateNode):
 
 
 class _RowNode(_AggregateNode):
-    """The states of the batch's keys are in a dict, and in the store as JSON."""
+    """The states of the batch's keys are in a dict, and in the store as exact JSON."""
 
     def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
         super().__init__(operator, stage, downstream)
@@ -189,14 +189,14 @@ class _RowNode(_AggregateNode):
         stored = self._store.get(key)
         if stored is None:
             return [None] * len(self._aggregates)
-        return [each.from_json(state) for each, state in zip(self._aggregates, orjson.loads(stored), strict=True)]
+        return [each.from_json(state) for each, state in zip(self._aggregates, exact_value(stored), strict=True)]
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         keys, values = [], []
         for key, states in self._states.items():
             try:
                 stored = [each.to_json(state) for each, state in zip(self._aggregates, states, strict=True)]
-                self._store.put(key, orjson.dumps(stored))
+                self._store.put(key, exact_bytes(stored))
                 results = {
                     name: each.result(state)
                     for (name, each), state in zip(self.spec.aggregates.items(), states, strict=True)
