@@ -22,16 +22,16 @@ RECORD_BYTES = 64 << 20
 ARCHIVE_BYTES = 256 << 20
 """For the members of an archive together. Snapshots have small members: large files are beside the archive."""
 MESSAGE_LEVELS: Final = 128
-"""Of values in one another, in a message or a value of a store."""
+"""The most values in one another, in a message or a value of a store."""
 MESSAGE_DIGITS: Final = 1000
-"""Of a decimal."""
+"""The most digits of a decimal."""
 _EMPTY = 1000
 EMPTY_PER_BYTE: Final = 10
 """Values without bytes that a message may have for each of its bytes."""
 
 
 class MessageBudget:
-    """What one message may still become, beside values that have bytes of their own: those are as many as its bytes.
+    """The values that one message may still become, beside values that have bytes of their own: those are as many as its bytes.
 
     Serdes that read messages without such limits of their own ask it before they make values. What exceeds it is one
     failed message.

@@ -91,7 +91,7 @@ class _Making:
             raise MisfitError(f"its default is {default!r}: {error}") from None
 
     def _union(self, branches: Any, default: Any) -> Any:
-        """That of the first branch which takes it. Until Avro 1.12, it was the first branch."""
+        """The value of the first branch which takes it. Until Avro 1.12, it was the first branch."""
         for each in branches:
             try:
                 return self.value(each, default)

@@ -22,7 +22,7 @@ _EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
 
 @dataclass(frozen=True, slots=True)
 class Logical:
-    """How values of a logical type are made of plain ones, and back.
+    """Makes values of a logical type of plain ones, and back.
 
     Args:
         family: the name of what they are in Python. Types of one family are read as each other.

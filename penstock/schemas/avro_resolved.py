@@ -117,7 +117,7 @@ class _Resolved:
             del self._records[pair]
 
     def _distance(self, written: Any, read: Any) -> int:
-        """Of a type to a branch. Sorting keeps the order of equal ones."""
+        """The distance of a type to a branch. Sorting keeps the order of equal ones."""
         other = self._read.resolved(read)
         if self._written.kind(written) != self._read.kind(other):
             return 3

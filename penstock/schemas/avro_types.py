@@ -13,7 +13,7 @@ Definition: TypeAlias = Any
 NAMED: Final = ("record", "error", "enum", "fixed")
 RECORDS: Final = ("record", "error")
 _MOST_LEVELS = 256
-"""Of types in one another. Each level of a record is four of JSON."""
+"""The most types in one another. Each level of a record is four of JSON."""
 
 
 class AvroTypes:

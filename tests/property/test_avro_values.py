@@ -526,7 +526,7 @@ ATTACKS: list[tuple[Any, bytes]] = [
 
 @pytest.mark.parametrize(("schema", "data"), ATTACKS, ids=lambda each: str(each)[:40])
 def test_bytes_that_would_cost_more_than_they_are_are_refused(schema: Any, data: bytes) -> None:
-    """Also as the writer's schema of a registry, with another one that reads it, and as a field that is passed over."""
+    """The schema is also a registry's, with another one that reads it, and that of a field that is passed over."""
     other = {"type": "record", "name": "Other", "fields": []}
     holder = {**other, "fields": [{"name": "x", "type": schema}]}
     more = {**holder, "fields": [*holder["fields"], {"name": "y", "type": "int", "default": 0}]}
