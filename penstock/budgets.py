@@ -31,7 +31,7 @@ EMPTY_PER_BYTE: Final = 10
 
 
 class MessageBudget:
-    """The values that one message may still become, beside values that have bytes of their own: those are as many as its bytes.
+    """The values that one message may still become, beside values that have bytes: those are as many as its bytes.
 
     Serdes that read messages without such limits of their own ask it before they make values. What exceeds it is one
     failed message.
