@@ -136,7 +136,8 @@ def _validator(schema: Any) -> Any:
         found.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ConfigError(f"the schema of ps.JsonSchema() is not valid: {error.message}") from error
-    return jsonschema.validators.extend(found, {"uniqueItems": _unique_items})(schema)
+    extended = jsonschema.validators.extend(found, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    return extended(schema)
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
