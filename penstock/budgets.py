@@ -1,7 +1,8 @@
-"""Limits of the bytes that readers make from outside bytes: a small file may unpack to any number of them.
+"""Limits of what readers make from outside bytes: a small file may unpack to any number of bytes, and a small message
+to any number of values.
 
 Content that may grow without a limit is read in pieces. Content that must be in memory as a whole has a budget, which
-is checked before the bytes are made.
+is checked before it is made.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from penstock.errors import CorruptError
 
@@ -19,6 +21,53 @@ RECORD_BYTES = 64 << 20
 """For a key or a value in a file of state that another program has written."""
 ARCHIVE_BYTES = 256 << 20
 """For the members of an archive together. Snapshots have small members: large files are beside the archive."""
+MESSAGE_LEVELS: Final = 128
+"""The most values in one another, in a message or a value of a store."""
+MESSAGE_DIGITS: Final = 1000
+"""The most digits of a decimal."""
+_EMPTY = 1000
+EMPTY_PER_BYTE: Final = 10
+"""Values without bytes that a message may have for each of its bytes."""
+
+
+class MessageBudget:
+    """The values that one message may still become, beside values that have bytes: those are as many as its bytes.
+
+    Serdes that read messages without such limits of their own ask it before they make values. What exceeds it is one
+    failed message.
+    """
+
+    __slots__ = ("_empty", "levels")
+
+    def __init__(self, size: int) -> None:
+        """
+        Args:
+            size: of the message, in bytes.
+        """
+        self.levels = MESSAGE_LEVELS
+        self._empty = _EMPTY + EMPTY_PER_BYTE * size
+
+    def enter(self) -> None:
+        """Go one level deeper. Raises ValueError if there are too many."""
+        self.levels -= 1
+        if self.levels < 0:
+            raise ValueError(f"its values are in one another for more than {MESSAGE_LEVELS} levels")
+
+    def leave(self) -> None:
+        """Go back."""
+        self.levels += 1
+
+    def take(self, empty: int) -> None:
+        """Make values that have no bytes. Raises ValueError if there are too many.
+
+        Args:
+            empty: the number of them.
+        """
+        self._empty -= empty
+        if self._empty < 0:
+            raise ValueError(
+                f"it has too many values without bytes: at most {_EMPTY:,}, and {EMPTY_PER_BYTE} more for each byte"
+            )
 
 
 def check_budget(size: int, budget: int, what: str) -> None:

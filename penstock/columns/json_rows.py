@@ -13,10 +13,9 @@ import msgspec
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.columns.limits import fit_of
-from penstock.columns.plain import has_map, row_fits
+from penstock.columns.plain import has_map, is_finite, row_fits
 from penstock.columns.times import (
     from_milliseconds,
     has_zone,
@@ -124,7 +123,7 @@ class JsonRows:
             ValueError: a row has a NaN or an infinity, which JSON does not have.
         """
         for column, field in zip(rows.flatten(), self._fields, strict=True):
-            if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column), min_count=0).as_py():
+            if not is_finite(column):
                 raise ValueError(f"field `{field.name}` has a NaN or an infinity, which JSON does not have")
         plain = self._with_texts(rows).cast(self._written).to_pylist(maps_as_pydicts=self._maps)
         for number in self._zoned:

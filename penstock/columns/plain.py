@@ -7,6 +7,7 @@ from math import isfinite
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 CODES: Mapping[Any, str] = {
     pa.int8(): "b",
@@ -64,3 +65,31 @@ def has_map(field: pa.Field) -> bool:
     return bool(pa.types.is_map(kind)) or (
         pa.types.is_nested(kind) and any(has_map(kind.field(number)) for number in range(kind.num_fields))
     )
+
+
+def floats_in(kind: pa.DataType) -> frozenset[pa.DataType]:
+    """The types of floats that values of a type are, or have in them."""
+    if pa.types.is_floating(kind):
+        return frozenset((kind,))
+    if pa.types.is_dictionary(kind):
+        return floats_in(kind.value_type)
+    inner = range(kind.num_fields) if pa.types.is_nested(kind) else ()
+    return frozenset[pa.DataType]().union(*(floats_in(kind.field(number).type) for number in inner))
+
+
+def is_finite(column: pa.Array) -> bool:
+    """True if the column has no NaN and no infinity, in nested values neither."""
+    kind = column.type
+    if not floats_in(kind):
+        return True
+    if pa.types.is_floating(kind):
+        numbers = column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+        return bool(pc.all(pc.is_finite(numbers), min_count=0).as_py())
+    if pa.types.is_dictionary(kind):
+        return is_finite(column.dictionary_decode())
+    if pa.types.is_struct(kind):
+        return all(map(is_finite, column.flatten()))
+    if pa.types.is_map(kind):
+        first, end = column.offsets[0].as_py(), column.offsets[-1].as_py()
+        return all(is_finite(part.slice(first, end - first)) for part in (column.keys, column.items))
+    return is_finite(column.flatten())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from functools import cached_property
@@ -11,7 +10,10 @@ from typing import Any, TypeAlias
 
 from penstock.api.serdes import Serde
 from penstock.errors import ConfigError
+from penstock.schemas.avro_defaults import check_defaults
+from penstock.schemas.avro_resolved import reader_of
 from penstock.schemas.avro_state import AvroState
+from penstock.schemas.avro_types import AvroTypes
 from penstock.schemas.avro_writer import writer_of
 from penstock.schemas.files import schema_text
 from penstock.schemas.registry import SchemaRegistry
@@ -92,29 +94,21 @@ class Avro(SchemaSerde):
         name, space = str(self._given.get("name", "")), self._given.get("namespace")
         return f"{space}.{name}" if space and "." not in name else name
 
-    def _own(self) -> Any:
-        """The parsed schema that it writes with; None: there is none."""
+    def _own(self) -> AvroTypes | None:
+        """The schema that it writes with; None: there is none."""
         if self._given is not None:
-            return _parsed(self._given)
+            return AvroTypes(self._given)
         return None if self._latest is None else _of_registry(self._latest)
 
     def _reader(self, written: Schema | None) -> Read:
-        from fastavro import schemaless_reader
-
-        own = self._own()
-        writer = own if written is None else _of_registry(written)
-        reader = None if self._given is None else own
-        if writer is None:
-            raise TypeError("there is no schema to read it with: give one, as ps.Avro(schema, ...)")
-
-        def read(data: bytes) -> Any:
-            stream = io.BytesIO(data)
-            found = schemaless_reader(stream, writer, reader)
-            if stream.tell() != len(data):
-                raise ValueError(f"{len(data) - stream.tell()} bytes are left: it was written with another schema")
-            return found
-
-        return read
+        try:
+            writer = self._own() if written is None else _of_registry(written)
+            reader = None if self._given is None else self._own()
+            if writer is not None:
+                return reader_of(writer, reader)
+        except Exception as error:  # whatever fastavro says of a schema that the registry has
+            return _refusing(f"the schema that it was written with cannot be used: {type(error).__name__}: {error}")
+        raise TypeError("there is no schema to read it with: give one, as ps.Avro(schema, ...)")
 
     def _writer(self) -> Write:
         own = self._own()
@@ -123,43 +117,54 @@ class Avro(SchemaSerde):
         return writer_of(own)
 
 
+def _refusing(why: str) -> Read:
+    """Reads no message: all that have this schema fail alike."""
+
+    def read(data: bytes) -> Any:
+        raise ValueError(why)
+
+    return read
+
+
 def _parsed_json(given: object) -> Any:
     """The schema as a JSON value. Raises ConfigError."""
     if isinstance(given, Mapping | list):
-        return json.loads(json.dumps(given))
+        try:
+            return json.loads(json.dumps(given))
+        except RecursionError:
+            raise ConfigError("the schema of ps.Avro() is too deep") from None
     text = schema_text(given, ".avsc", "ps.Avro()")
+    if text.isidentifier():
+        return text  # a primitive type, as "string"
     try:
         return json.loads(text)
+    except RecursionError:
+        raise ConfigError("the schema of ps.Avro() is too deep") from None
     except ValueError as error:
-        if text.isidentifier():
-            return text  # a primitive type, as "string"
         raise ConfigError(f"the schema of ps.Avro() is no JSON: {error}") from error
 
 
 def _check(schema: Any) -> None:
     try:
-        _parsed(schema)
+        types = AvroTypes(schema)
+        writer_of(types)
+        reader_of(types, None)
+        check_defaults(types)
     except ImportError as error:
         raise ConfigError(f"ps.Avro() needs fastavro: install `penstock-streams[avro]` ({error})") from error
     except Exception as error:
         raise ConfigError(f"the schema of ps.Avro() is not valid: {type(error).__name__}: {error}") from error
 
 
-def _parsed(schema: Any) -> Any:
-    from fastavro import parse_schema
-
-    return parse_schema(schema)
-
-
-def _of_registry(schema: Schema) -> Any:
-    """The parsed schema, with those that it refers to."""
+def _of_registry(schema: Schema) -> AvroTypes:
+    """The schema, with those that it refers to."""
     from fastavro import parse_schema
 
     named: dict[str, Any] = {}
     for each in schema.references:
         _add_definitions(each.schema, named)
     given = parse_schema(_as_json(schema), named_schemas={**named}, _write_hint=False)
-    return _parsed(_with_definitions(given, named))
+    return AvroTypes(_with_definitions(given, named))
 
 
 def _add_definitions(schema: Schema, named: dict[str, Any]) -> None:

@@ -6,16 +6,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
+from penstock.schemas.avro_types import NAMED
+
 Named: TypeAlias = dict[str, Mapping[str, Any]]
 
-_PROMOTED = {
+PROMOTED = {
     "int": ("long", "float", "double"),
     "long": ("float", "double"),
     "float": ("double",),
     "string": ("bytes",),
     "bytes": ("string",),
 }
-_NAMED = ("record", "error", "enum", "fixed")
+"""The types that values of a type may be read as."""
 
 
 def why_unreadable(written: Any, read: Any) -> str:
@@ -46,7 +48,7 @@ class _Resolution:
             return "" if "" in reasons else missing
         one, other = _kind(written), _kind(read)
         if one != other:
-            if other in _PROMOTED.get(one, ()):
+            if other in PROMOTED.get(one, ()) and not (one == "string" and _is_decimal(read)):
                 return ""
             return _other(written, read, place, "Keep the type, or use a new field that has a default")
         return self._of_one_kind(one, written, read, place)
@@ -60,7 +62,7 @@ class _Resolution:
                 return ""
             return f"{_at(place)}the symbol `{gone[0]}` is gone. Keep it, or give the enum a default"
         if kind == "fixed":
-            same = written["size"] == read["size"] and _matches(written, read)
+            same = written["size"] == read["size"] and matches(written, read)
             return "" if same else _other(written, read, place, "Keep its name and its size")
         if kind == "array":
             return self.reason(written["items"], read["items"], f"{place}[]")
@@ -69,7 +71,7 @@ class _Resolution:
         return _logical(written, read, place)
 
     def _record(self, written: Mapping[str, Any], read: Mapping[str, Any], place: str) -> str:
-        if not _matches(written, read):
+        if not matches(written, read):
             advice = f"Keep the name, or give the new one `aliases: [{json.dumps(written['name'])}]`"
             return _other(written, read, place, advice)
         pair = id(written), id(read)
@@ -89,9 +91,13 @@ class _Resolution:
         return ""
 
 
+def _is_decimal(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and schema.get("logicalType") == "decimal"
+
+
 def _logical(written: Any, read: Any, place: str) -> str:
     def of(schema: Any) -> tuple[Any, ...]:
-        if not isinstance(schema, Mapping) or schema.get("logicalType") != "decimal":
+        if not _is_decimal(schema):
             return ()
         return schema.get("precision"), schema.get("scale", 0)
 
@@ -108,7 +114,7 @@ def _names(schema: Any, space: str) -> Named:
             found |= _names(each, space)
     elif isinstance(schema, Mapping):
         kind = schema.get("type")
-        if kind in _NAMED:
+        if kind in NAMED:
             space = str(schema.get("namespace") or space)
             name = str(schema["name"])
             found[name] = found[f"{space}.{name}" if space else name] = schema
@@ -134,7 +140,9 @@ def _kind(schema: Any) -> str:
     return str(schema["type"] if isinstance(schema, Mapping) else schema)
 
 
-def _matches(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
+def matches(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
+    """True if types have the same name, or the reader's has the other's as an alias. Namespaces do not count."""
+
     def last(name: str) -> str:
         return name.rpartition(".")[2]
 
@@ -144,7 +152,7 @@ def _matches(written: Mapping[str, Any], read: Mapping[str, Any]) -> bool:
 
 def _shown(schema: Any) -> str:
     kind = _kind(schema)
-    return f"`{schema['name']}`" if kind in _NAMED else kind
+    return f"`{schema['name']}`" if kind in NAMED else kind
 
 
 def _other(written: Any, read: Any, place: str, advice: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 from urllib.parse import quote, unquote
@@ -10,6 +9,8 @@ from urllib.parse import quote, unquote
 from penstock.api.serdes import Serde
 from penstock.errors import IncompatibleError
 from penstock.schemas.avro_resolution import why_unreadable
+from penstock.schemas.avro_resolved import reader_of
+from penstock.schemas.avro_types import AvroTypes
 from penstock.schemas.avro_writer import writer_of
 from penstock.schemas.serde import Read, Write
 
@@ -86,9 +87,10 @@ class AvroState(Serde[Any]):
         return write(obj)
 
     def _writer(self) -> Write:
-        from fastavro import parse_schema
+        return writer_of(self._types(self.number), head=bytes([self.number]))
 
-        return writer_of(parse_schema(json.loads(self.schemas[self.number])), head=bytes([self.number]))
+    def _types(self, number: int) -> AvroTypes:
+        return AvroTypes(json.loads(self.schemas[number]))
 
     def from_bytes(self, data: bytes) -> Any:
         """See `Serde.from_bytes`."""
@@ -96,18 +98,9 @@ class AvroState(Serde[Any]):
         return (self._reads.get(number) or self._read(number))(data)
 
     def _read(self, number: int) -> Read:
-        from fastavro import parse_schema, schemaless_reader
-
         if number >= len(self.schemas):
             raise ValueError(f"it has schema {number}, and the store has had {len(self.schemas)}")
-        written = parse_schema(json.loads(self.schemas[number]))
-        own = parse_schema(json.loads(self.schemas[self.number]))
-
-        def read(data: bytes) -> Any:
-            stream = io.BytesIO(data)
-            stream.seek(1)
-            return schemaless_reader(stream, written, own)
-
+        read = reader_of(self._types(number), self._types(self.number), start=1)
         self._reads[number] = read
         return read
 

@@ -1,126 +1,370 @@
-"""Writes Avro. Numbers are checked here: fastavro writes an `int` of more than 32 bits, and names no field."""
+"""Writes Avro's binary form, exactly: what is not a value of its type is an error with its place."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Mapping
+import operator
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import Any, TypeAlias
 
+from penstock.budgets import MESSAGE_LEVELS, MessageBudget
+from penstock.schemas.avro_defaults import Defaults
+from penstock.schemas.avro_logical import Logical, logical_of
+from penstock.schemas.avro_misfits import MisfitError, shown, wrong
+from penstock.schemas.avro_types import RECORDS, AvroTypes
+from penstock.schemas.avro_unions import UnionWriter, is_number, is_whole
 from penstock.schemas.serde import Write
 
-Check: TypeAlias = Callable[[Any], str]
-"""Where a number is out of range, and why; empty if all fit. What has another type is not looked at."""
-
-_INT = {"int": 31}
-_ALL = {**_INT, "long": 63}
-"""The bits of numbers, without the sign."""
+_BITS = {"int": 31, "long": 63}
+_DOUBLE, _FLOAT = struct.Struct("<d"), struct.Struct("<f")
+_MISSING = object()
 
 
-def writer_of(schema: Any, head: bytes = b"") -> Write:
-    """Writes objects of a schema.
+class Output(bytearray):
+    """The bytes of a message, and its budget."""
+
+    __slots__ = ("empty", "levels", "tries")
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__(head)
+        self.levels = 0
+        """Records that are being written, each in another one of its kind."""
+        self.empty = 0
+        """Values without bytes so far."""
+        self.tries = 0
+        """Branches of unions that did not take a value at the second look."""
+
+
+Put: TypeAlias = Callable[[Any, Output], None]
+"""Appends a value. Raises MisfitError."""
+
+
+def writer_of(types: AvroTypes, head: bytes = b"") -> Write:
+    """Writes objects of a schema. What it writes, `reader_of` reads: its budgets are the same.
 
     Args:
-        schema: as `fastavro.parse_schema` returns it.
+        types: the schema.
         head: what all bytes begin with.
-    """
-    from fastavro import schemaless_writer
 
-    check, check_all = _Checks(_INT).of(schema), _Checks(_ALL).of(schema)
+    Raises:
+        ValueError: the schema has a default or a size that is not valid, or exceeds a budget.
+    """
+    try:
+        put = _Writers(types).held(types.root)
+    except MisfitError as error:
+        raise error.error() from error
 
     def write(obj: Any) -> bytes:
-        if check is not None and (why := check(obj)):
-            raise _error(why)
-        stream = io.BytesIO()
+        out = Output(head)
         try:
-            schemaless_writer(stream, schema, obj, strict_allow_default=True)
-        except OverflowError as error:  # of a long; it does not say which
-            if check_all is not None and (why := check_all(obj)):
-                raise _error(why) from error
-            raise
-        return head + stream.getvalue()
+            put(obj, out)
+            if out.empty:
+                MessageBudget(len(out) - len(head)).take(out.empty)
+        except MisfitError as error:
+            raise error.error() from None
+        return bytes(out)
 
     return write
 
 
-def _error(why: str) -> ValueError:
-    place, _, reason = why.partition(": ")
-    return ValueError(f"`{place.lstrip('.')}`: {reason}" if place else reason)
+class _Writers:
+    """Makes the function for each type of a schema."""
 
+    def __init__(self, types: AvroTypes) -> None:
+        self._types = types
+        self._defaults = Defaults(types)
+        self._records: dict[str, list[Put]] = {}
+        """The writer of each record by name; an empty list while it is made."""
 
-class _Checks:
-    """Makes the check of a schema."""
+    def of(self, schema: Any) -> Put:
+        definition = self._types.resolved(schema)
+        kind = self._types.kind(definition)
+        if kind == "union":
+            return UnionWriter.of(self._types, definition, [self.held(each) for each in definition])
+        if kind in RECORDS:
+            return self._record(definition)
+        if kind == "array":
+            return self._array(definition["items"])
+        if kind == "map":
+            return self._map(definition["values"])
+        put = self._plain(kind, definition)
+        logical = logical_of(definition)
+        return put if logical is None else _converted(logical, put)
 
-    def __init__(self, bits: Mapping[str, int]) -> None:
-        """
-        Args:
-            bits: of the numbers that are checked, without the sign, by type.
-        """
-        self._bits = bits
-        self._named: dict[str, Check] = {}
+    def held(self, schema: Any) -> Put:
+        """The writer of a branch of a union, or of a whole message."""
+        put = self.of(schema)
+        empty = self._types.empty_branch(schema)
 
-    def of(self, schema: Any) -> Check | None:
-        """None: the schema has no such numbers."""
-        if isinstance(schema, list):
-            # fastavro validates values of unions itself. An optional value is checked for the sake of the message.
-            others = [each for each in schema if each != "null"]
-            return self.of(others[0]) if len(others) == 1 else None
-        if isinstance(schema, str):
-            return self._named.get(schema) or self._number(schema, has_objects=False)
-        kind = schema["type"]
-        if kind in ("record", "error"):
-            return self._record(schema)
-        if kind in ("array", "map"):
-            return self._many(schema["items" if kind == "array" else "values"])
-        return self._number(kind, has_objects="logicalType" in schema) if isinstance(kind, str) else self.of(kind)
+        def put_counted(value: Any, out: Output) -> None:
+            out.empty += empty
+            put(value, out)
 
-    def _number(self, kind: str, *, has_objects: bool) -> Check | None:
-        """`has_objects`: it takes dates and the like, which fastavro converts."""
-        bits = self._bits.get(kind)
-        if bits is None:
-            return None
-        least, most = -(1 << bits), (1 << bits) - 1
+        return put_counted if empty else put
 
-        def check(value: Any) -> str:
-            if has_objects and type(value) is not int:
-                return ""
+    def _plain(self, kind: str, definition: Any) -> Put:
+        if kind in _BITS:
+            return _integer(kind, _BITS[kind])
+        if kind == "enum":
+            return _enum(definition)
+        if kind == "fixed":
+            return _fixed(definition)
+        return _PLAIN[kind]
+
+    def _record(self, definition: Any) -> Put:
+        name = str(definition["name"])
+        known = self._records.get(name)
+        if known is not None:
+            return known[0] if known else _again(self._records[name])
+        made = self._records[name] = []
+        fields = [(str(field["name"]), self.of(field["type"]), field) for field in definition["fields"]]
+        made.append(self._record_of(name, fields, self._types.empty_fields(definition)))
+        return made[0]
+
+    def _record_of(self, record: str, fields: Sequence[tuple[str, Put, Any]], empty: int) -> Put:
+        puts = [(name, put) for name, put, _ in fields]
+        given = {name: field for name, _, field in fields}
+        defaults: dict[str, bytes] = {}
+
+        def default(name: str, put: Put) -> bytes:
+            field = given[name]
+            if "default" not in field:
+                raise MisfitError(f"the field is missing, and has no default in `{record}`")
+            out = Output(b"")
+            put(self._defaults.of(field["type"], field["default"]), out)
+            return defaults.setdefault(name, bytes(out))
+
+        def put_record(value: Any, out: Output) -> None:
+            if not isinstance(value, Mapping):
+                raise wrong(value, f"dict with the fields of the record `{record}`")
+            name, absent = "", 0
+            if empty:
+                out.empty += empty
             try:
-                fits = least <= value <= most
-            except TypeError:
-                return ""
-            return "" if fits else f": {value} is out of the range of Avro's {kind}, -2^{bits} to 2^{bits} - 1"
+                for name, put in puts:
+                    part = value.get(name, _MISSING)
+                    if part is _MISSING:
+                        absent += 1
+                        data = defaults.get(name)
+                        out += default(name, put) if data is None else data
+                    else:
+                        put(part, out)
+            except MisfitError as error:
+                raise error.inside(f".{name}") from None
+            if len(value) + absent != len(puts):
+                unknown = next(each for each in value if each not in given)
+                names = ", ".join(given) or "none"
+                raise MisfitError(f"there is no field {unknown!r} in the record `{record}`; its fields are {names}")
 
-        return check
+        return put_record
 
-    def _record(self, schema: Any) -> Check | None:
-        checks: list[tuple[str, Check]] = []
+    def _array(self, items: Any) -> Put:
+        put = self.of(items)
+        empty = self._types.empty_values(items) or 0
 
-        def check(value: Any) -> str:
-            if isinstance(value, dict):
-                for name, each in checks:
-                    if (part := value.get(name)) is not None and (why := each(part)):
-                        return f".{name}{why}"
-            return ""
-
-        self._named[schema["name"]] = check
-        of_fields = ((field["name"], self.of(field["type"])) for field in schema["fields"])
-        checks.extend((name, each) for name, each in of_fields if each is not None)
-        return check if checks else None
-
-    def _many(self, kind: Any) -> Check | None:
-        check = self.of(kind)
-        if check is None:
-            return None
-        are_numbers = isinstance(kind, str) and kind in self._bits
-
-        def check_all(given: Any) -> str:
-            if not given or not isinstance(given, list | tuple | dict):
-                return ""
-            values = given.values() if isinstance(given, dict) else given
-            if are_numbers:
+        def put_array(value: Any, out: Output) -> None:
+            if type(value) is not list:
+                value = _items(value)
+            if value:
+                out.empty += empty * len(value)
+                _put_long(len(value), out)
                 try:
-                    values = min(values), max(values)
-                except TypeError:
-                    return ""
-            return next((f"[]{why}" for each in values if (why := check(each))), "")
+                    for each in value:
+                        put(each, out)
+                except MisfitError as error:
+                    raise error.inside("[]") from None
+            out.append(0)
 
-        return check_all
+        return put_array
+
+    def _map(self, values: Any) -> Put:
+        put = self.of(values)
+        empty = self._types.empty_values(values) or 0
+
+        def put_map(value: Any, out: Output) -> None:
+            if not isinstance(value, Mapping):
+                raise wrong(value, "dict, as an Avro map takes it")
+            if value:
+                out.empty += empty * len(value)
+                _put_long(len(value), out)
+                try:
+                    for key, each in value.items():
+                        _put_string(key, out)
+                        put(each, out)
+                except MisfitError as error:
+                    raise error.inside("[]") from None
+            out.append(0)
+
+        return put_map
+
+
+def _again(record: Sequence[Put]) -> Put:
+    """A record within itself."""
+
+    def put_again(value: Any, out: Output) -> None:
+        out.levels += 1
+        if out.levels > MESSAGE_LEVELS:
+            raise MisfitError(f"its records are in one another for more than {MESSAGE_LEVELS} levels")
+        record[0](value, out)
+        out.levels -= 1
+
+    return put_again
+
+
+def _converted(logical: Logical, put: Put) -> Put:
+    plain = logical.plain
+    return lambda value, out: put(plain(value), out)
+
+
+def _items(value: Any) -> list[Any]:
+    """The items of any sequence. Sets are none: they have no order."""
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        raise wrong(value, "list, as an Avro array takes it")
+    if isinstance(value, Sequence):
+        return list(value)
+    if hasattr(value, "tolist") and getattr(value, "ndim", 1) == 1:  # of NumPy, and of the module array
+        found = value.tolist()
+        if isinstance(found, list):
+            return found
+    raise wrong(value, "list, as an Avro array takes it")
+
+
+def _put_long(number: int, out: Output) -> None:
+    number = (number << 1) ^ (number >> 63)
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    out.append(number)
+
+
+def _integer(kind: str, bits: int) -> Put:
+    least, most = -(1 << bits), (1 << bits) - 1
+
+    def put_integer(value: Any, out: Output) -> None:
+        if type(value) is not int:
+            value = _whole(value, kind)
+        if not least <= value <= most:
+            raise MisfitError(f"{value} is out of the range of Avro's {kind}, -2^{bits} to 2^{bits} - 1")
+        value = (value << 1) ^ (value >> 63)
+        while value > 127:
+            out.append(value & 127 | 128)
+            value >>= 7
+        out.append(value)
+
+    return put_integer
+
+
+def _whole(value: Any, kind: str) -> int:
+    if is_whole(value):
+        return operator.index(value)
+    raise wrong(value, f"Avro {kind}")
+
+
+def _real(value: Any, kind: str) -> float:
+    """The number as a float that equals it."""
+    if is_number(value):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise MisfitError(f"{shown(value)} is out of the range of Avro's {kind}") from None
+        if number == value or number != number:
+            return number
+        raise MisfitError(f"{shown(value)} is no Avro {kind}: the nearest one is {number!r}")
+    raise wrong(value, f"Avro {kind}")
+
+
+def _put_double(value: Any, out: Output) -> None:
+    out += _DOUBLE.pack(value if type(value) is float else _real(value, "double"))
+
+
+def _put_float(value: Any, out: Output) -> None:
+    """A float is rounded to the nearest one of 32 bits, as everywhere. Beyond their range, and where nothing would be
+    left of it, it is none; and neither is an integer that would become another one."""
+    number = value if type(value) is float else _real(value, "float")
+    try:
+        data = _FLOAT.pack(number)
+    except OverflowError:
+        raise MisfitError(f"{value} is out of the range of Avro's float, about 3.4e38") from None
+    (found,) = _FLOAT.unpack(data)
+    if found != number and ((not found and isfinite(number)) or is_whole(value)):
+        raise MisfitError(f"{value} is no Avro float: the nearest one is {found!r}")
+    out += data
+
+
+def _put_null(value: Any, out: Output) -> None:
+    if value is not None:
+        raise wrong(value, "Avro null")
+
+
+def _put_boolean(value: Any, out: Output) -> None:
+    if value is True or value is False:
+        out.append(value)
+    elif type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        out.append(bool(value))
+    else:
+        raise wrong(value, "Avro boolean")
+
+
+def _put_string(value: Any, out: Output) -> None:
+    if not isinstance(value, str):
+        raise wrong(value, "Avro string")
+    try:
+        data = value.encode()
+    except UnicodeEncodeError as error:
+        raise MisfitError(f"{shown(value)} is no text: {error.reason}") from None
+    _put_long(len(data), out)
+    out += data
+
+
+def _put_bytes(value: Any, out: Output) -> None:
+    if not isinstance(value, bytes | bytearray | memoryview):
+        raise wrong(value, "Avro bytes")
+    data = bytes(value)
+    _put_long(len(data), out)
+    out += data
+
+
+_PLAIN: Mapping[str, Put] = {
+    "null": _put_null,
+    "boolean": _put_boolean,
+    "float": _put_float,
+    "double": _put_double,
+    "string": _put_string,
+    "bytes": _put_bytes,
+}
+
+
+def _enum(definition: Any) -> Put:
+    indexes = {symbol: number for number, symbol in enumerate(definition["symbols"])}
+    name = definition["name"]
+
+    def put_enum(value: Any, out: Output) -> None:
+        index = indexes.get(str.__str__(value)) if isinstance(value, str) else None
+        if index is None:
+            raise wrong(value, f"symbol of the Avro enum `{name}`: {', '.join(indexes)}")
+        _put_long(index, out)
+
+    return put_enum
+
+
+def _fixed(definition: Any) -> Put:
+    name, size = definition["name"], fixed_size(definition)
+
+    def put_fixed(value: Any, out: Output) -> None:
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise wrong(value, f"bytes, as the Avro fixed `{name}` takes them")
+        data = bytes(value)
+        if len(data) != size:
+            raise MisfitError(f"it has {len(data)} bytes, and the Avro fixed `{name}` has {size}")
+        out += data
+
+    return put_fixed
+
+
+def fixed_size(definition: Any) -> int:
+    """The size of a fixed type. Raises ValueError if it is none."""
+    size = definition["size"]
+    if type(size) is not int or size < 0:
+        raise ValueError(f"the fixed type `{definition['name']}` has the size {size!r}")
+    return size

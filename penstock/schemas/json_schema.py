@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -136,7 +136,27 @@ def _validator(schema: Any) -> Any:
         found.check_schema(schema)
     except jsonschema.SchemaError as error:
         raise ConfigError(f"the schema of ps.JsonSchema() is not valid: {error.message}") from error
-    return found(schema)
+    extended = jsonschema.validators.extend(found, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+    return extended(schema)
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """The check of `uniqueItems`, in a time that grows with the items. jsonschema compares each with all others."""
+    import jsonschema
+
+    if wanted and validator.is_type(instance, "array"):
+        seen = {json.dumps(_comparable(each), sort_keys=True) for each in instance}
+        if len(seen) < len(instance):
+            yield jsonschema.ValidationError(f"{len(instance) - len(seen)} of its items are equal to others")
+
+
+def _comparable(value: Any) -> Any:
+    """The value in a form whose JSON is equal for equal ones: 1.0 is 1."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, dict):
+        return {name: _comparable(each) for name, each in value.items()}
+    return [_comparable(each) for each in value] if isinstance(value, list) else value
 
 
 def _check_references(schema: Any) -> None:

@@ -180,8 +180,8 @@ def test_the_page_on_timers_runs_as_written() -> None:
 
 
 def test_the_page_on_stores_runs_as_written() -> None:
-    use, serde = examples("docs/stores.md")
-    exec(compile(use, "stores.md", "exec"), {"__name__": "stores_page"})
+    use, numbers, serde = examples("docs/stores.md")
+    exec(compile(use + numbers, "stores.md", "exec"), {"__name__": "stores_page"})
 
     found: dict[str, Any] = {"ps": ps}
     exec(compile(serde, "stores.md", "exec"), found)

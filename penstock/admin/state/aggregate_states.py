@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.api.serdes import Serde
-from penstock.api.time.states import decode_state
+from penstock.api.serdes.exact import exact_value
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.state_rows import StateRows
 from penstock.columns.sums import whole_sum
@@ -42,13 +42,13 @@ class _States(Serde[dict[str, Any]]):
 
 
 class JsonStates(_States):
-    """States of messages that are added one at a time: a JSON list."""
+    """States of messages that are added one at a time: a list."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = names
 
     def from_bytes(self, data: bytes) -> dict[str, Any]:
-        return dict(zip(self._names, decode_state(data), strict=True))
+        return dict(zip(self._names, exact_value(data), strict=True))
 
 
 class ColumnStates(_States):

@@ -1,4 +1,4 @@
-"""Declared aggregates of a window's messages. Their states are plain JSON values, which a window can merge."""
+"""Declared aggregates of a window's messages. Their states are plain values, which a window can merge."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def is_whole_value(of: Of) -> bool:
 class Aggregate(ABC):
     """An aggregate of messages: a state that takes them one at a time, and a result. Values that are None do not count.
 
-    Subclass it for an aggregate of your own. Its states are JSON values, unless `to_json` and `from_json` say how they
-    are stored.
+    Subclass it for an aggregate of your own. Its states consist of numbers, texts, bytes, decimals, times, lists,
+    tuples and dicts, unless `to_json` and `from_json` say how they are stored.
 
     Example:
         >>> class Product(ps.Aggregate):

@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from penstock.api.serdes import Json, Serde
+from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.serdes.failures import SerdePlace
 from penstock.api.time.aggregates import Aggregate, adder
-from penstock.api.time.states import decode_state, encode_state
 from penstock.api.time.windows import Aggregates, Fold, Messages, Window
 from penstock.errors import SerdeError
 
@@ -111,10 +111,10 @@ class AggregateContent(Content):
     def to_bytes(self, content: Any) -> bytes:
         if not self._are_json:
             content = [each.to_json(state) for each, state in zip(self._all, content, strict=True)]
-        return encode_state(content)
+        return exact_bytes(content)
 
     def from_bytes(self, data: bytes) -> Any:
-        stored = decode_state(data)
+        stored = exact_value(data)
         if self._are_json:
             return stored
         return [each.from_json(state) for each, state in zip(self._all, stored, strict=True)]

@@ -17,7 +17,7 @@ from pyarrow import fs
 from penstock.budgets import LINE_BYTES, check_budget
 from penstock.columns.given import converted
 from penstock.columns.json_rows import json_value
-from penstock.columns.plain import has_map
+from penstock.columns.plain import has_map, is_finite
 from penstock.errors import ConfigError, CorruptError, IncompatibleError
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
@@ -69,6 +69,7 @@ def read_rows(system: fs.FileSystem, path: str, kind: Format, first: int, column
 def _parquet(system: fs.FileSystem, path: str, first: int, columns: Columns) -> Iterator[bytes]:
     with _opened(system, path) as file:
         for batch in row_batches(file, first, ROWS):
+            check_finite(batch, path)
             yield from as_json(batch, columns)
 
 
@@ -207,6 +208,16 @@ def _with(line: bytes, added: bytes) -> bytes:
         return line
     own = line[:-1].rstrip()
     return own + (b"" if own == b"{" else b",") + added
+
+
+def check_finite(batch: pa.RecordBatch, path: str) -> None:
+    """Raise IncompatibleError if rows of a file cannot be JSON, because they have a NaN or an infinity."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        if not is_finite(column):
+            raise IncompatibleError(
+                f"column `{name}` of `{path}` has a NaN or an infinity, which JSON does not have. Declare the input "
+                "with value=ps.Columns(schema): it reads the columns of the file as they are"
+            )
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ from penstock.api.ssp import SystemStreamPartition
 from penstock.errors import NotFoundError
 from penstock.system.base import CHUNK_BYTES, ColumnChunk, OffsetRange, PartitionOffsets, RawMessage, SystemReader
 from penstock.system.files.cursor import C, RowCursor
-from penstock.system.files.formats import COLUMN_ROWS, ROWS, as_json, fitted_rows
+from penstock.system.files.formats import COLUMN_ROWS, ROWS, as_json, check_finite, fitted_rows
 from penstock.system.lake.log import FileRows, Logs, PartitionFiles, TableLog, upcoming
 from penstock.system.ranges import check_call, check_inside
 from penstock.wording import counted
@@ -96,6 +96,7 @@ def _cursor(
 
     def rows() -> Generator[bytes, None, None]:
         for batch in log.batches(file, first, ROWS, None):
+            check_finite(batch, file.path)
             yield from as_json(batch, {})
 
     def columns() -> Generator[pa.StructArray, None, None]:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+import penstock as ps
 from penstock.columns.json_rows import JsonRows
 from tests.unit.columns.arrays import rows, types
 
@@ -71,10 +72,44 @@ def test_one_bad_row_is_one_bad_row() -> None:
     assert "2024-01-01T00:00:00Z" in problems[6]
 
 
-def test_json_has_no_nan() -> None:
-    form = JsonRows([pa.field("x", pa.float64())])
-    with pytest.raises(ValueError, match="field `x` has a NaN or an infinity"):
-        form.write(pa.array([{"x": 1.0}, {"x": math.inf}], form.type))
+@given(st.lists(types(), min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_json_has_no_nan(kinds: list[pa.DataType], chance: random.Random) -> None:
+    assume(not any("timestamp[ns" in str(kind) and pa.types.is_nested(kind) for kind in kinds))
+    given_rows = rows(kinds, 5, chance)
+    form = JsonRows(list(given_rows.type))
+    for number, row in enumerate(given_rows.to_pylist()):
+        if finite(row):
+            form.write(given_rows.slice(number, 1))
+        else:
+            with pytest.raises(ValueError, match=r"field `.*` has a NaN or an infinity"):
+                form.write(given_rows.slice(number, 1))
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_json_has_no_nan_in_nested_values(number: float) -> None:
+    kinds = {
+        "list": (pa.list_(pa.float64()), [1.0, number]),
+        "struct": (pa.struct({"a": pa.list_(pa.float32())}), {"a": [number]}),
+        "map": (pa.map_(pa.string(), pa.float64()), [("a", number)]),
+        "fixed": (pa.list_(pa.float64(), 2), [1.0, number]),
+        "half": (pa.float16(), number),
+    }
+    for name, (kind, value) in kinds.items():
+        serde = ps.Columns(pa.schema({name: kind}))
+        for rows_before in ([], [{name: None}]):
+            with pytest.raises(ValueError, match=f"field `{name}` has a NaN or an infinity"):
+                serde.write(serde.rows_of([*rows_before, {name: value}]))
+        with pytest.raises(ValueError, match=f"field `{name}` has a NaN or an infinity"):
+            serde.to_bytes({name: value})
+        stored = serde.for_store_values()
+        assert repr(stored.from_bytes(stored.to_bytes({name: value}))) == repr({name: value})
+
+
+def test_a_number_beyond_a_small_float_is_one_bad_row() -> None:
+    form = JsonRows([pa.field("x", pa.float32()), pa.field("xs", pa.list_(pa.float32()))])
+    found, problems = form.read([b'{"x":1.5,"xs":[2]}', b'{"x":1e300}', b'{"xs":[1,-1e39]}'])
+    assert found.to_pylist() == [{"x": 1.5, "xs": [2.0]}, None, None]
+    assert sorted(problems) == [1, 2]
 
 
 def test_types_without_json_are_refused() -> None:

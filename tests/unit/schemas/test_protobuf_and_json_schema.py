@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 import penstock as ps
 from penstock.schemas.protobuf import _read_varint, _varint
 from penstock.testing import TestRunner
+from tests.support.faults.damaged_bytes import grows_too_fast
 from tests.support.streams import trips_pb2
 
 REGISTRY = ps.SchemaRegistry()
@@ -137,3 +139,40 @@ def test_json_with_a_schema_is_read_where_json_was_before() -> None:
     runner = TestRunner(keeping(ps.Json())).input("kafka.trips", [("a", {"tail": "N1"})]).run().commit().crash()
     runner.restore(keeping(ps.JsonSchema(TRIP))).input("kafka.in", [("a", 0)]).run()
     assert [message.value for message in runner.output("kafka.out")] == [{"tail": "N1"}]
+
+
+UNIQUE = ps.JsonSchema({"type": "array", "uniqueItems": True})
+
+
+@pytest.mark.parametrize(
+    ("data", "is_unique"),
+    [
+        (b"[]", True),
+        (b'[1, "1", true, null, [1], {"a": 1}, {"a": "1"}, {"1": 1}, 1.5, 0, false, ""]', True),
+        (b"[1, 1.0]", False),
+        (b'[{"a": 1, "b": [2]}, {"b": [2.0], "a": 1}]', False),
+        (b"[[1, 2], [2, 1]]", True),
+        (b"[[true], [1]]", True),
+        (b"[null, null]", False),
+    ],
+)
+def test_unique_items(data: bytes, is_unique: bool) -> None:
+    if is_unique:
+        UNIQUE.from_bytes(data)
+    else:
+        with pytest.raises(ValueError, match="1 of its items are equal to others"):
+            UNIQUE.from_bytes(data)
+
+
+def test_the_check_of_unique_items_grows_with_the_items() -> None:
+    def objects(count: int) -> bytes:
+        return b"[%b]" % b",".join(b'{"a":%d}' % number for number in range(count))
+
+    assert not grows_too_fast(UNIQUE.from_bytes, objects, 1000)
+
+
+@pytest.mark.parametrize("data", [b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 100_000, b"1" * 1_000_000])
+def test_json_that_is_too_deep_or_too_long_a_number_is_one_failed_message(data: bytes) -> None:
+    for serde in (ps.Json(), UNIQUE, ps.Columns(pa.schema({"a": pa.int64()}))):
+        with pytest.raises((ValueError, RecursionError)):
+            serde.from_bytes(data)

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.api.serdes import ColumnSerde
+from penstock.api.serdes.exact import exact_bytes, exact_value
 from penstock.api.time.aggregates import adder
-from penstock.api.time.states import decode_state, encode_state
 from penstock.batch.batch import Batch
 from penstock.columns.byte_arrays import ByteArray
 from penstock.columns.json_values import json_form
@@ -167,7 +167,7 @@ def refuse_unfit(results: pa.StructArray, position: Position, first: int) -> Non
 
 
 class _RowNode(_AggregateNode):
-    """The states of the batch's keys are in a dict, and in the store as JSON."""
+    """The states of the batch's keys are in a dict, and in the store as exact JSON."""
 
     def __init__(self, operator: AggregateOperator, stage: StageContext, downstream: Target) -> None:
         super().__init__(operator, stage, downstream)
@@ -213,14 +213,14 @@ class _RowNode(_AggregateNode):
         stored = self._store.get(key)
         if stored is None:
             return [None] * len(self._aggregates)
-        return [each.from_json(state) for each, state in zip(self._aggregates, decode_state(stored), strict=True)]
+        return [each.from_json(state) for each, state in zip(self._aggregates, exact_value(stored), strict=True)]
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Firings]:
         keys, values = [], []
         for key, states in self._states.items():
             try:
                 stored = [each.to_json(state) for each, state in zip(self._aggregates, states, strict=True)]
-                self._store.put(key, encode_state(stored))
+                self._store.put(key, exact_bytes(stored))
             except BaseException as error:
                 raise failure_in(self.spec.id, error) from error
             keys.append(key)

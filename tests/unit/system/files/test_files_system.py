@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import os
 import random
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 import pytest
+from pyarrow import fs
 
 from penstock.api.ssp import SystemStreamPartition
 from penstock.api.startpoint import StartpointSpecific
@@ -24,6 +26,7 @@ from penstock.errors import ConfigError, CorruptError, IncompatibleError, NotFou
 from penstock.objects.open import open_store
 from penstock.system.base import OffsetRange, RawMessage
 from penstock.system.files import listing
+from penstock.system.files.formats import read_columns
 from penstock.system.files.listing import Listing
 from penstock.system.files.system import FilesSystem
 from penstock.system.registry import open_system
@@ -191,7 +194,6 @@ def test_values_as_json(room: Room) -> None:
         "exact": Decimal("12.340"),
         "data": b"\x00\xff",
         "nested": {"a": [1, None]},
-        "nan": float("nan"),
     }
     room.put("part-0.snappy.parquet", parquet([row]))
     assert room.all() == [
@@ -202,9 +204,19 @@ def test_values_as_json(room: Room) -> None:
             "exact": "12.340",
             "data": "AP8=",
             "nested": {"a": [1, None]},
-            "nan": None,
         }
     ]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), [1.0, float("-inf")], {"a": [None, float("nan")]}])
+def test_numbers_that_json_does_not_have_are_refused_by_row_and_kept_by_column(room: Room, value: Any) -> None:
+    data = parquet([{"x": None}, {"x": value}])
+    room.put("a.parquet", data)
+    with pytest.raises(IncompatibleError, match=r"column `x` of `.*a\.parquet` has a NaN or an infinity.*ps\.Columns"):
+        room.all()
+    schema = pyarrow.parquet.read_schema(io.BytesIO(data))
+    (found,) = read_columns(fs.LocalFileSystem(), str(room.folder / "a.parquet"), 0, {}, schema, 10)
+    assert repr(found.to_pylist()) == repr([{"x": None}, {"x": value}])
 
 
 def test_partition_columns(room: Room) -> None:
