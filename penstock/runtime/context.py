@@ -332,6 +332,7 @@ class SspTable(dict[int, SystemStreamPartition]):
     def __init__(self, inputs: tuple[tuple[str, str], ...]) -> None:
         super().__init__()
         self._inputs = inputs
+        self._codes: dict[SystemStreamPartition, int | None] = {}
 
     @classmethod
     def of(cls, graph: ApplicationGraph) -> SspTable:
@@ -339,8 +340,11 @@ class SspTable(dict[int, SystemStreamPartition]):
 
     def code_of(self, ssp: SystemStreamPartition) -> int | None:
         """The origin code of a partition; None if its stream is no input."""
-        name = (ssp.system, ssp.stream)
-        return origin_code(self._inputs.index(name), ssp.partition) if name in self._inputs else None
+        if ssp not in self._codes:
+            name = (ssp.system, ssp.stream)
+            known = name in self._inputs
+            self._codes[ssp] = origin_code(self._inputs.index(name), ssp.partition) if known else None
+        return self._codes[ssp]
 
     def __missing__(self, origin: int) -> SystemStreamPartition:
         index, partition = split_origin(origin)

@@ -15,7 +15,7 @@ Each call costs what it reads and writes, however many timers wait.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from penstock.api.state.store import KeyValueStore
@@ -174,10 +174,8 @@ class Upcoming:
 
     def next_ms(self) -> int | None:
         """The time of the next timer; None if there is none."""
-        if self._added:
-            self._heap += self._added
-            self._added.clear()
-            heapify(self._heap)
+        while self._added:
+            heappush(self._heap, self._added.pop())
         while self._heap and self._store.get(self._heap[0]) is None:  # it was replaced, cancelled, undone or taken out
             self._pop()
         return time_of(self._heap[0][TIME]) if self._heap else None

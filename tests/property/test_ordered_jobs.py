@@ -179,8 +179,9 @@ def small_batches() -> Iterator[None]:
 def lived(app: ps.StreamApplication, events: list[Event], rng: random.Random, partitions: int) -> set[Any]:
     """The different messages of the output after a random life: key, value and timestamp."""
     left, tasks = list(events), partitions
+    dead = rng.choice([None, "m.dead"])  # with one, each message can be undone
     rules: dict[str, Any] = {spec.name: "key" for spec in app.graph().stores if spec.name == "numbers"}
-    with small_batches(), closing(TestRunner(app, partitions=partitions)) as runner:
+    with small_batches(), closing(TestRunner(app, partitions=partitions, dead_letter=dead)) as runner:
         while left:
             for event in left[: (size := rng.randint(1, 12))]:
                 runner.input(event.stream, [event.value], partition=event.partition)

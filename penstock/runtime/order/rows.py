@@ -6,12 +6,12 @@ with messages of the store, and with the operator's own timers between them. Onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import merge
 from itertools import groupby
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from penstock.api.messages.headers import unpack_headers
 from penstock.api.serdes import ColumnSerde
@@ -19,7 +19,7 @@ from penstock.api.serdes.failures import Part, SerdePlace
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.time.order import EventTimeOrder, OrderedSource
 from penstock.batch.batch import END_OF_TIME, NO_WATERMARK, Batch
-from penstock.runtime.context import Origin, failure_in
+from penstock.runtime.context import FiredPage, OperatorFailedError, Origin, failure_in
 from penstock.runtime.messages.columns import Columns, Raw, Target, as_columns, encode_column
 from penstock.runtime.operators.base import NO_TIMELINE, Firing, KeyValue, Node, StageContext, Timeline
 from penstock.runtime.order import entries
@@ -29,8 +29,8 @@ from penstock.runtime.time_bytes import time_bytes
 AT_MOST = 100_000
 """Messages and timers of an attempt, unless operators downstream rely on more: a batch should not take too long."""
 
-Step: TypeAlias = "tuple[int, Callable[[], Firing | None]]"
-"""The watermark at which something is due, and a function that takes it out."""
+_TOGETHER = 128
+"""Messages that are handed on together, if none of them can be undone alone."""
 
 
 class _Message(NamedTuple):
@@ -63,6 +63,9 @@ class OrderedNode(Node):
         self._late = stage.metrics.new_counter(op_id, "late-dropped")
         self._in_order = stage.metrics.new_counter(op_id, "in-order")
         self._firing = False
+        self._handed_on = 0
+        """Firings of this attempt that hand messages on."""
+        self._ssps: dict[tuple[str, int], SystemStreamPartition] = {}
 
     def inlet(self, source: str) -> Target:
         return self._by_source[source]
@@ -96,59 +99,75 @@ class OrderedNode(Node):
 
     def on_end_of_input(self, batch: Batch) -> Iterator[Any]:
         self._firing = True
-        ending = batch.control != "none"
+        ending = batch.ending is not None
         watermark = END_OF_TIME if ending else batch.firing_watermark(self.op_id)
         output = END_OF_TIME if ending else min(watermark, batch.output_watermark(self.op_id))
         ready = _Ready(self.store, self.fresh, time_bytes(watermark), by_offset=self._by_offset)
-        timeline = self._inner.timeline(batch) or NO_TIMELINE
-        done = 0
-        for due_ms, take in self._steps(ready, timeline, NO_WATERMARK if ending else watermark):
-            if done >= AT_MOST and due_ms > output:
+        turns = _Turns(ready, self._inner.timeline(batch) or NO_TIMELINE, NO_WATERMARK if ending else watermark, output)
+        while (due_ms := turns.next_due()) is not None:
+            if turns.must_wait(due_ms):
                 batch = replace(batch, firing={**batch.firing, self.op_id: due_ms - 1})
                 break  # the next batch begins at once
-            firing = take()
+            firing = turns.timer() if turns.message is None else self._message(turns)
             if firing is not None:
                 yield firing
-                done += 1
         for entry, data in ready.left():
             self.store.put(entry, data)
         yield from self._inner.on_end_of_input(batch)
 
-    def _steps(self, ready: Iterable[_Message], timeline: Timeline, watermark: int) -> Iterator[Step]:
-        """Messages and timers in order. The next step is decided after the one before was taken."""
-        now = NO_WATERMARK
-        for message in ready:
-            time_ms = entries.time_in(message.entry)
-            while (at := timeline.next_ms()) is not None and at <= time_ms:
-                yield _due(at, now), partial(timeline.take, now)
-                now = max(now, at)
-            yield time_ms + 1, partial(self._taken, message)
-            now = time_ms
-        while (at := timeline.next_ms()) is not None and at <= max(now, watermark):
-            yield _due(at, now), partial(timeline.take, now)
-            now = max(now, at)
-
-    def _taken(self, message: _Message) -> Firing:
-        entry = message.entry
-        if message.stored:
-            self.store.delete(entry)
+    def _message(self, turns: _Turns) -> Firing:
+        """Hands on the next message; and the following ones, if none of them can be undone alone."""
         self._handed_on += 1
-        self._in_order.inc()
+        if not self._undoable:
+            return Firing(None, turns.time_ms, "messages", partial(self._hand_on_some, turns))
+        message = self._taken(turns)
         waiting = entries.unpack(message.data)
-        inlet, key = self._inlets[waiting.source], entries.key_in(entry)
-        stream = SystemStream.parse(waiting.stream)
-        partition, offset = entries.partition_and_offset(entry)
-        origin = Origin(SystemStreamPartition(stream.system, stream.stream, partition), offset, waiting.headers)
+        inlet, key = self._inlets[waiting.source], entries.key_in(message.entry)
         run = partial(self._hand_on, inlet, key, waiting)
-        value = inlet.shown(waiting.value) if self._undoable else None
-        return Firing(key, entries.time_in(entry), "message", run, value=value, origin=origin)
+        value, origin = inlet.shown(waiting.value), self._origin(message.entry, waiting)
+        return Firing(key, entries.time_in(message.entry), "message", run, value=value, origin=origin)
+
+    def _hand_on_some(self, turns: _Turns) -> None:
+        position = self.position
+        page = position.page
+        if not isinstance(page, FiredPage):
+            raise TypeError("messages that waited are handed on by firings")
+        unknown = page.origins[position.row]
+        for _ in range(_TOGETHER):
+            message = self._taken(turns)
+            entry, waiting = message.entry, entries.unpack(message.data)
+            key = entries.key_in(entry)
+            position.row = page.add_message(entries.time_in(entry), self._origin(entry, waiting), unknown)
+            try:
+                self._hand_on(self._inlets[waiting.source], key, waiting)
+            except OperatorFailedError as failure:
+                failure.key = key if failure.key is None else failure.key
+                raise
+            due_ms = turns.next_due()
+            if due_ms is None or turns.message is None or turns.must_wait(due_ms):
+                break
+
+    def _taken(self, turns: _Turns) -> _Message:
+        message = turns.take_message()
+        if message.stored:
+            self.store.delete(message.entry)
+        self._in_order.inc()
+        return message
+
+    def _origin(self, entry: bytes, waiting: Waiting) -> Origin:
+        partition, offset = entries.partition_and_offset(entry)
+        found = self._ssps.get((waiting.stream, partition))
+        if found is None:
+            stream = SystemStream.parse(waiting.stream)
+            found = SystemStreamPartition(stream.system, stream.stream, partition)
+            self._ssps[waiting.stream, partition] = found
+        return Origin(found, offset, waiting.headers)
 
     def _hand_on(self, inlet: _Inlet, key: bytes | None, waiting: Waiting) -> None:
         self._targets[inlet.number].push(inlet.key_of(key), inlet.value_of(waiting))
 
     def fired(self, count: int) -> None:
-        if count > self._handed_on:
-            self._inner.fired(count - self._handed_on)
+        self._inner.fired(max(0, count - self._handed_on))
         self._handed_on = 0
 
     def close(self) -> None:
@@ -237,19 +256,20 @@ class _Ready:
         """Messages of the attempt that were looked at."""
         self._group: Sequence[_Message] = ()
         self._of_group = 0
+        """The place in the group of the message that was given out last, and perhaps not handed on."""
         self._rank = _by_offset if by_offset else _by_content
 
     def __iter__(self) -> Iterator[_Message]:
         stored = (_Message(entry, data, stored=True) for entry, data in self._stored)
         fresh = (_Message(entry, data, stored=False) for entry, data in self._fresh)
         for _, group in groupby(merge(stored, fresh), key=lambda message: entries.time_and_key(message.entry)):
-            self._group, self._of_group = list(group), 0
+            self._group = list(group)
             if len(self._group) > 1:
                 self._group = sorted(self._group, key=self._rank)
             self._taken += sum(not message.stored for message in self._group)
-            for message in self._group:
+            for number, message in enumerate(self._group):
+                self._of_group = number
                 yield message
-                self._of_group += 1
         self._group = ()
 
     def left(self) -> Iterator[tuple[bytes, bytes]]:
@@ -259,10 +279,55 @@ class _Ready:
         yield from self._fresh[self._taken :]
 
 
-def _due(time_ms: int, now_ms: int) -> int:
-    """The watermark at which a timer is due. One for a time that was over when it was set belongs to what set it: no
-    other batch knows that time."""
-    return time_ms if time_ms >= now_ms else NO_WATERMARK
+class _Turns:
+    """Messages and timers, each when it is its turn. The next one is decided after the one before was processed."""
+
+    def __init__(self, ready: _Ready, timeline: Timeline, watermark: int, output: int) -> None:
+        self._messages = iter(ready)
+        self._timeline = timeline
+        self._watermark, self._output = watermark, output
+        self._first = next(self._messages, None)
+        self._first_ms = NO_WATERMARK if self._first is None else entries.time_in(self._first.entry)
+        self._now = NO_WATERMARK
+        """The time of the last one."""
+        self._done = 0
+        self.message: _Message | None = None
+        """The next one, if it is a message."""
+        self.time_ms = NO_WATERMARK
+        """The time of the next one."""
+
+    def next_due(self) -> int | None:
+        """The watermark at which the next one is due; None if there is none."""
+        at, first = self._timeline.next_ms(), self._first
+        if first is not None and (at is None or at > self._first_ms):
+            self.message, self.time_ms = first, self._first_ms
+            return self._first_ms + 1
+        self.message = None
+        if at is None or (first is None and at > max(self._now, self._watermark)):
+            return None
+        self.time_ms = at
+        # A timer whose time was over when it was set belongs to what set it: no other batch knows that time.
+        return at if at >= self._now else NO_WATERMARK
+
+    def must_wait(self, due_ms: int) -> bool:
+        """True if the attempt has done enough, and nobody relies on the next one."""
+        return self._done >= AT_MOST and due_ms > self._output
+
+    def take_message(self) -> _Message:
+        taken, self._first = self._first, next(self._messages, None)
+        if taken is None:
+            raise ValueError("no message is left")
+        self._now = self._first_ms
+        if self._first is not None:
+            self._first_ms = entries.time_in(self._first.entry)
+        self._done += 1
+        return taken
+
+    def timer(self) -> Firing | None:
+        firing = self._timeline.take(self._now)
+        self._now = max(self._now, self.time_ms)
+        self._done += firing is not None
+        return firing
 
 
 def _by_content(message: _Message) -> tuple[Any, ...]:

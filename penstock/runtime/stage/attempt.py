@@ -347,7 +347,7 @@ class Attempt:
                 if isinstance(fired, Firings):
                     self._fire_at_once(operator, fired, slice(done, end), first)
                 else:
-                    self._fire(operator, fired, page, first)
+                    self._fire(operator, fired)
                 done = end
                 if len(page.offsets) >= self._at_once and not self.failed:
                     self._at_once = _next_piece(self._at_once, router.count_bytes())
@@ -381,7 +381,7 @@ class Attempt:
         if self._is_to_blame(failure):
             self._failure = self._described(failure, None)
 
-    def _fire(self, operator: str, firing: Firing, page: FiredPage, row: int) -> None:
+    def _fire(self, operator: str, firing: Firing) -> None:
         mark = self.instance.mark() if self._dead_letter_mode and not firing.must_succeed else None
         try:
             with blaming(operator):
@@ -389,6 +389,7 @@ class Attempt:
         except (OperatorFailedError, EngineFailedError) as failure:
             if not self._is_to_blame(failure):
                 return
+            page, row = self.instance.position.page, self.instance.position.row
             failed = failure.describe(page.ssp(row), page.offsets[row], firing.key, firing.what)
             if mark is None:
                 self._failure = failed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import penstock as ps
@@ -235,7 +236,14 @@ def of_all_kinds() -> ps.StreamApplication:
     stream.join_table(table, lambda one, two: one, as_of=True, id="temporal-join")
     stream.process(Remind, timers=ps.String(), id="timers")
     stream.aggregate({"n": ps.Count()}, id="aggregate")
+    stream.process(Count, order="event-time", id="order")
+    rows = app.input("local.rows", value=ps.Columns(pa.schema({"n": pa.int64()})))
+    rows.process_batch(Ignored, order="event-time", id="column-order")
     return app
+
+
+class Ignored(ps.BatchProcessor):
+    def process(self, batch: ps.MessageBatch, collector: ps.BatchCollector) -> None: ...
 
 
 @pytest.mark.parametrize("kind", STORE_LAYOUTS)
