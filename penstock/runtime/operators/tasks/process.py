@@ -61,7 +61,7 @@ class Process(Operator[ProcessSpec]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         op_id = self.spec.id
-        collector = Collector(op_id, stage.position, downstream.push, stage.outputs)
+        collector = Collector(op_id, stage.position, downstream, stage.outputs)
         timers = self._timers(stage)
         context = Context(
             stage.job_name,
