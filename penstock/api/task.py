@@ -489,3 +489,7 @@ class DrainListenerTask(StreamTask):
             collector: takes the messages that the task produces.
             coordinator: takes requests to the job.
         """
+
+
+class OperatorTask(StreamTask):
+    """The task of an operator of Penstock's own. What it keeps is in a store, so that nothing need follow it."""

@@ -134,8 +134,8 @@ class ColumnTaskNode(Node):
         spec, position = self._spec, self._position
         if self._downstream is NOWHERE:
             raise ConfigError(
-                f"operator `{spec.id}` calls collector.emit(...), and no operator follows it: nothing would take the "
-                "messages. Let one follow process_batch(...), such as .send_to(app.output(...))"
+                f"operator `{spec.id}` emits messages, and no operator follows it: nothing would take them. Let "
+                "one follow process_batch(...), such as .send_to(app.output(...))"
             )
         keys, values = column_of(keys), batch_of(values)
         if len(keys) != values.num_rows:

@@ -48,14 +48,21 @@ class Collector(MessageCollector):
     """Sends the messages of one operator's code."""
 
     def __init__(
-        self, op_id: str, position: Position, downstream: Target, outputs: Mapping[str, Push], of_task: bool = True
+        self,
+        op_id: str,
+        position: Position,
+        downstream: Target,
+        outputs: Mapping[str, Push],
+        *,
+        of_task: bool = True,
+        drops: bool = False,
     ) -> None:
         """`outputs`: by `system.stream`, and by `stream` if no other output has that name. `of_task`: the code is a
-        task's, which an operator may follow."""
+        task's, which an operator may follow. `drops`: if none does, what is emitted is dropped, and not refused."""
         self._op_id = op_id
         self._position = position
         self._of_task = of_task
-        self._downstream: Push = self._refuse if downstream is NOWHERE else downstream.push
+        self._downstream: Push = self._refuse if downstream is NOWHERE and not drops else downstream.push
         self._outputs = outputs
 
     def emit(self, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
@@ -80,11 +87,11 @@ class Collector(MessageCollector):
         return ", ".join(f"`{name}`" for name in self._outputs) or "none"
 
     def _refuse(self, key: Any, value: Any) -> NoReturn:
-        follow = ", or let an operator follow process(...) in a StreamApplication" if self._of_task else ""
+        follow = ", or let an operator follow, such as .send_to(...), in a StreamApplication" if self._of_task else ""
         raise ConfigError(
-            f"operator `{self._op_id}` calls collector.emit(...), and no operator follows it: nothing would take the "
-            f"message of key {key!r}. Send it to an output with collector.send(output, key=..., value=...){follow}. "
-            f"Declared outputs: {self._known()}; app.output(...) declares one"
+            f"operator `{self._op_id}` emits a message, and no operator follows it: nothing would take the message of "
+            f"key {key!r}. Send it to an output with collector.send(output, key=..., value=...){follow}. Declared "
+            f"outputs: {self._known()}; app.output(...) declares one"
         )
 
     def _push_with(self, headers: Headers, push: Push, key: Any, value: Any) -> None:
