@@ -27,7 +27,7 @@ from penstock.graph.copartitioning import check_copartitioning
 from penstock.graph.keyed import check_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
-from penstock.job.identity import settle
+from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import OwedOutput, Unpublished
@@ -274,6 +274,7 @@ def check_start(
     clock: Clock = SYSTEM_CLOCK,
     request: StartRequest = _ANY_START,
     more: Sequence[StartpointRequest] = (),
+    backends: bool = False,
 ) -> StartPlan:
     """What a start would do now. Raises the error by which `prepare` would refuse it. Writes nothing.
 
@@ -282,13 +283,26 @@ def check_start(
         given: systems that are open already, by name.
         request: the wishes of who starts it.
         more: startpoints that nobody has written yet.
+        backends: look at what the backends of the state have already, too.
     """
     paths = JobPaths(config.job.name, config.job.id)
     graph = with_matches(with_side_inputs(graph, config), config, given)
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
     with closing(JobStreams.open(graph, config, given)) as streams:
-        _, plan = _decide(graph, config, streams, startpoints, CheckpointLog(objects, paths).read, request, more)
+        facts, plan = _decide(graph, config, streams, startpoints, CheckpointLog(objects, paths).read, request, more)
+        if backends:
+            _check_backends(facts, plan, streams, objects, paths)
     return plan
+
+
+def _check_backends(
+    facts: StartFacts, plan: StartPlan, streams: JobStreams, objects: ObjectStore, paths: JobPaths
+) -> None:
+    graph, config, tasks = plan.graph or facts.graph, facts.config, len(facts.inputs.tasks)
+    stores = [*store_layout(graph), *backed_up_side_stores(graph, config)]
+    uid, restorable = known_uid(objects, paths), facts.view.restorable
+    with closing(BackendAdmins(config, paths, objects, tasks, stores, streams.systems, uid, restorable)) as admins:
+        admins.check()
 
 
 def _decide(
