@@ -11,6 +11,7 @@ from penstock.admin.job.lease import watch_lease
 from penstock.application.application import Application
 from penstock.config.load import load_config
 from penstock.config.model import JobConfig
+from penstock.errors import ConfigError
 from penstock.graph.topology import plan_topology
 from penstock.job.paths import JobPaths
 from penstock.objects.open import open_job_root
@@ -57,15 +58,17 @@ def check_application(
         SystemAwayError: a system does not answer, so it is not known.
     """
     refusals = Refusals(REFUSED)
-    graph, config = app.graph(), None
-    with refusals.noted():
-        stores = [store.name for store in graph.stores]
+    graph = app.graph()
+    stores = [store.name for store in graph.stores]
+    try:
         config = load_config(file, overrides, assignments or (), default_job_name=app.name, stores=stores)
-    if config is None:  # the graph can be wrong as well
-        with refusals.noted():
+    except ConfigError as error:
+        refusals.note(error)
+        with refusals.noted():  # the graph can be wrong as well
             plan_topology(graph)
         refusals.check()
-    return _checked(app, config, StartRequest("", from_checkpoint, reset_operators=reset_operators))  # type: ignore[arg-type]
+        raise
+    return _checked(app, config, StartRequest("", from_checkpoint, reset_operators=reset_operators))
 
 
 def _checked(app: Application, config: JobConfig, request: StartRequest) -> CheckFacts:
