@@ -28,7 +28,7 @@ class Units:
     factors: Mapping[str, int]
     """Unit → how many of the smallest one it has."""
     others: Mapping[str, str]
-    """What people write in other places, in lower case → the unit."""
+    """Words that people write elsewhere, in lower case → the unit."""
 
     def read(self, text: str) -> int | None:
         """The number in the smallest unit; None if the text is not a whole number with a unit. Case does not count."""

@@ -29,7 +29,7 @@ SPARK_KEYS = (
 
 
 def sparks_answer(key: str) -> str | None:
-    """What a key of Spark's queries is, and what takes its place; None for any other key."""
+    """The description of a key of Spark's queries, with what takes its place; None for any other key."""
     found = next((each for each in SPARK_KEYS if each.has(key)), None)
     if found is None:
         return None

@@ -97,7 +97,7 @@ def _configured_side_inputs(graph: ApplicationGraph, config: JobConfig) -> Itera
 
 
 def _skipped_losses(graph: ApplicationGraph, config: JobConfig) -> Iterator[ConfigError]:
-    """What is lost of a stream that is no input should be skipped, and the job needs all of it."""
+    """Losses of a stream that is no input should be skipped, and the job needs all of it."""
     inputs = {op.stream for op in graph.inputs}
     used = {op.stream for op in graph.intermediates} | {spec.stream for spec in graph.outputs} | {*side_streams(graph)}
     used |= {config.store(spec.name).changelog for spec in graph.written_stores}

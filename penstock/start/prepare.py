@@ -276,7 +276,7 @@ def check_start(
     more: Sequence[StartpointRequest] = (),
     backends: bool = False,
 ) -> StartPlan:
-    """What a start would do now. Raises the error by which `prepare` would refuse it. Writes nothing.
+    """The plan of a start now. Raises the error by which `prepare` would refuse it. Writes nothing.
 
     Args:
         graph: the application, with its patterns.

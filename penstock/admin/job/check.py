@@ -1,4 +1,4 @@
-"""What a start of an application would do or refuse, without a start and without Spark."""
+"""A look at what a start of an application would do or refuse, without a start and without Spark."""
 
 from __future__ import annotations
 

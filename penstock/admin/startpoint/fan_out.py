@@ -1,4 +1,4 @@
-"""What the next start would give each task of the waiting startpoints (SEP-18's fan-out)."""
+"""The waiting startpoints as the next start would give them to tasks (SEP-18's fan-out)."""
 
 from __future__ import annotations
 

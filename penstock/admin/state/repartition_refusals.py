@@ -1,4 +1,4 @@
-"""What a repartition would be refused for after it has claimed the job, found while nothing is claimed yet."""
+"""Reasons for which a repartition would be refused after it has claimed the job, found while nothing is claimed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the application's code hands over and nothing can take is refused, and never lost in silence."""
+"""Messages that the application's code hands over and nothing can take are refused, and never lost in silence."""
 
 from __future__ import annotations
 
