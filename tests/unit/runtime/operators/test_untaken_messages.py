@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock.application.application import Application
 from penstock.testing import TestRunner
 
 CALLS = ("process", "on_timer", "on_end", "on_drain", "window")
@@ -45,13 +46,13 @@ def emitting(call: str, headers: Any = None) -> type[ps.StreamTask]:
     return Emits
 
 
-def as_task(task: Any) -> ps.Application:
+def as_task(task: Any) -> Application:
     app = ps.TaskApplication("em", task, timers=ps.String())
     app.input("m.in")
     return app
 
 
-def as_last_operator(task: Any) -> ps.Application:
+def as_last_operator(task: Any) -> Application:
     app = ps.StreamApplication("em")
     app.input("m.in").process(task, timers=ps.String(), id="task")
     return app
@@ -66,7 +67,7 @@ def live_through(runner: TestRunner, call: str) -> None:
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("make", [as_task, as_last_operator])
-def test_emit_is_refused_where_no_operator_follows(make: Callable[[Any], ps.Application], call: str) -> None:
+def test_emit_is_refused_where_no_operator_follows(make: Callable[[Any], Application], call: str) -> None:
     app = make(emitting(call))
     app.output("m.out")
     runner = TestRunner(app, partitions=1, config={"task.window.ms": "1"}).input("m.in", [1])
