@@ -41,6 +41,8 @@ class PenstockError(Exception):
     """The base of all errors of Penstock. The message says what happened, where, and what to do next."""
 
     exit_status = 1
+    refusals: tuple[PenstockError, ...] = ()
+    """The refusals that the error is made of, if it says several at once."""
 
 
 class ConfigError(PenstockError):

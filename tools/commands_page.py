@@ -17,6 +17,7 @@ EXAMPLES = {
     "status": "penstock status flights --watch",
     "dashboard": "penstock dashboard flights --config job.yaml",
     "logs": "penstock logs flights -n 50",
+    "check": "penstock check job.py:app --config job.yaml",
     "drain": "penstock drain flights --wait",
     "stop": "penstock stop flights --wait",
     "job delete": "penstock job delete flights --config job.yaml",

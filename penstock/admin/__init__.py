@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from penstock.admin.job.drain import drain as drain
     from penstock.admin.job.drain import export_drains as export_drains
     from penstock.admin.job.drain import import_drains as import_drains
+    from penstock.admin.job.drain_tools import DrainMonitor as DrainMonitor
+    from penstock.admin.job.drain_tools import DrainUtils as DrainUtils
     from penstock.admin.job.lease import LeaseFacts as LeaseFacts
     from penstock.admin.job.lease import lease as lease
     from penstock.admin.job.logs import LogLine as LogLine
@@ -62,6 +64,8 @@ if TYPE_CHECKING:
     from penstock.admin.jobs import open_job as open_job
     from penstock.admin.shown_graph import graph as graph
     from penstock.admin.startpoint.facts import RequestFacts as RequestFacts
+    from penstock.admin.startpoint.fan_out import FannedOut as FannedOut
+    from penstock.admin.startpoint.fan_out import fan_out as fan_out
     from penstock.admin.startpoint.set import AskedFacts as AskedFacts
     from penstock.admin.startpoint.set import import_startpoints as import_startpoints
     from penstock.admin.startpoint.set import set_startpoint as set_startpoint

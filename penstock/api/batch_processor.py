@@ -110,6 +110,7 @@ class BatchCollector(Protocol):
                 Table, or a DataFrame.
 
         Raises:
+            ConfigError: no operator follows `process_batch`, so that the messages would be lost.
             ValueError: the values do not fit the schema, or there are fewer or more keys.
         """
 

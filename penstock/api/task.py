@@ -33,7 +33,7 @@ class MessageCollector(ABC):
 
     @abstractmethod
     def emit(self, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
-        """Pass a message to the operators that follow the task in the graph.
+        """Pass a message to the operators that follow the task in the graph. None does in a TaskApplication: `send`.
 
         Args:
             key: the key, which fits the serde declared in `process(key=...)`. None for no key.
@@ -42,6 +42,7 @@ class MessageCollector(ABC):
                 that the task handles; a timer has none.
 
         Raises:
+            ConfigError: no operator follows, so that the message would be lost.
             TypeError: `headers` is something else.
         """
 
@@ -488,3 +489,7 @@ class DrainListenerTask(StreamTask):
             collector: takes the messages that the task produces.
             coordinator: takes requests to the job.
         """
+
+
+class OperatorTask(StreamTask):
+    """The task of an operator of Penstock's own. What it keeps is in a store, so that nothing need follow it."""

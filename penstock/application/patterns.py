@@ -15,7 +15,7 @@ from penstock.api.messages.envelope import IncomingMessageEnvelope
 from penstock.api.serdes import Bytes, Serde
 from penstock.api.serdes.base import BytesWithKey
 from penstock.api.serdes.failures import process_place
-from penstock.api.task import MessageCollector, StreamTask, TaskContext, TaskCoordinator
+from penstock.api.task import MessageCollector, OperatorTask, TaskContext, TaskCoordinator
 from penstock.api.time.durations import Duration, milliseconds, whole_number
 from penstock.errors import ConfigError
 from penstock.graph.declarations import Declarations, time_to_live
@@ -275,7 +275,7 @@ class _Branch:
         return own
 
 
-class _Reduce(StreamTask):
+class _Reduce(OperatorTask):
     def __init__(self, store: str, function: Callable[[Any, Any], Any]) -> None:
         self._store = store
         self._function = function
@@ -304,7 +304,7 @@ def _first_part(seen: bytes) -> bytes:
     return seen[_LENGTH : _LENGTH + int.from_bytes(seen[:_LENGTH], "big")]
 
 
-class _Deduplicate(StreamTask):
+class _Deduplicate(OperatorTask):
     def __init__(self, store: str, key: Serde[Any], by: Callable[[Any], Any] | None) -> None:
         self._store = store
         self._key = key

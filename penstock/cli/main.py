@@ -42,6 +42,11 @@ class _Entry:
 COMMANDS = {
     "new": _Entry("new", "Make a folder with a job, its test, its configuration and a Dockerfile.", "new"),
     "run": _Entry("run.commands", "Run an application on Spark until it is stopped.", "run"),
+    "check": _Entry(
+        "run.check",
+        "Say everything for which a start of an application would be refused, without a start and without Spark.",
+        "check",
+    ),
     "status": _Entry("status", "Show whether a job is running and how far it has read, or list all jobs.", "status"),
     "dashboard": _Entry("dashboard", "Serve a page on which people look at jobs, until Ctrl-C.", "dashboard"),
     "logs": _Entry("logs", "Show what a job's containers on this host have logged and printed, by time.", "logs"),

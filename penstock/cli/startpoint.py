@@ -124,6 +124,14 @@ def set_startpoint(
             "inputs have come to their old positions, which applications with windows or timers cannot do.",
         ),
     ] = None,
+    accept_state: Annotated[
+        bool,
+        typer.Option(
+            "--accept-state",
+            help="Declare that the state is right although positions were moved while it stayed: nearest then passes "
+            "over no checkpoint for that reason, and keep does not mark those that follow.",
+        ),
+    ] = False,
     dry_run: DryRun = False,
     application: AppOption = None,
     *,
@@ -148,6 +156,7 @@ def set_startpoint(
             clamp=clamp,
             with_state=with_state,
             with_output=with_output,
+            accept_state=accept_state,
             dry_run=dry_run,
         )
         config = found.config
@@ -264,7 +273,7 @@ def delete_startpoint(
 def export(job: JobName, call: Call) -> None:
     """Print the waiting startpoints in the form of Samza's coordinator stream: JSON lines with key and value.
 
-    Samza has neither --with-state nor --clamp: they are left out, and a note names them.
+    Samza has none of --with-state, --with-output, --clamp and --accept-state: they are left out, and a note names them.
     """
     with call.open(job) as found:
         exported = export_startpoints(found)

@@ -11,7 +11,8 @@ from functools import lru_cache
 from penstock.api.ssp import SystemStream
 from penstock.config.key import AnyKey
 from penstock.config.samza import samzas_answer
-from penstock.config.settings import KEYS, OtherSettings, SystemKeys
+from penstock.config.settings import KEYS, OtherSettings, StoreSettings, SystemKeys
+from penstock.config.spark import sparks_answer
 from penstock.errors import ConfigError
 
 _EXACT = {key.name: key for key in KEYS if not key.is_pattern}
@@ -22,7 +23,6 @@ _NO_OPTION = re.compile(
 )
 """Keys of a system that are not options: they would be Samza's, for all systems."""
 _RUN_ID = re.compile(r"app[._-]*run[._-]*id", re.IGNORECASE)
-_SPARKS_STATE = "spark.sql.streaming.stateStore."
 _NEAR = 0.75
 _SAME_GROUP = 0.8
 _NAMES = {
@@ -60,13 +60,15 @@ def _is_other(key: AnyKey, subject: str, text: str) -> bool:
         return _NO_OPTION.fullmatch(text) is not None
     if key is SystemKeys.path:
         return "." in subject  # an option, such as one of a client
+    if key is StoreSettings.factory:
+        return foreign(text) is not None
     return key in (_APPLICATION, _SPARK) and (foreign(text) is not None or _RUN_ID.fullmatch(text) is not None)
 
 
 def foreign(text: str) -> str | None:
     """The advice for a key of Samza or Spark that Penstock does not have; None for any other text."""
-    if text.startswith(_SPARKS_STATE):
-        return "is a key of Spark's state store: Penstock keeps the state. Use the keys `state.*`"
+    if (sparks := sparks_answer(text)) is not None:
+        return sparks
     answer = samzas_answer(text)
     return None if answer is None else f"is a key of Samza: {answer}"
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from penstock.config.key import AnyKey
 from penstock.config.samza import SAMZA_KEYS
 from penstock.config.settings import KEYS
+from penstock.config.spark import SPARK_KEYS
 from penstock.config.topics import Topic
 from penstock.config.values.kinds import Bytes, Millis
 
@@ -71,9 +72,12 @@ Some values differ, too:
   these classes.
 - `streams.<id>`: the id is `system.stream`.
 
-Spark's own keys `spark.sql.streaming.stateStore.*` are refused as well, because Penstock keeps the state: use
-`state.changelog.enabled` and `state.snapshot.interval.commits`.
-"""
+Some of Spark's own keys are refused as well, because they are about Spark's streaming queries, and a job of Penstock is
+none. In the session of a [streaming query](pyspark.md), they do what they do in any query, but for the state:
+
+| Key of Spark | In Penstock |
+|---|---|
+{sparks}"""
 
 
 def markdown() -> str:
@@ -88,7 +92,8 @@ def samza_markdown() -> str:
     """The page for users of Samza, with the table of its keys."""
     rows = sorted(SAMZA_KEYS, key=lambda each: each.keys[0])
     lines = [f"| {', '.join(f'`{key}`' for key in row.keys)} | {row.answer} |\n" for row in rows]
-    return _SAMZA.format(rows="".join(lines))
+    sparks = [f"| {', '.join(f'`{key}`' for key in row.keys)} | {row.answer} |\n" for row in SPARK_KEYS]
+    return _SAMZA.format(rows="".join(lines), sparks="".join(sparks))
 
 
 def _section(title: str) -> str:

@@ -8,8 +8,8 @@ from functools import cached_property
 
 
 @dataclass(frozen=True)
-class SamzaKeys:
-    """Some keys of Samza that have one answer. `<name>` in a key is any name, and `*` any text."""
+class ForeignKeys:
+    """Some keys of another system that have one answer. `<name>` in a key is any name, and `*` any text."""
 
     keys: tuple[str, ...]
     answer: str
@@ -23,13 +23,13 @@ class SamzaKeys:
 
 
 SAMZA_KEYS = (
-    SamzaKeys(
+    ForeignKeys(
         ("app.class", "app.api.type", "task.class"),
         "remove it; `penstock run module:object` names the application",
     ),
-    SamzaKeys(("app.name",), "use `job.name`"),
-    SamzaKeys(("app.id",), "use `job.id`"),
-    SamzaKeys(
+    ForeignKeys(("app.name",), "use `job.name`"),
+    ForeignKeys(("app.id",), "use `job.id`"),
+    ForeignKeys(
         (
             "app.runner.class",
             "app.mode",
@@ -41,64 +41,64 @@ SAMZA_KEYS = (
         ),
         "remove it; Spark runs the job",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("blob.store.*",),
         "remove it; the backend `blob` keeps its objects under `state.backends.blob.root`, else `job.root`",
     ),
-    SamzaKeys(("job.autosizing.*",), "use Spark's dynamic allocation, `spark.dynamicAllocation.*`"),
-    SamzaKeys(("job.changelog.system",), "name each stream with its system: `stores.<name>.changelog`"),
-    SamzaKeys(
+    ForeignKeys(("job.autosizing.*",), "use Spark's dynamic allocation, `spark.dynamicAllocation.*`"),
+    ForeignKeys(("job.changelog.system",), "name each stream with its system: `stores.<name>.changelog`"),
+    ForeignKeys(
         ("job.config.rewriters", "job.config.rewriter.*"),
         "remove it; to read all streams of a pattern, use `app.input(..., pattern=True)`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("job.container.commit.thread.pool.*", "job.container.restore.thread.pool.*"),
         "remove it; the pools have two threads for each task, and at most 64",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("job.container.count", "cluster-manager.*", "yarn.*"),
         "Spark gives the containers: use `spark.*`, such as `spark.executor.instances`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("job.coordinator.*", "job.coordination.*", "startpoint.metadata.store.*"),
         "remove it; metadata is under `job.root`",
     ),
-    SamzaKeys(("job.default.system",), "remove it; streams are named `system.stream`"),
-    SamzaKeys(
+    ForeignKeys(("job.default.system",), "remove it; streams are named `system.stream`"),
+    ForeignKeys(
         ("job.jmx.enabled", "metrics.reporters", "metrics.reporter.<name>.class"),
         "`metrics.reporter.snapshot.stream` and `metrics.prometheus.port` are all that exports metrics",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("metrics.reporter.<name>.stream", "metrics.reporter.<name>.interval"),
         "use `metrics.reporter.snapshot.stream` and `metrics.reporter.snapshot.interval`",
     ),
-    SamzaKeys(("job.non-logged.store.base.dir",), "use `job.logged.store.base.dir`: every store is backed up"),
-    SamzaKeys(
+    ForeignKeys(("job.non-logged.store.base.dir",), "use `job.logged.store.base.dir`: every store is backed up"),
+    ForeignKeys(
         ("job.systemstreampartition.*", "task.name.grouper.factory"),
         "remove it; task i reads partition i of every input",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("serializers.registry.*", "stores.*.serde", "streams.*.samza.*.serde", "systems.*.samza.*.serde"),
         "remove it; the application declares serdes, as in `app.store(name, key=..., value=...)`",
     ),
-    SamzaKeys(("stores.<name>.changelog.kafka.*",), "give the topic its other settings yourself"),
-    SamzaKeys(
+    ForeignKeys(("stores.<name>.changelog.kafka.*",), "give the topic its other settings yourself"),
+    ForeignKeys(
         ("stores.<name>.container.cache.size.bytes",),
         "use `stores.<name>.rocksdb.block.cache.bytes`, a size for each task",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("stores.<name>.container.write.buffer.size.bytes",),
         "use `stores.<name>.rocksdb.write.buffer.bytes`, a size for each task",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("stores.<name>.rocksdb.ttl.ms",),
         "remove it; the application declares how long entries live: `app.store(name, ttl_ms=...)`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("stores.<name>.side.inputs.processor.serialized.instance",),
         "use `app.store(name, side_inputs=[...], processor=...)`, or `stores.<name>.side.inputs.processor.factory`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         (
             "stores.<name>.write.batch.size",
             "stores.<name>.disallow.large.messages",
@@ -107,33 +107,47 @@ SAMZA_KEYS = (
         ),
         "remove it; changes are gathered up to `stores.<name>.rocksdb.write.buffer.bytes`",
     ),
-    SamzaKeys(("streams.<id>.samza.broadcast",), "use `task.broadcast.inputs`"),
-    SamzaKeys(
+    ForeignKeys(("streams.<id>.samza.broadcast",), "use `task.broadcast.inputs`"),
+    ForeignKeys(
         ("streams.<id>.samza.delete.committed.messages", "systems.<name>.samza.delete.committed.messages"),
         "remove it; inputs are never deleted",
     ),
-    SamzaKeys(("streams.<id>.samza.intermediate",), "remove it; streams between stages are Spark's shuffles"),
-    SamzaKeys(
+    ForeignKeys(("streams.<id>.samza.intermediate",), "remove it; streams between stages are Spark's shuffles"),
+    ForeignKeys(
         ("streams.<id>.samza.physical.name", "streams.<id>.samza.system"),
         "remove it; the id is `system.stream`, the name of the system and of the stream in it",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("systems.<name>.samza.fetch.threshold", "systems.<name>.samza.fetch.threshold.bytes"),
         "use `job.batch.max.messages` and `job.batch.max.bytes`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("systems.<name>.samza.offset.default",),
         "use `systems.<name>.default.stream.samza.offset.default`, the name that Samza prefers, too",
     ),
-    SamzaKeys(("systems.<name>.streams.<stream>.samza.*",), "use the keys `streams.<name>.<stream>.samza.*`"),
-    SamzaKeys(("task.async.commit",), "remove it; commits are always asynchronous"),
-    SamzaKeys(("task.backup.manager",), "use `stores.backup.factories`"),
-    SamzaKeys(("task.restore.manager",), "use `stores.restore.factories`"),
-    SamzaKeys(
+    ForeignKeys(("systems.<name>.streams.<stream>.samza.*",), "use the keys `streams.<name>.<stream>.samza.*`"),
+    ForeignKeys(
+        ("max.commit.delay", "task.max.commit.delay"),
+        "use `task.commit.max.delay.ms`, which SEP-28 proposed under this name: a commit is skipped while the one in "
+        "flight is younger than this, and then processing waits for that one",
+    ),
+    ForeignKeys(
+        ("stores.<name>.backup.factory",),
+        "use `stores.<name>.backup.factories`, the list of backends that the store is backed up to",
+    ),
+    ForeignKeys(
+        ("stores.<name>.restore.factory",),
+        "use `stores.<name>.restore.factories`, which SEP-28 proposed under this name: a list of backends, and a start "
+        "restores from the first one that has the checkpoint",
+    ),
+    ForeignKeys(("task.async.commit",), "remove it; commits are always asynchronous"),
+    ForeignKeys(("task.backup.manager",), "use `stores.backup.factories`"),
+    ForeignKeys(("task.restore.manager",), "use `stores.restore.factories`"),
+    ForeignKeys(
         ("task.callback.timeout.ms", "task.watermark.*"),
         "remove it; messages are processed in batches, without callbacks",
     ),
-    SamzaKeys(
+    ForeignKeys(
         (
             "task.checkpoint.factory",
             "task.checkpoint.system",
@@ -145,35 +159,35 @@ SAMZA_KEYS = (
         ),
         "remove it; checkpoints are in a log under `job.root`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("task.chooser.class",),
         "remove it; `streams.<id>.samza.priority` and `streams.<id>.samza.bootstrap` say which input is read first",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("task.command.class", "task.java.home", "task.opts"),
         "tasks run in Python, and Spark starts the processes: use `spark.*`, such as `spark.executor.extraJavaOptions`",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("task.commit.skip.commit.*",),
         "remove it; a failed commit ends the run, and a start continues from the last checkpoint",
     ),
-    SamzaKeys(("task.consumer.batch.size",), "remove it; `job.batch.max.messages` bounds a batch"),
-    SamzaKeys(("task.ignored.exceptions", "task.drop.*"), "use `task.dead.letter.stream`"),
-    SamzaKeys(("task.inputs",), 'remove it; the application names its inputs: `app.input("system.stream")`'),
-    SamzaKeys(
+    ForeignKeys(("task.consumer.batch.size",), "remove it; `job.batch.max.messages` bounds a batch"),
+    ForeignKeys(("task.ignored.exceptions", "task.drop.*"), "use `task.dead.letter.stream`"),
+    ForeignKeys(("task.inputs",), 'remove it; the application names its inputs: `app.input("system.stream")`'),
+    ForeignKeys(
         ("task.live.checkpoint.max.age",),
         "remove it; a start begins with the newest checkpoint, in the preferred version that it has",
     ),
-    SamzaKeys(("task.log4j.*",), "remove it; `job.log.format` chooses the form of the log"),
-    SamzaKeys(
+    ForeignKeys(("task.log4j.*",), "remove it; `job.log.format` chooses the form of the log"),
+    ForeignKeys(
         ("task.max.concurrency", "job.container.thread.pool.size"),
         "remove it; a task processes one message at a time, and Spark runs the tasks",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("task.poll.interval.ms", "task.max.idle.ms"),
         "use `job.batch.interval.ms`, the time that an idle job waits before it looks for new messages",
     ),
-    SamzaKeys(
+    ForeignKeys(
         ("task.transactional.state.*",), "remove it; state is always restored as of the checkpoint, with its offsets"
     ),
 )

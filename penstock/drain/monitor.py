@@ -41,6 +41,7 @@ class DrainMonitor:
 
     @property
     def state(self) -> DrainMonitorState:
+        """INIT before `start`, RUNNING while it looks, STOPPED once it has called back or was stopped."""
         return self._state
 
     def register_drain_callback(self, callback: Callable[[], None]) -> bool:

@@ -23,7 +23,7 @@ class RunContext:
     runner: BatchRunner
     stop: StopRequest
     board: ProgressBoard
-    check_next: Callable[[], None] | None = None
+    check_next: Callable[[], object] | None = None
     """Raises the error by which a start would be refused now. None: the job never begins again by itself."""
 
     @property

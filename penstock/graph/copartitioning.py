@@ -22,6 +22,7 @@ from penstock.graph.specs import (
     TableJoinSpec,
     TemporalJoinSpec,
 )
+from penstock.refusals import Refusals
 from penstock.wording import counted, listed
 
 
@@ -82,9 +83,12 @@ def check_copartitioning(
         return
     specs = {op.id: op for op in graph.operators}
     spreads = _spreads(graph, partitions, tasks, broadcast) | _of_side_tables(graph, tasks)
+    refusals = Refusals("the streams of the application do not meet")
     for meeting in found:
-        _check_keys(meeting, specs, spreads)
-        _check_spreads(meeting, spreads, tasks)
+        with refusals.noted():
+            _check_keys(meeting, specs, spreads)
+            _check_spreads(meeting, spreads, tasks)
+    refusals.check()
 
 
 def meetings(graph: ApplicationGraph) -> Iterator[Meeting]:

@@ -22,6 +22,7 @@ from penstock.graph.specs import (
     TemporalJoinSpec,
     WindowSpec,
 )
+from penstock.refusals import Refusals
 
 _GIVE_KEYS = (PartitionBySpec, IntermediateSpec, ProcessSpec, BatchTaskSpec, ColumnTaskSpec)
 """Operators whose messages have keys; those of a task have, if it gives them some."""
@@ -34,6 +35,7 @@ def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> Non
         keyless: the streams whose messages have no keys.
     """
     without: dict[str, SystemStream] = {}
+    refusals = Refusals("operators work by key, and their messages have none")
     for op in graph.operators:
         if isinstance(op, InputSpec):
             if op.stream in keyless:
@@ -42,11 +44,13 @@ def check_keys(graph: ApplicationGraph, keyless: Container[SystemStream]) -> Non
             stream = without[found[0]]
             if _works_by_key(op):
                 other = ", or declare the window with keyed=False" if isinstance(op, WindowSpec) else ""
-                raise ConfigError(
+                error = ConfigError(
                     f"operator `{op.id}` works by key, and the messages of `{stream}` have none: put "
                     f".partition_by(...) before it{other}"
                 )
+                refusals.note(error)
             without[op.id] = stream
+    refusals.check()
 
 
 def _works_by_key(op: OperatorSpec) -> bool:

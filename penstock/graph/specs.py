@@ -46,6 +46,8 @@ class OperatorSpec:
     sends: ClassVar[bool] = False
     takes_order: ClassVar[bool] = False
     """It can be declared with an `ordering`."""
+    hands_on: ClassVar[bool] = True
+    """Its results are messages for the operators that follow it, and nothing else: without one they are dropped."""
     is_input: ClassVar[bool] = False
     """Its messages come from a stream, as bytes that another stage may decode."""
 
@@ -257,6 +259,7 @@ class IntermediateSpec(OperatorSpec):
 class ProcessSpec(OperatorSpec):
     """A StreamTask with stores."""
 
+    hands_on = False
     needs_task = True
     takes_order = True
     sends = True
@@ -289,6 +292,7 @@ class ProcessSpec(OperatorSpec):
 class BatchTaskSpec(OperatorSpec):
     """A BatchTask with stores: it gets all messages of a batch at once."""
 
+    hands_on = False
     needs_task = True
 
     task: Callable[[], BatchTask]
@@ -308,6 +312,7 @@ class BatchTaskSpec(OperatorSpec):
 class ColumnTaskSpec(OperatorSpec):
     """A BatchProcessor with stores: it gets all messages of a batch at once, as columns."""
 
+    hands_on = False
     needs_task = True
 
     @property
@@ -328,6 +333,7 @@ class ColumnTaskSpec(OperatorSpec):
 class AggregateSpec(OperatorSpec):
     """Keeps aggregates for each key, and emits those of the keys that a batch changed."""
 
+    hands_on = False
     needs_task = True
 
     aggregates: Mapping[str, Aggregate]
@@ -406,6 +412,7 @@ class JoinSpec(OperatorSpec):
 class SinkSpec(OperatorSpec):
     """A function called for each message; nothing follows it."""
 
+    hands_on = False
     sends = True
 
     function: SinkFunction
@@ -418,6 +425,8 @@ class SinkSpec(OperatorSpec):
 class SendToSpec(OperatorSpec):
     """Writes each message to an output stream."""
 
+    hands_on = False
+
     output: SystemStream
 
     @property
@@ -429,6 +438,7 @@ class SendToSpec(OperatorSpec):
 class SendToTableSpec(OperatorSpec):
     """Writes each message to a table."""
 
+    hands_on = False
     needs_task = True
 
     table: str
@@ -509,6 +519,12 @@ class ApplicationGraph:
     @property
     def inputs(self) -> tuple[InputSpec, ...]:
         return tuple(op for op in self.operators if isinstance(op, InputSpec))
+
+    @property
+    def unfollowed(self) -> tuple[OperatorSpec, ...]:
+        """The operators whose results nothing takes: they are dropped."""
+        followed = {up for op in self.operators for up in op.upstream}
+        return tuple(op for op in self.operators if op.hands_on and op.id not in followed)
 
     @property
     def patterns(self) -> tuple[PatternSpec, ...]:

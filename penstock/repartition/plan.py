@@ -48,11 +48,13 @@ class RepartitionPlan:
     """By store whose entries have a time to live: when those expire that have no time yet."""
     notes: tuple[str, ...]
     """Sentences for people."""
+    refused: tuple[str, ...] = ()
+    """Reasons why it would be refused later, as sentences, found by a look at the state and the backends."""
 
     @property
     def problems(self) -> list[str]:
-        """Requests for the user's word, without which it cannot be done, as sentences."""
-        return unplaced(self.placements)
+        """Requests for the user's word, without which it cannot be done, and what else is in the way, as sentences."""
+        return [*unplaced(self.placements), *self.refused]
 
     @property
     def base(self) -> CheckpointRecord:

@@ -175,8 +175,21 @@ def _placed(
         owners[keyless] = targets[keyless] = part.task
     wrong = np.flatnonzero(owners != part.task)
     if len(wrong):
-        raise _misplaced(part, entries[wrong[0]], int(owners[wrong[0]]), of_operator=place.of_operator)
+        first = int(wrong[0])
+        if place.of_operator and not keys[first].is_valid:
+            raise _of_whole_task(part)
+        raise _misplaced(part, entries[first], int(owners[first]), of_operator=place.of_operator)
     return ((int(task), entry) for task, entry in zip(targets, entries, strict=True) if task < after)
+
+
+def _of_whole_task(part: StorePart) -> IncompatibleError:
+    operator, _, kind = part.store.rpartition(".")
+    drop = argument("rules", [f"{part.store}=empty"])
+    return IncompatibleError(
+        f"store `{part.store}`: the {kind} of operator `{operator}` has entries without a key in task {part.task}, as "
+        "an open window of a whole task has, and nothing says which task continues them. Drain the job, so that "
+        f"nothing waits in the store, or drop what is in it with {drop}. Nothing was changed"
+    )
 
 
 def _misplaced(part: StorePart, entry: _Entry, owner: int, *, of_operator: bool) -> IncompatibleError:

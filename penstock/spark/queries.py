@@ -31,7 +31,7 @@ from penstock.spark.query.binding import FromCheckpoint
 from penstock.spark.query.job import QueryInput, QueryJob, QueryOutput
 from penstock.spark.query.offsets import OffsetLog
 from penstock.spark.query.stopping import QueryStoppedError
-from penstock.spark.query_progress import note_state, state_operators
+from penstock.spark.query_progress import note_state, with_state
 from penstock.spark.session.gateway import quiet_py4j
 from penstock.spark.session.session import check_session, scratch_folder
 from penstock.spark.takeover.takeover import Takeover
@@ -230,22 +230,17 @@ class Query(StreamingQuery):
     def lastProgress(self) -> StreamingQueryProgress | None:  # noqa: N802 - Spark's name
         """See `StreamingQuery.lastProgress`. `stateOperators` has Penstock's as well."""
         found = super().lastProgress
-        return None if found is None else _with_state(found)
+        return None if found is None else with_state(found)
 
     @property
     def recentProgress(self) -> list[StreamingQueryProgress]:  # noqa: N802 - Spark's name
         """See `StreamingQuery.recentProgress`. `stateOperators` has Penstock's as well."""
-        return [_with_state(each) for each in super().recentProgress]
+        return [with_state(each) for each in super().recentProgress]
 
     def stop(self) -> None:
         """See `StreamingQuery.stop`."""
         super().stop()
         self._running.wait()
-
-
-def _with_state(progress: StreamingQueryProgress) -> StreamingQueryProgress:
-    progress["stateOperators"] = [*progress.stateOperators, *state_operators(progress)]
-    return progress
 
 
 class StreamWriter:

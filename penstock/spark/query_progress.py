@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Sequence
 from dataclasses import fields
@@ -53,6 +54,23 @@ def state_operators(progress: StreamingQueryProgress) -> list[StateOperatorProgr
     return [_as_spark(each) for each in found]
 
 
+def with_state(progress: StreamingQueryProgress) -> StreamingQueryProgress:
+    """Add Penstock's operators to Spark's progress of a batch, and to its text and JSON.
+
+    Args:
+        progress: as Spark made it. It is changed.
+    """
+    if not (own := state_operators(progress)):
+        return progress
+    document = json.loads(progress.json)
+    document["stateOperators"] = [*document["stateOperators"], *own]
+    progress["stateOperators"] = [*progress.stateOperators, *own]
+    # Spark's text comes from these two: from its own object, if there is one, else from the document.
+    progress._jprogress, progress._jdict = None, document  # noqa: SLF001
+    return progress
+
+
 def _as_spark(found: Found) -> StateOperatorProgress:
     values: dict[str, Any] = {camel(field.name): getattr(found, field.name) for field in fields(found)}
-    return StateOperatorProgress(**values)
+    values["customMetrics"] = dict(found.custom_metrics)
+    return StateOperatorProgress.fromJson(values)  # has a text; one that is made of its fields has none

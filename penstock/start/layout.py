@@ -12,6 +12,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.store_layout import StoreLayout
 from penstock.errors import IncompatibleError
 from penstock.graph.specs import ApplicationGraph
+from penstock.refusals import Refusals
 from penstock.start.row_layout import processor_change
 from penstock.wording import argument, counted, listed
 
@@ -53,30 +54,35 @@ def check_layout(
             f"state. Set it back, move the state (`penstock state repartition APP --tasks {tasks}`), or, to begin "
             f"without it, delete the job (`penstock job delete {job}`) or give it a new `job.id`"
         )
+    refusals = Refusals(f"the application does not fit checkpoint {record.id}")
     for store, before in record.stores.items():
-        now = layout.get(store)
-        if now == before or store in emptied:
-            continue
-        if now is not None and _is_read_as(StoreLayout.parse(before), StoreLayout.parse(now), now):
-            continue
-        if (why := processor_change(store, before, now)) is not None:
-            raise IncompatibleError(f"{why}. The checkpoint is {record.id}; nothing was changed")
-        if store.endswith(OPERATOR_STORES):
-            if not record.is_closed:  # after the end of the stream nothing waits in it
-                raise _changed_operator(record, store, before, now, job)
-            continue
-        if now is None:
-            raise IncompatibleError(
-                f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
-                f"longer in the application. Declare it again, or {_EMPTY}"
-            )
-        old = StoreLayout.parse(before)
-        if old.expires and now == str(replace(old, expires=False)):
-            raise _without_ttl(record, store)
+        if store not in emptied:
+            with refusals.noted():
+                _check_store(record, store, before, layout.get(store), job)
+    refusals.check()
+
+
+def _check_store(record: CheckpointRecord, store: str, before: str, now: str | None, job: str) -> None:
+    if now == before or (now is not None and _is_read_as(StoreLayout.parse(before), StoreLayout.parse(now), now)):
+        return
+    if (why := processor_change(store, before, now)) is not None:
+        raise IncompatibleError(f"{why}. The checkpoint is {record.id}; nothing was changed")
+    if store.endswith(OPERATOR_STORES):
+        if not record.is_closed:  # after the end of the stream nothing waits in it
+            raise _changed_operator(record, store, before, now, job)
+        return
+    if now is None:
         raise IncompatibleError(
-            f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
-            f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or {_EMPTY}"
+            f"store `{store}` is in checkpoint {record.id} (operators, key serde, value serde: {before}) but no "
+            f"longer in the application. Declare it again, or {_EMPTY}"
         )
+    old = StoreLayout.parse(before)
+    if old.expires and now == str(replace(old, expires=False)):
+        raise _without_ttl(record, store)
+    raise IncompatibleError(
+        f"store `{store}` was written as `{before}` (operators, key serde, value serde) and is declared as "
+        f"`{now}` now. {_renamed(before, now) or _old_numbers(store, before, now)}Set it back, or {_EMPTY}"
+    )
 
 
 def _is_read_as(old: StoreLayout, new: StoreLayout, now: str) -> bool:

@@ -20,7 +20,7 @@ from penstock.start.layout import check_layout, store_layout
 from penstock.start.positions import moved_inputs, start_positions
 from penstock.start.reset import Reset, plan_reset
 from penstock.start.startpoints.decide import Candidates, Resolve, StartDecision, decide_start
-from penstock.start.startpoints.request import StartpointRequest
+from penstock.start.startpoints.request import StartpointRequest, how_to_delete
 from penstock.start.streams.identities import refuse_recreated
 from penstock.start.streams.intermediate import declared_streams, kept_streams
 from penstock.start.times import StartTimes, start_times
@@ -71,7 +71,7 @@ class StartPlan:
     @property
     def moved(self) -> frozenset[SystemStreamPartition]:
         """`CheckpointRecord.moved` of the run's records."""
-        return moved_inputs(self.origin, self.positions)
+        return frozenset() if self.decision.accepts_state else moved_inputs(self.origin, self.positions)
 
 
 def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
@@ -84,9 +84,30 @@ def plan_start(facts: StartFacts, resolve: Resolve) -> StartPlan:
         NotFoundError: the named checkpoint or an operator to be reset does not exist.
     """
     decision = decide_beginning(facts, resolve)
+    try:
+        return _plan_from(facts, decision)
+    except IncompatibleError as error:
+        if (why := _chosen_by(facts, decision)) is None:
+            raise
+        raise IncompatibleError(f"{error}. {why}") from error
+
+
+def _chosen_by(facts: StartFacts, decision: StartDecision) -> str | None:
+    """The note about a startpoint that took the start back to an older checkpoint; None if none did."""
+    record, latest = decision.restore_from, facts.view.latest
+    if decision.with_state != "nearest" or record is None or record == latest:
+        return None
+    requests = sorted({request for request in decision.requests.values() if request.with_state}, key=lambda r: r.rank)
+    return (
+        f"The startpoint for {requests[-1]} chose checkpoint {record.id} ({argument('with_state', 'nearest')}): every "
+        f"start is refused as long as it waits. `{how_to_delete(requests[-1].key)}` deletes it"
+    )
+
+
+def _plan_from(facts: StartFacts, decision: StartDecision) -> StartPlan:
     refuse_quiet(facts, decision)
     positions = start_positions(decision, facts.inputs, facts.config)
-    refuse_recreated(facts, decision)
+    refuse_recreated(facts.inputs, facts.config, decision)
     reset = plan_reset(facts, decision.restore_from)
     times = decide_times(facts, decision, positions, reset)
     deleted, filled = stores_without_writer(facts, decision)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.checkpoint.choice import choose_version
@@ -27,10 +27,11 @@ from penstock.graph.copartitioning import check_copartitioning
 from penstock.graph.keyed import check_keys
 from penstock.graph.specs import ApplicationGraph
 from penstock.graph.topology import Topology, plan_topology
-from penstock.job.identity import settle
+from penstock.job.identity import known_uid, settle
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
 from penstock.outbox.unpublished import OwedOutput, Unpublished
+from penstock.refusals import Refusals
 from penstock.runtime.stage.instance import RuntimeSettings
 from penstock.runtime.steps import StepLimits
 from penstock.schemas.connect import with_registered, with_registry
@@ -45,6 +46,7 @@ from penstock.start.plan import StartPlan, plan_start
 from penstock.start.report import report
 from penstock.start.startpoints.decide import JobInputs
 from penstock.start.startpoints.manager import StartpointManager
+from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.streams.identities import Identities
 from penstock.start.streams.intermediate import begin_streams, declared_streams
 from penstock.start.streams.job_streams import JobStreams
@@ -68,6 +70,8 @@ from penstock.wire.protocol import Markers
 from penstock.wording import listed
 
 logger = logging.getLogger(__name__)
+REFUSED = "the start is refused"
+_ANY_START = StartRequest("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,18 +272,37 @@ def check_start(
     objects: ObjectStore,
     given: Mapping[str, System] | None = None,
     clock: Clock = SYSTEM_CLOCK,
-) -> None:
-    """Raise the error by which `prepare` would refuse a start now. Writes nothing.
+    request: StartRequest = _ANY_START,
+    more: Sequence[StartpointRequest] = (),
+    backends: bool = False,
+) -> StartPlan:
+    """The plan of a start now. Raises the error by which `prepare` would refuse it. Writes nothing.
 
     Args:
         graph: the application, with its patterns.
         given: systems that are open already, by name.
+        request: the wishes of who starts it.
+        more: startpoints that nobody has written yet.
+        backends: look at what the backends of the state have already, too.
     """
     paths = JobPaths(config.job.name, config.job.id)
     graph = with_matches(with_side_inputs(graph, config), config, given)
     startpoints = StartpointManager(objects, paths, config.job.startpoint_ttl_ms, clock.now_ms)
     with closing(JobStreams.open(graph, config, given)) as streams:
-        _decide(graph, config, streams, startpoints, CheckpointLog(objects, paths).read, StartRequest(""))
+        facts, plan = _decide(graph, config, streams, startpoints, CheckpointLog(objects, paths).read, request, more)
+        if backends:
+            _check_backends(facts, plan, streams, objects, paths)
+    return plan
+
+
+def _check_backends(
+    facts: StartFacts, plan: StartPlan, streams: JobStreams, objects: ObjectStore, paths: JobPaths
+) -> None:
+    graph, config, tasks = plan.graph or facts.graph, facts.config, len(facts.inputs.tasks)
+    stores = [*store_layout(graph), *backed_up_side_stores(graph, config)]
+    uid, restorable = known_uid(objects, paths), facts.view.restorable
+    with closing(BackendAdmins(config, paths, objects, tasks, stores, streams.systems, uid, restorable)) as admins:
+        admins.check()
 
 
 def _decide(
@@ -289,12 +312,22 @@ def _decide(
     startpoints: StartpointManager,
     read_log: Callable[[], LogView],
     request: StartRequest,
+    more: Sequence[StartpointRequest] = (),
 ) -> tuple[StartFacts, StartPlan]:
     config = config.with_columns(spec.name for spec in graph.stores if spec.by_column)
-    graph = with_registered(with_registry(graph, config))
-    check_config(graph, config)
-    facts = _read_facts(graph, config, streams, startpoints, read_log, request)
-    return facts, plan_start(facts, resolver(streams.admins))
+    refusals = Refusals(REFUSED)
+    with refusals.noted():
+        graph = with_registered(with_registry(graph, config))
+    with refusals.noted():
+        check_config(graph, config)
+    with refusals.noted():
+        plan_topology(graph, config.task.dead_letter_stream, streams.exactly_once)
+    with refusals.noted():
+        facts = _read_facts(graph, config, streams, startpoints, read_log, request, refusals)
+        facts = replace(facts, requests=replace(facts.requests, live=(*facts.requests.live, *more)))
+        plan = plan_start(facts, resolver(streams.admins))
+    refusals.check()
+    return facts, plan
 
 
 def _read_facts(
@@ -304,17 +337,22 @@ def _read_facts(
     startpoints: StartpointManager,
     read_log: Callable[[], LogView],
     request: StartRequest,
+    refusals: Refusals,
 ) -> StartFacts:
-    """The facts, once the application fits its streams."""
+    """The facts. What does not fit the streams is among the refusals then."""
+    with refusals.noted():
+        check_keys(graph, {op.stream for op in graph.inputs if not streams.systems[op.stream.system].has_keys})
     identities = streams.identities()  # before all that is decided about the streams
     ends = streams.ends()
     grouping = streams.group(ends)
-    streams.check_side_inputs(graph, grouping.count)
-    streams.check_columns(graph)
+    with refusals.noted():
+        streams.check_side_inputs(graph, grouping.count)
+    with refusals.noted():
+        streams.check_columns(graph)
+    with refusals.noted():
+        check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     for warning in order_warnings(graph, streams.keeps_order):
         logger.warning("%s", warning)
-    check_keys(graph, {op.stream for op in graph.inputs if not streams.systems[op.stream.system].has_keys})
-    check_copartitioning(graph, ends, grouping.count, streams.broadcast)
     view = read_log()
     if view.latest is not None:
         streams.check_left(ssp.system_stream for own in view.latest.next_offsets.values() for ssp in own)

@@ -6,6 +6,7 @@ import logging
 
 from penstock.start.facts import StartFacts
 from penstock.start.plan import StartPlan
+from penstock.start.startpoints.decide import passing_over
 from penstock.start.startpoints.request import StartpointRequest
 from penstock.start.times import StartTimes
 from penstock.wording import counted, listed, utc_text
@@ -23,6 +24,12 @@ def report(plan: StartPlan, facts: StartFacts) -> None:
             record.batch,
             latest.id,
             latest.batch,
+        )
+    if unfollowed := facts.graph.unfollowed:
+        logger.warning(
+            "no operator follows %s: the results are dropped. If they matter, send them to an output with "
+            ".send_to(app.output(...))",
+            listed([f"`{op.id}`" for op in unfollowed]),
         )
     _report_startpoints(plan, facts)
     _report_times(plan.times)
@@ -52,6 +59,8 @@ def _report_startpoints(plan: StartPlan, facts: StartFacts) -> None:
         applied.setdefault(request, set()).add(plan.positions[at])
     for request, offsets in applied.items():
         logger.info("the startpoint for %s is applied: offset %s", request, ", ".join(map(str, sorted(offsets))))
+    if text := passing_over(decision.passed_over):
+        logger.warning("%s", text)
     if decision.requests and decision.restore_from is not None:
         logger.info("state: %s, checkpoint %s", decision.with_state, decision.restore_from.id)
     if plan.quiet_until:

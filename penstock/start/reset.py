@@ -9,7 +9,7 @@ from penstock.api.state.store import OPERATOR_STORES, own_stores
 from penstock.api.time.watermarks import NO_WATERMARK
 from penstock.checkpoint.record import CheckpointRecord
 from penstock.errors import NotFoundError
-from penstock.graph.specs import OperatorSpec
+from penstock.graph.specs import ApplicationGraph, OperatorSpec
 from penstock.start.facts import StartFacts
 from penstock.start.layout import store_layout
 from penstock.start.streams.intermediate import declared_streams, operators_of, recorded_operators
@@ -52,9 +52,7 @@ def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
             be cleared.
     """
     graph = facts.graph
-    stores = {*store_layout(graph), *(record.stores if record else ())}
-    clearable = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
-    clearable.update(*map(operators_of, declared_streams(graph).values()), recorded_operators(record))
+    clearable = resettable(graph, record)
     known = clearable.union((op.id for op in graph.operators), record.watermarks if record else ())
     for operator in facts.reset_operators:
         if operator not in known:
@@ -69,6 +67,13 @@ def plan_reset(facts: StartFacts, record: CheckpointRecord | None) -> Reset:
                 f"wait. These can: {_named(clearable)}. A startpoint with the state `clear` empties all stores"
             )
     return Reset(tuple(dict.fromkeys(facts.reset_operators)))
+
+
+def resettable(graph: ApplicationGraph, record: CheckpointRecord | None) -> set[str]:
+    """The operators, of the application or of a checkpoint, that keep something of their own."""
+    stores = {*store_layout(graph), *(record.stores if record else ())}
+    found = {store.rpartition(".")[0] for store in stores if store.endswith(OPERATOR_STORES)}
+    return found.union(*map(operators_of, declared_streams(graph).values()), recorded_operators(record))
 
 
 def _named(operators: Collection[str]) -> str:

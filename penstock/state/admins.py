@@ -12,6 +12,7 @@ from penstock.config.model import JobConfig
 from penstock.errors import ConfigError, CorruptError, NotFoundError, PenstockError
 from penstock.job.paths import JobPaths
 from penstock.objects.store import ObjectStore
+from penstock.refusals import Refusals
 from penstock.state.backends.base import AdminContext, Garbage, Retention, StateBackendAdmin, StoreMarker
 from penstock.state.backends.registry import backend_factory
 from penstock.state.backends.roots import BackendRoots
@@ -71,6 +72,18 @@ class BackendAdmins:
             admin = self._admin(name, ())
             admin.create_resources(epoch)
             admin.validate_resources()
+
+    def check(self) -> None:
+        """Check what the configured backends have already, as `prepare` would. Writes nothing.
+
+        Raises:
+            ConfigError, IncompatibleError: something is wrong; says all of it.
+        """
+        refusals = Refusals("the backends of the state are refused")
+        for name in self._configured:
+            with refusals.noted():
+                self._admin(name, ()).validate_resources()
+        refusals.check()
 
     def collect(
         self,

@@ -39,8 +39,7 @@ inputs = st.lists(st.lists(st.tuples(keys, st.integers(0, 99)), max_size=12), mi
 
 
 class Count(ps.StreamTask):
-    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None:
-        collector.emit(key=envelope.key, value=envelope.value)
+    def process(self, envelope: Any, collector: Any, coordinator: Any) -> None: ...
 
 
 def topology() -> Topology:

@@ -21,9 +21,9 @@ from tests.support.tools.places import ROOT
 SUBMODULES = {
     "admin", "api", "application", "batch", "budgets", "checkpoint", "cli", "clock", "columns", "config",
     "container", "dashboard", "direct", "documents", "drain", "driver", "errors", "file_modes", "forms", "graph",
-    "host", "job", "metrics", "notebook", "objects", "os_errors", "outbox", "parallel", "public_names", "repartition",
-    "retry", "runtime", "schemas", "side", "signing", "spark", "standby", "start", "state", "system", "tables",
-    "testing", "wire", "wording",
+    "host", "job", "metrics", "notebook", "objects", "os_errors", "outbox", "parallel", "public_names", "quantities",
+    "refusals", "repartition", "retry", "runtime", "schemas", "side", "signing", "spark", "standby", "start", "state",
+    "system", "tables", "testing", "wire", "wording",
 }  # fmt: skip
 
 

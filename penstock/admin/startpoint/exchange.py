@@ -16,7 +16,7 @@ from penstock.start.startpoints.serde import (
     decode_startpoint,
     encode_startpoint,
 )
-from penstock.wording import argument, counted, flag
+from penstock.wording import argument, counted, flag, listed
 
 
 def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[str]]:
@@ -25,9 +25,9 @@ def exported_lines(live: Iterable[StartpointRequest]) -> tuple[list[str], list[s
     lines, notes = [], []
     for key, request in sorted(newest.items()):
         lines.append(coordinator_line(NAMESPACE, key, encode_startpoint(request.startpoint)))
-        if request.with_state is not None or request.with_output is not None or request.clamp:
-            left_out = f"{argument('with_state')}, {argument('with_output')} and {flag('clamp')}"
-            notes.append(f"`{key}`: {left_out} are left out")
+        if request.with_state or request.with_output or request.clamp or request.accept_state:
+            choices = [argument("with_state"), argument("with_output"), flag("clamp"), flag("accept_state")]
+            notes.append(f"`{key}`: {listed(choices)} are left out")
     return lines, notes
 
 

@@ -43,6 +43,7 @@ class RequestFacts:
     resolves_to: int | None = None
     problem: str | None = None
     with_output: WithOutput | None = None
+    accept_state: bool = False
 
     @property
     def place(self) -> str:
@@ -62,7 +63,9 @@ class RequestFacts:
     @property
     def state_choice(self) -> str | None:
         """The fate of the state: `with_state`, or what it means when not given. None if the request is unreadable."""
-        return self.with_state if self.status == "unreadable" else self.with_state or "keep"
+        if self.status == "unreadable":
+            return self.with_state
+        return f"{self.with_state or 'keep'}{', accepted' if self.accept_state else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,7 @@ def _facts(request: StartpointRequest, status: RequestStatus, ttl_ms: int, resol
         resolves_to=resolved if isinstance(resolved, int) else None,
         problem=resolved if isinstance(resolved, str) else None,
         with_output=request.with_output,
+        accept_state=request.accept_state,
     )
 
 

@@ -36,7 +36,7 @@ def application_inputs(config: JobConfig, app: Application) -> JobInputs:
     with closing(JobStreams.open(graph, config)) as streams:
         ends = streams.ends()
         others = streams.without_startpoints(graph, config)
-        return JobInputs(streams.group(ends).tasks, ends, others, patterns=streams.patterns)
+        return JobInputs(streams.group(ends).tasks, ends, others, streams.identities(), streams.patterns)
 
 
 class Admins(dict[str, SystemAdmin]):
@@ -133,4 +133,6 @@ def _of_checkpoint(found: FoundJob, record: CheckpointRecord, admins: Mapping[st
     for each in side_stores(found):
         streams = {SystemStream.parse(stream) for stream in each.side_inputs}
         others |= dict.fromkeys(streams - read, side_input_of([each.store]))
-    return JobInputs(record.next_offsets, ends, others)
+    all_identities = {stream: admins[stream.system].stream_identity(stream.stream) for stream in read}
+    identities = {stream: identity for stream, identity in all_identities.items() if identity is not None}
+    return JobInputs(record.next_offsets, ends, others, identities)

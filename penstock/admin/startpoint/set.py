@@ -11,13 +11,14 @@ from penstock.admin.job.audit import audited
 from penstock.admin.jobs import FoundJob
 from penstock.admin.startpoint.exchange import imported_requests
 from penstock.admin.startpoint.facts import RequestFacts, request_facts
+from penstock.admin.startpoint.fit import check_nearest
 from penstock.admin.startpoint.inputs import StartpointJob, open_inputs
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.api.startpoint import Startpoint
 from penstock.checkpoint.edit import OffsetChange
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.job.requests import new_uuid
-from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, sort_out
+from penstock.start.startpoints.decide import StartDecision, nearest_checkpoint, passing_over, sort_out
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
@@ -26,7 +27,7 @@ from penstock.start.startpoints.request import (
     task_name,
     task_number,
 )
-from penstock.wording import argument, counted
+from penstock.wording import argument, counted, flag
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,9 @@ def ask_for(
     there = job.manager.waiting(job.view)
     new = sort_out(requests, (), now_ms, ttl_ms)
     decision = job.decide((*there.live, *new.live), new.live)
+    notes = [*notes, *check_nearest(job, decision, new.live)]
     changes = job.changes(decision)
-    nearest, why_not = _nearest(job, decision)
+    nearest, passed_over = _nearest(job, decision)
     positions = tuple(PositionFacts.of(change) for change in changes)
     asked = request_facts(new, job.inputs.tasks, ttl_ms, {r: job.resolve(r) for r in new.live})
     if not dry_run:
@@ -83,7 +85,7 @@ def ask_for(
         checkpoint=None if decision.restore_from is None else str(decision.restore_from.id),
         nearest=nearest,
         changes=positions,
-        notes=(*notes, *map(str, there.unreadable), *_notes(job, decision, changes, nearest, why_not)),
+        notes=(*notes, *map(str, there.unreadable), *_notes(job, decision, changes, nearest, passed_over)),
     )
 
 
@@ -99,17 +101,22 @@ def _audited_changes(asked: Sequence[RequestFacts], positions: Sequence[Position
 
 
 def _nearest(job: StartpointJob, decision: StartDecision) -> tuple[str | None, str]:
-    """The checkpoint that `with_state="nearest"` takes, or why there is none."""
+    """The checkpoint that `with_state="nearest"` takes, and which ones it passes over; or None, and why there is
+    none."""
     if decision.with_state == "nearest" or job.origin is None:
-        return (None if decision.restore_from is None else str(decision.restore_from.id)), ""
+        found = None if decision.restore_from is None else str(decision.restore_from.id)
+        return found, passing_over(decision.passed_over)
     try:
-        return str(nearest_checkpoint(decision.offsets, job.candidates, job.inputs.ends).id), ""
+        near = nearest_checkpoint(
+            decision.offsets, job.candidates, job.inputs.ends, accepts_state=decision.accepts_state
+        )
+        return str(near.record.id), passing_over(near.passed_over)
     except IncompatibleError as error:
         return None, str(error)
 
 
 def _notes(
-    job: StartpointJob, decision: StartDecision, changes: Sequence[OffsetChange], nearest: str | None, why_not: str
+    job: StartpointJob, decision: StartDecision, changes: Sequence[OffsetChange], nearest: str | None, passed_over: str
 ) -> Iterator[str]:
     if not job.found.config.job.startpoint_enabled:
         yield "job.startpoint.enabled is false in this configuration: a start with it ignores startpoints"
@@ -125,21 +132,38 @@ def _notes(
         case "nearest":
             yield (
                 f"every input and all stores ({stores}) begin at checkpoint {nearest}, the newest retained one at or "
-                "before the wanted positions: state and input agree"
+                "before the wanted positions"
+                + (f" whose state counts. {_sentence(passed_over)}" if passed_over else ": state and input agree")
             )
         case "clear":
             yield f"the stores ({stores}) begin empty and will hold only what the job reads from there"
         case "keep":
-            yield from _keeping(stores, changes, nearest, why_not)
+            yield from _keeping(stores, changes, nearest, passed_over, accepted=decision.accepts_state)
 
 
-def _keeping(stores: str, changes: Sequence[OffsetChange], nearest: str | None, why_not: str) -> Iterator[str]:
+def _keeping(
+    stores: str, changes: Sequence[OffsetChange], nearest: str | None, passed_over: str, *, accepted: bool
+) -> Iterator[str]:
     if not (effect := effect_on_state(changes)):
         return
-    yield f"the state ({stores}) stays as it is ({_with('keep')}): {effect}"
-    other = f"from checkpoint {nearest}" if nearest is not None else f"which is not possible now: {why_not}"
+    right = (
+        f". {flag('accept_state')} declares that this is right, and later checkpoints count as such" if accepted else ""
+    )
+    yield f"the state ({stores}) stays as it is ({_with('keep')}): {effect}{right}"
+    if not accepted:
+        yield (
+            f"checkpoints from then on are passed over by {_with('nearest')}, because their state does not agree with "
+            f"their positions; {flag('accept_state')} declares that it does"
+        )
+    other = f"from checkpoint {nearest}" if nearest is not None else f"which is not possible now: {passed_over}"
+    if nearest is not None and passed_over:
+        other += f". {_sentence(passed_over)}"
     yield f"{_with('nearest')} would begin every input and all stores at one retained checkpoint, {other}"
     yield f"{_with('clear')} would empty the stores first"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _with(state: WithState) -> str:
@@ -156,6 +180,7 @@ def set_startpoint(
     clamp: bool = False,
     with_state: WithState | None = None,
     with_output: WithOutput | None = None,
+    accept_state: bool = False,
     dry_run: bool = False,
 ) -> AskedFacts:
     """Set the position at which the next start of a job begins to read an input (SEP-18). The job may be running.
@@ -174,11 +199,14 @@ def set_startpoint(
         with_output: `again` (the default) sends the output of messages that are read again, `after` sends nothing
             before all inputs have come to their old positions. A start of an application with windows or timers
             refuses `after`.
+        accept_state: declare that the state is right although positions were moved while it stayed. `nearest` then
+            passes over no checkpoint for that reason, and `keep` does not mark those that follow.
         dry_run: write nothing; the result is a preview.
 
     Raises:
         ConfigError: a name or the startpoint is wrong, or the job's inputs are not known.
-        IncompatibleError: a start would refuse it. Nothing was written.
+        IncompatibleError: a start would refuse it. With `nearest` this is also said of the application: the one that
+            the job was opened with, or else the one of the last checkpoint. Nothing was written.
 
     Example:
         >>> with admin.open_job("flights") as job:
@@ -190,7 +218,7 @@ def set_startpoint(
     with open_inputs(job) as found:
         keys = list(_request_keys(found, stream, partitions, task))
         requests = [
-            StartpointRequest(key, new_uuid().hex, startpoint, with_state, clamp=clamp, with_output=with_output)
+            StartpointRequest(key, new_uuid().hex, startpoint, with_state, clamp, with_output, accept_state)
             for key in keys
         ]
         made = replace(startpoint, creation_timestamp=_creation(found, {key.ssp for key in keys}))

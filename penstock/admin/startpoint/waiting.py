@@ -109,7 +109,7 @@ def delete_startpoints(
 def export_startpoints(job: FoundJob) -> ExportedStartpoints:
     """The waiting startpoints in the form of Samza's coordinator stream.
 
-    Samza has neither `with_state` nor `with_output` nor `clamp`. They are left out, and `notes` names them.
+    Samza has none of `with_state`, `with_output`, `clamp` and `accept_state`: they are left out, `notes` names them.
 
     Args:
         job: the job.

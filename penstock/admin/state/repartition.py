@@ -15,6 +15,7 @@ from penstock.admin.job.lease import refuse_running
 from penstock.admin.job.ownership import claimed_job
 from penstock.admin.jobs import FoundJob
 from penstock.admin.state.held import state_versions
+from penstock.admin.state.repartition_refusals import refused_backends, refused_entries
 from penstock.admin.state.store_uploads import StoreUploads
 from penstock.application.application import Application
 from penstock.batch.positions import Ends
@@ -156,7 +157,8 @@ def planned_for(
             f"`job.intermediate.stream.partitions: {tasks}`"
         )
     plan = _plan(graph, record, streams, tasks, rules, found.paths.root)
-    return Repartition(found, log, view, streams, plan)
+    refused = (*refused_backends(found, plan, streams.systems, view), *refused_entries(found, plan))
+    return Repartition(found, log, view, streams, replace(plan, refused=refused))
 
 
 def _plan(

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import pyarrow as pa
 
+from penstock.admin.stream.flow import batches_in_time
 from penstock.admin.stream.records import Format, MalformedRecordError, Record, malformed, read_lines, read_records
 from penstock.api.messages.headers import Headers, headers_of
 from penstock.api.serdes import Json, Serde
@@ -90,7 +91,8 @@ def publish(
 ) -> Published:
     """Publish every record of a file, or of standard input.
 
-    Records are appended in batches, atomically in each partition, and in the file's order within a partition. A line of
+    Records are appended in batches, atomically in each partition, and in the file's order within a partition. What
+    comes from standard input is appended within a second, however slowly it comes. A line of
     JSON is published unchanged, without the white space around it. The value of a CSV record is compact JSON. With
     `value_field`, that field alone is the value. The partition follows from the key's bytes by Kafka's murmur2.
 
@@ -129,7 +131,8 @@ def publish(
     writer = system.writer(None)
     appender = _Appender(writer, [SystemStreamPartition(system.name, stream, i) for i in range(partitions)])
     try:
-        for batch in _batches(_messages(source, options), options.batch_messages):
+        batches = batches_in_time if source == "-" else _batches
+        for batch in batches(_messages(source, options), options.batch_messages):
             size = appender.append(batch)
             done = Published(done.messages + len(batch), done.bytes + size, batch[-1].line)
             if progress is not None:
@@ -180,13 +183,10 @@ def _batches(messages: Iterable[_Message], size: int) -> Iterator[list[_Message]
 
 
 def _messages(source: str, options: PublishOptions) -> Iterator[_Message]:
-    now = _now()
     value: bytes | None
-    for count, (line, record, value) in enumerate(read_lines(source, options.format, infer=options.infer)):
-        if count % options.batch_messages == 0:
-            now = _now()
+    for line, record, value in read_lines(source, options.format, infer=options.infer):
         try:
-            timestamp = now if options.timestamp_field is None else _timestamp(record, options.timestamp_field)
+            timestamp = _now() if options.timestamp_field is None else _timestamp(record, options.timestamp_field)
             key = None if options.key_field is None else _bytes(record, options.key_field, "key")
             if options.value_field is not None:
                 value = _bytes(record, options.value_field, "value")

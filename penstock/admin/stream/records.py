@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import gzip
+import os
 import re
 import sys
 import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple, TypeAlias
@@ -87,11 +88,21 @@ def _form_of(source: str, name: str) -> Format:
     return form
 
 
+def _standard_input() -> AbstractContextManager[IO[bytes]]:
+    """Standard input under another object than the interpreter's, which cannot be closed at the end of the process
+    while a thread waits for input in it."""
+    try:
+        return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
+    except (OSError, AttributeError):  # it is no file
+        return nullcontext(sys.stdin.buffer)
+
+
 @contextmanager
 def _open(source: str) -> Iterator[tuple[Iterator[bytes], str]]:
     """The lines of a source, and the name that tells their format."""
     if source == "-":
-        yield _checked(sys.stdin.buffer, source), source
+        with _standard_input() as lines:
+            yield _checked(lines, source), source
         return
     try:
         if source.lower().endswith(".zip"):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import TypeAlias
 
 from penstock.errors import ConfigError
+from penstock.quantities import DURATIONS
 
 Duration: TypeAlias = int | str | timedelta
 """Milliseconds, a text such as "500ms", "10s", "5min", "2h" or "1d", or a timedelta."""
 
 _MOST = 2**60
-_TEXT = re.compile(r"\s*(-?\d+)\s*(ms|s|min|h|d)\s*")
-_UNITS = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -37,9 +35,10 @@ def milliseconds(what: str, given: object, least: int = 1, most: int = _MOST) ->
     found = _milliseconds(given)
     if found is None or not least <= found <= most:
         at_most = "2^60" if most == _MOST else f"{most:,}"
+        hint = f": {hint}" if isinstance(given, str) and (hint := DURATIONS.hint(given)) else ""
         raise ConfigError(
             f"{what} is a duration (milliseconds, a timedelta, or a text such as '10s': a whole number and "
-            f"{', '.join(_UNITS)}) of {least} ms or more and at most {at_most} ms, not {given!r}"
+            f"{', '.join(DURATIONS.factors)}) of {least} ms or more and at most {at_most} ms, not {given!r}{hint}"
         )
     return found
 
@@ -50,8 +49,7 @@ def _milliseconds(given: object) -> int | None:
     if isinstance(given, timedelta):
         whole, rest = divmod(given, _MILLISECOND)
         return None if rest else whole
-    match = _TEXT.fullmatch(given) if isinstance(given, str) else None
-    return None if match is None else int(match[1]) * _UNITS[match[2]]
+    return DURATIONS.read(given) if isinstance(given, str) else None
 
 
 def whole_number(what: str, given: object, unit: str, least: int = 1) -> int:

@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 
 OPTIONS = {
+    "accept_state": "--accept-state",
     "app": "--app",
     "as_hex": "--hex",
     "assignments": "-c",

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from penstock.api.ssp import SystemStream
 from penstock.errors import ConfigError
+from penstock.quantities import DURATIONS, SIZES, Units
 
 Raw: TypeAlias = str | tuple[str, ...]
 """A value as every source delivers it: text, or a list of texts."""
@@ -137,6 +138,7 @@ class Number(Kind[int]):
     noun: ClassVar[str] = "an integer"
     forms: ClassVar[str] = ""
     factors: ClassVar[Mapping[str, int]] = {}
+    units: ClassVar[Units | None] = None
 
     @property
     def expected(self) -> str:
@@ -147,14 +149,18 @@ class Number(Kind[int]):
     def read(self, text: str) -> int:
         found = re.fullmatch(r"([+-]?[0-9]{1,18}) ?([A-Za-z]*)", text)
         if not found:
-            raise RefusedError
+            raise RefusedError(self._hint(text))
         suffix = found[2].lower()
         if suffix and suffix not in self.factors:
-            raise RefusedError(f"unknown unit `{found[2]}`" if self.factors else "")
+            unknown = f"unknown unit `{found[2]}`" if self.factors else ""
+            raise RefusedError("; ".join(filter(None, (unknown, self._hint(text)))))
         value = int(found[1]) * (self.factors[suffix] if suffix else 1)
         if (self.minimum is not None and value < self.minimum) or (self.maximum is not None and value > self.maximum):
             raise RefusedError("out of range")
         return value
+
+    def _hint(self, text: str) -> str:
+        return "" if self.units is None else self.units.hint(text)
 
 
 @dataclass(frozen=True)
@@ -166,7 +172,8 @@ class Millis(Number):
     unit = "ms"
     noun = "a duration: an integer number of milliseconds"
     forms = ", or a form such as `500ms`, `10s`, `5min`, `2h`, `1d`"
-    factors = {"ms": 1, "s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+    factors = DURATIONS.factors
+    units = DURATIONS
 
 
 @dataclass(frozen=True)
@@ -179,6 +186,7 @@ class Bytes(Number):
     factors = {"b": 1} | {
         prefix + ending: 1024**power for power, prefix in enumerate("kmgt", start=1) for ending in ("b", "ib")
     }
+    units = SIZES
 
 
 class Listed(Kind[tuple[T, ...]]):

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from penstock.api.drain import DrainNotification
+from penstock.api.drain import NEXT_RUN, DrainNotification
 from penstock.drain.driver.report import DrainReport
 from penstock.drain.monitor import DrainMonitor
 from penstock.drain.notification import drained_together
@@ -225,8 +225,27 @@ class Drain:
                 self._requests.delete([each])
         return tuple(each for each in own if self._known.issuperset(each.operators))
 
+    def _refuse_next(self) -> None:
+        """End the requests to drain the next run, because this is the next run and does not look for requests. A later
+        run, which nobody meant, would drain otherwise. They become this run's first: if the process dies in between, no
+        other run obeys them."""
+        waiting = {str(each.uuid) for each in self._requests.find().of_run(NEXT_RUN)}
+        if not waiting:
+            return
+        found = self._requests.obey(self._requests.find(), self._run_id)
+        own = [each for each in found.of_run(self._run_id) if str(each.uuid) in waiting]
+        for each in own:
+            logger.warning(
+                "the request %s to drain the next run is deleted: run %s is the next one, and does not look for "
+                "requests (job.drain-monitor.enabled is false). To drain it, start it with `penstock run --drain`",
+                each.uuid,
+                self._run_id,
+            )
+        self._requests.delete(own)
+
     def _find(self) -> None:
         if self._poll_ms is None and not self._asked.is_set():
+            self._refuse_next()
             return
         asked = self._asked.is_set()
         self._asked.clear()  # before the store is read: who asks from here on is not overlooked

@@ -30,7 +30,7 @@ REFUSED_SECONDS = 300.0
 class NextStart:
     """The start that follows if a run ends only to begin again."""
 
-    check: Callable[[], None]
+    check: Callable[[], object]
     """Raises the error by which it would be refused now."""
     begin: Callable[[], None]
     """Ends the run gracefully, and lets the job start again."""

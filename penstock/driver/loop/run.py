@@ -82,7 +82,7 @@ class Run:
         builder: TableBuilder,
         feed: Feed | None = None,
         debts: Debts | None = None,
-        check_next: Callable[[], None] | None = None,
+        check_next: Callable[[], object] | None = None,
     ) -> RunLoop:
         """Make the run's loop. Containers and batches are the run's from here on: they end with it."""
         context = RunContext(self.job, self._keeper, fleet, runner, self.stop, self.board, check_next)

@@ -15,7 +15,7 @@ class Sink(Operator[SinkSpec]):
     """Runs the application's function, which may send to outputs."""
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
-        collector = Collector(self.spec.id, stage.position, NOWHERE.push, stage.outputs)
+        collector = Collector(self.spec.id, stage.position, NOWHERE, stage.outputs, of_task=False)
         return Node(
             *envelope_calls(
                 self.spec.id,

@@ -262,7 +262,7 @@ def open_on_spark(
     runner_of: Callable[..., R],
     feed: Feed | None = None,
     debts: Debts | None = None,
-    check_next: Callable[[], None] | None = None,
+    check_next: Callable[[], object] | None = None,
 ) -> tuple[RunLoop, R]:
     """Open a prepared run whose containers are on executors and whose batches are Spark jobs. `runner_of` gets the
     arguments of `SparkRunner`."""

@@ -14,6 +14,7 @@ from penstock.checkpoint.record import CheckpointRecord
 from penstock.checkpoint.versions.table import versions_of
 from penstock.config.settings import TaskSettings
 from penstock.errors import IncompatibleError, NotFoundError, PenstockError
+from penstock.refusals import Refusals
 from penstock.start.startpoints.request import (
     RequestKey,
     StartpointRequest,
@@ -23,7 +24,7 @@ from penstock.start.startpoints.request import (
     task_name,
 )
 from penstock.system.base import PartitionOffsets
-from penstock.wording import argument, counted, listed
+from penstock.wording import argument, counted, flag, listed
 
 Choice = TypeVar("Choice", bound=str)
 Resolve: TypeAlias = Callable[[StartpointRequest], int]
@@ -100,6 +101,14 @@ class StartDecision:
     with_state: WithState
     quiet_until: Positions = field(default_factory=dict)
     """The positions before which the run sends no output; empty: it sends all of it."""
+    passed_over: tuple[CheckpointRecord, ...] = ()
+    """The checkpoints that are nearer to the startpoints than `restore_from`, but whose state does not agree with their
+    positions, oldest first."""
+
+    @property
+    def accepts_state(self) -> bool:
+        """True if a request declares that the state agrees with positions that were moved while it stayed."""
+        return any(request.accept_state for request in self.requests.values())
 
     @property
     def clears_state(self) -> bool:
@@ -160,12 +169,18 @@ def decide_start(
         IncompatibleError: a request is for what the job does not read, cannot be resolved, or contradicts another
             one; or no retained checkpoint is near enough. Says which, and what to do.
     """
+    refusals = Refusals("startpoints are refused")
     for request in live:
         if reason := _misplaced(request, inputs):
-            raise _refused(request, reason, request not in new)
+            refusals.note(_refused(request, reason, request not in new))
     found = counting_requests(live, inputs.tasks)
-    with_state = choose_state(found.values())
-    offsets = {at: _resolved(request, resolve, request not in new) for at, request in found.items()}
+    offsets: dict[TaskSsp, int] = {}
+    with refusals.noted():
+        with_state = choose_state(found.values())
+    for at, request in found.items():
+        with refusals.noted():
+            offsets[at] = _resolved(request, resolve, request not in new)
+    refusals.check()
     quiet_until = choose_quiet(found.values(), checkpoints.latest or checkpoints.origin, inputs)
     if with_state != "nearest" or checkpoints.origin is None:
         return StartDecision(checkpoints.origin, offsets, found, with_state, quiet_until)
@@ -175,8 +190,9 @@ def decide_start(
             f"with, and {argument('from_checkpoint', str(checkpoints.origin.id))} names one. Leave that out, or delete "
             "the startpoint (`penstock startpoint list`)"
         )
-    restore_from = nearest_checkpoint(offsets, checkpoints, inputs.ends)
-    return StartDecision(restore_from, {}, found, with_state, quiet_until)
+    accepts = any(request.accept_state for request in found.values())
+    near = nearest_checkpoint(offsets, checkpoints, inputs.ends, accepts_state=accepts)
+    return StartDecision(near.record, {}, found, with_state, quiet_until, near.passed_over)
 
 
 def choose_state(requests: Iterable[StartpointRequest]) -> WithState:
@@ -245,11 +261,25 @@ def _refuse_after(latest: CheckpointRecord, inputs: JobInputs, gone: Collection[
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Nearest:
+    """The checkpoint that a start goes back to, and the newer ones that are near enough and whose state does not agree
+    with their positions."""
+
+    record: CheckpointRecord
+    passed_over: tuple[CheckpointRecord, ...] = ()
+
+
 def nearest_checkpoint(
-    wanted: Positions, checkpoints: Candidates, ends: Mapping[SystemStreamPartition, PartitionOffsets]
-) -> CheckpointRecord:
+    wanted: Positions,
+    checkpoints: Candidates,
+    ends: Mapping[SystemStreamPartition, PartitionOffsets],
+    *,
+    accepts_state: bool = False,
+) -> Nearest:
     """The newest retained checkpoint whose offsets are all at or before the wanted ones, and can still be read, and
-    whose state agrees with them: none of them was moved while the state stayed.
+    whose state agrees with them: none of them was moved while the state stayed. With `accepts_state`, somebody declares
+    that it agrees nevertheless.
 
     Raises:
         IncompatibleError: there is none; says what the oldest one has, and what can be done instead. Or the newest one
@@ -258,10 +288,11 @@ def nearest_checkpoint(
     before = [record for record in checkpoints.retained if _is_before(record, wanted)]
     if not before:
         raise IncompatibleError(_none_near(checkpoints.retained, wanted))
-    fitting = [record for record in before if not record.moved]
+    fitting = [record for record in before if accepts_state or not record.moved]
     if not fitting:
         raise IncompatibleError(_none_agrees(before[-1]))
     record = fitting[-1]
+    passed_over = tuple(each for each in before if each.id > record.id)
     there = versions_of(record)
     if there.isdisjoint(checkpoints.read_versions):
         raise IncompatibleError(
@@ -274,9 +305,9 @@ def nearest_checkpoint(
             raise IncompatibleError(
                 f"checkpoint {record.id}, the newest one at or before the startpoints, would read `{at.ssp}` from "
                 f"offset {offset}, but it holds {ends[at.ssp]}: the messages to read again were "
-                f"deleted. {_ALTERNATIVES}"
+                f"deleted.{_although(passed_over)} {_ALTERNATIVES}"
             )
-    return record
+    return Nearest(record, passed_over)
 
 
 _ALTERNATIVES = (
@@ -329,9 +360,30 @@ def _none_agrees(record: CheckpointRecord) -> str:
     return (
         f"checkpoint {record.id} is at or before the startpoints, but its state does not agree with its offsets: the "
         f"position in {moved} was moved while the state stayed, and no retained checkpoint from before that is near "
-        f"enough (task.checkpoint.retained). {_ALTERNATIVES}. To begin at that checkpoint nevertheless, delete the "
-        f"startpoints and start with {argument('from_checkpoint', str(record.id))}"
+        f"enough (task.checkpoint.retained). {_ALTERNATIVES}. If the state is right nevertheless, set the startpoint "
+        f"with {flag('accept_state')}, which takes that checkpoint"
     )
+
+
+def passing_over(passed_over: Sequence[CheckpointRecord]) -> str:
+    """The checkpoints that a start passes over, and why, in a sentence; empty if there are none."""
+    if not passed_over:
+        return ""
+    moved = listed([f"`{ssp}`" for ssp in sorted({ssp for record in passed_over for ssp in record.moved})])
+    first, last = passed_over[0].id, passed_over[-1].id
+    which = (
+        f"checkpoint {first} is" if len(passed_over) == 1 else f"{len(passed_over)} checkpoints, {first} to {last}, are"
+    )
+    return (
+        f"{which} nearer and passed over, because the position in {moved} was moved while the state stayed "
+        f"({argument('with_state', 'keep')}): the state there has some messages twice or not at all. If it is right "
+        f"nevertheless, set the startpoint with {flag('accept_state')}"
+    )
+
+
+def _although(passed_over: Sequence[CheckpointRecord]) -> str:
+    text = passing_over(passed_over)
+    return f" {text[0].upper()}{text[1:]}." if text else ""
 
 
 def _none_near(retained: Sequence[CheckpointRecord], wanted: Positions) -> str:

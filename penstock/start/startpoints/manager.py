@@ -83,6 +83,7 @@ class StartpointManager:
         with_state: WithState | None = None,
         clamp: bool = False,
         with_output: WithOutput | None = None,
+        accept_state: bool = False,
     ) -> StartpointRequest:
         """Ask for a startpoint. It applies at the next start, also at one after a crash. Durable when this returns.
 
@@ -94,13 +95,14 @@ class StartpointManager:
             clamp: accept the nearest offset if that of a StartpointSpecific does not exist.
             with_output: `again` sends the output of messages that are read again, `after` sends nothing before all
                 inputs have come to their old positions.
+            accept_state: declare that the state is right although positions were moved while it stayed.
 
         Raises:
             ConfigError: the startpoint is of no known kind, or is from the future; a name is malformed. Nothing was
                 written.
         """
         key, uuid = RequestKey(ssp, task), new_uuid().hex
-        request = StartpointRequest(key, uuid, startpoint, with_state, clamp=clamp, with_output=with_output)
+        request = StartpointRequest(key, uuid, startpoint, with_state, clamp, with_output, accept_state)
         self.check_time(request)
         self.write(request)
         return request

@@ -71,8 +71,9 @@ class StartpointRequest:
 
     `with_state` is what is to become of the state; None: nobody said, any other request may. `with_output` is the same
     for the output. `clamp` accepts the
-    nearest offset instead of one that is not there. `from_future` is set where requests are read: by the reader's
-    clock, the request has not been made yet.
+    nearest offset instead of one that is not there. `accept_state` declares that the state agrees with positions that
+    were moved while it stayed. `from_future` is set where requests are read: by the reader's clock, the request has not
+    been made yet.
 
     Raises:
         ConfigError: it could be written but not read.
@@ -84,6 +85,7 @@ class StartpointRequest:
     with_state: WithState | None = None
     clamp: bool = False
     with_output: WithOutput | None = None
+    accept_state: bool = False
     from_future: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -99,6 +101,12 @@ class StartpointRequest:
             raise ConfigError(f"with_output is one of {listed(get_args(WithOutput))}, not {self.with_output!r}")
         if type(self.clamp) is not bool:
             raise ConfigError(f"clamp is True or False, not {self.clamp!r}")
+        if type(self.accept_state) is not bool:
+            raise ConfigError(f"accept_state is True or False, not {self.accept_state!r}")
+        if self.accept_state and self.with_state == "clear":
+            raise ConfigError(
+                'accept_state declares that the state is right, and with_state="clear" empties it: leave one out'
+            )
         if not _UUID.fullmatch(self.uuid) or RequestKey.parse(str(self.key)) != self.key:
             raise ConfigError(f"`{self.key}/{self.uuid}` does not name a startpoint")
 
@@ -144,6 +152,8 @@ def encode_request(request: StartpointRequest) -> bytes:
         document["clamp"] = True
     if request.with_output is not None:
         document["withOutput"] = request.with_output
+    if request.accept_state:
+        document["acceptState"] = True
     return orjson.dumps(document)
 
 
@@ -186,7 +196,7 @@ def decode_request(key: str, uuid: str, data: bytes) -> StartpointRequest:
     try:
         own = decode(_Written, data, "it is damaged")
         key_of, startpoint = RequestKey.parse(key), own.startpoint()
-        return StartpointRequest(key_of, uuid, startpoint, own.with_state, own.clamp, own.with_output)
+        return StartpointRequest(key_of, uuid, startpoint, own.with_state, own.clamp, own.with_output, own.accept_state)
     except (CorruptError, ConfigError) as error:
         raise CorruptError(str(error)) from error
 
@@ -197,3 +207,4 @@ class _Written(WrittenStartpoint, rename="camel"):
     with_state: WithState | None = None
     clamp: bool = False
     with_output: WithOutput | None = None
+    accept_state: bool = False

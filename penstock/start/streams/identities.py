@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import TypeAlias
 
 from penstock.api.ssp import SystemStream
+from penstock.config.model import JobConfig
 from penstock.config.settings import StreamSettings
 from penstock.errors import IncompatibleError
-from penstock.start.facts import StartFacts
+from penstock.refusals import Refusals
 from penstock.start.positions import chosen_positions
-from penstock.start.startpoints.decide import StartDecision
+from penstock.start.startpoints.decide import JobInputs, StartDecision
 from penstock.wording import argument
 
 Identities: TypeAlias = Mapping[SystemStream, str]
@@ -22,22 +23,26 @@ def recreated(before: Identities, now: Identities) -> tuple[SystemStream, ...]:
     return tuple(sorted(stream for stream, identity in before.items() if now.get(stream, identity) != identity))
 
 
-def refuse_recreated(facts: StartFacts, decision: StartDecision) -> None:
+def refuse_recreated(inputs: JobInputs, config: JobConfig, decision: StartDecision) -> None:
     """Raise IncompatibleError if a run would continue in an input at a position in another stream of its name, because
     it was deleted and created again since the checkpoint."""
     record = decision.restore_from
     if record is None:
         return
-    changed = recreated(record.identities, facts.inputs.identities)
-    chosen = chosen_positions(decision, facts.inputs, facts.config)
+    changed = recreated(record.identities, inputs.identities)
+    chosen = chosen_positions(decision, inputs, config)
     known = {ssp for own in record.next_offsets.values() for ssp in own}
-    for at in sorted(facts.inputs.readers):
+    refusals = Refusals("inputs were deleted and created again")
+    for at in sorted(inputs.readers):
         stream = at.ssp.system_stream
         if stream in changed and at.ssp in known and at not in chosen:
-            raise IncompatibleError(
+            error = IncompatibleError(
                 f"the input `{stream}` was deleted and created again after checkpoint {record.id}, whose position in "
                 f"`{at.ssp}` belongs to the earlier stream. Nothing was read. {continue_in(stream)}"
             )
+            changed = tuple(other for other in changed if other != stream)  # once for all of its partitions
+            refusals.note(error)
+    refusals.check()
 
 
 def continue_in(stream: SystemStream) -> str:

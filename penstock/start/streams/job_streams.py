@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.api.retention import StreamRetention
@@ -15,6 +15,7 @@ from penstock.config.settings import StreamSettings, TaskSettings
 from penstock.config.values.broadcast import PartitionRange
 from penstock.errors import ConfigError, IncompatibleError, NotFoundError, SystemAwayError
 from penstock.graph.specs import ApplicationGraph
+from penstock.refusals import Refusals
 from penstock.side.plan import side_input_of, side_streams
 from penstock.start.streams.grouping import Grouping, group_inputs
 from penstock.start.streams.patterns import matching, own_streams
@@ -70,31 +71,19 @@ class JobStreams:
         inputs = tuple(op.stream for op in graph.inputs)
         dead_letter = config.task.dead_letter_stream
         outputs = tuple(spec.stream for spec in graph.outputs) + ((dead_letter,) if dead_letter else ())
-        if len(set(outputs)) != len(outputs):
-            raise ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
         changelogs = {config.store(spec.name).changelog: spec.name for spec in graph.written_stores}
-        for spec in graph.written_stores:
-            settings = config.store(spec.name)
-            if settings.changelog in outputs and BACKEND in settings.backup_factories:
-                raise ConfigError(
-                    f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
-                    f"`stores.{spec.name}.changelog` to another stream"
-                )
         intermediates = tuple(reader.stream for reader in graph.intermediates)
-        _refuse_shared(intermediates, dead_letter, changelogs)
-        side = side_streams(graph)
-        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side)}
-        systems = open_named(names, config, given)
-        for stream in intermediates:
-            _refuse_silent(stream, systems[stream.system])
-        if config.task.commit_group and not any(systems[stream.system].shows_positions for stream in inputs):
-            raise ConfigError(
-                f"`{TaskSettings.commit_group.name}` = `{config.task.commit_group}`, and no input is of a system that "
-                "has consumer groups, as Kafka: leave it out"
-            )
         exactly_once = frozenset(stream for stream in outputs if config.stream(stream).exactly_once)
-        for stream in sorted(exactly_once):
-            _refuse_forgetful(stream, systems[stream.system])
+        refusals = Refusals("the streams of the application are refused")
+        refusals.note_all(_shared(graph, config, outputs))
+        refusals.note_all(_shared_intermediates(intermediates, dead_letter, changelogs))
+        names = {stream.system for stream in (*inputs, *outputs, *changelogs, *intermediates, *side_streams(graph))}
+        systems: dict[str, System] = {}
+        for name in sorted(names):
+            with refusals.noted():
+                systems |= open_named({name}, config, given)
+        refusals.note_all(_unfit_systems(systems, config, inputs, intermediates, exactly_once))
+        refusals.check()
         return cls(
             inputs,
             outputs,
@@ -128,7 +117,8 @@ class JobStreams:
             if stream.system not in self.systems:
                 system = self.given.get(stream.system) or _open_owed(stream, config)
                 self.systems[stream.system], self.admins[stream.system] = system, system.admin()
-            _refuse_forgetful(stream, self.systems[stream.system])
+            if (error := _forgetful(stream, self.systems[stream.system])) is not None:
+                raise error
         return replace(self, owed=others)
 
     def new_matches(self) -> set[SystemStream]:
@@ -255,8 +245,15 @@ class JobStreams:
         return self._identities(self.exactly_once)
 
     def _identities(self, streams: Iterable[SystemStream]) -> dict[SystemStream, str]:
-        found = {stream: self.admins[stream.system].stream_identity(stream.stream) for stream in streams}
-        return {stream: identity for stream, identity in found.items() if identity is not None}
+        found: dict[SystemStream, str] = {}
+        refusals = Refusals("streams are missing")
+        for stream in streams:
+            with refusals.noted():
+                identity = self.admins[stream.system].stream_identity(stream.stream)
+                if identity is not None:
+                    found[stream] = identity
+        refusals.check()
+        return found
 
     def ends(self) -> dict[SystemStreamPartition, PartitionOffsets]:
         """The ends of every partition of every input."""
@@ -279,15 +276,18 @@ class JobStreams:
 
     def check_columns(self, graph: ApplicationGraph) -> None:
         """Raise ConfigError if an input declares a column that its newest messages lack: it would be null in all."""
+        refusals = Refusals("inputs lack columns")
         for op in graph.inputs:
             if isinstance(op.value_serde, ColumnSerde):
                 names = op.value_serde.schema.names
                 missing = self.admins[op.stream.system].missing_columns(op.stream.stream, names)
-                if missing:
-                    raise ConfigError(
-                        f"the newest file of input `{op.stream}` has no column `{missing[0]}`, which the application "
+                for name in missing:
+                    error = ConfigError(
+                        f"the newest file of input `{op.stream}` has no column `{name}`, which the application "
                         "declares: it would be null everywhere. Correct its name, or leave it out of ps.Columns()"
                     )
+                    refusals.note(error)
+        refusals.check()
 
     def keeps_order(self, stream: SystemStream) -> bool:
         """True if the system of an input keeps the order of its messages across partitions."""
@@ -299,13 +299,17 @@ class JobStreams:
         Raises:
             NotFoundError: a stream does not exist.
         """
+        refusals = Refusals("side inputs are missing")
         for stream, specs in side_streams(graph).items():
             what = f"the side input `{stream}` of store {listed([f'`{spec.name}`' for spec in specs])}"
             create = f"`penstock stream create {stream} --partitions {tasks}`"
             try:
                 self.admins[stream.system].partition_count(stream.stream)
             except NotFoundError as error:
-                raise NotFoundError(f"{what} does not exist: create it ({create}), or correct its name") from error
+                missing = NotFoundError(f"{what} does not exist: create it ({create}), or correct its name")
+                missing.__cause__ = error
+                refusals.note(missing)
+        refusals.check()
 
     def close(self) -> None:
         """Close the admins."""
@@ -313,20 +317,60 @@ class JobStreams:
             admin.close()
 
 
-def _refuse_shared(
+def _shared(graph: ApplicationGraph, config: JobConfig, outputs: Collection[SystemStream]) -> Iterator[ConfigError]:
+    """Outputs that the application uses for something else."""
+    dead_letter = config.task.dead_letter_stream
+    if len(set(outputs)) != len(outputs):
+        yield ConfigError(f"task.dead.letter.stream `{dead_letter}` is an output of the application as well")
+    for spec in graph.written_stores:
+        settings = config.store(spec.name)
+        if settings.changelog in outputs and BACKEND in settings.backup_factories:
+            yield ConfigError(
+                f"`{settings.changelog}` is an output and the changelog of store `{spec.name}`: set "
+                f"`stores.{spec.name}.changelog` to another stream"
+            )
+
+
+def _shared_intermediates(
     intermediates: Iterable[SystemStream], dead_letter: SystemStream | None, changelogs: Mapping[SystemStream, str]
-) -> None:
-    """Raise ConfigError if the configuration uses an intermediate stream for something else."""
+) -> Iterator[ConfigError]:
+    """Intermediate streams that the configuration uses for something else."""
     for stream in intermediates:
         if stream == dead_letter:
-            raise ConfigError(
+            yield ConfigError(
                 f"task.dead.letter.stream `{stream}` is an intermediate stream of the application as well"
             )
         if stream in changelogs:
-            raise ConfigError(
+            yield ConfigError(
                 f"`{stream}` is an intermediate stream and the changelog of store `{changelogs[stream]}`: name another "
                 "stream in `through`"
             )
+
+
+def _unfit_systems(
+    systems: Mapping[str, System],
+    config: JobConfig,
+    inputs: Iterable[SystemStream],
+    intermediates: Iterable[SystemStream],
+    exactly_once: Iterable[SystemStream],
+) -> Iterator[ConfigError]:
+    """Systems that were opened, and cannot do what is wanted of them."""
+    for stream in intermediates:
+        if stream.system in systems and not systems[stream.system].reports_appended:
+            yield ConfigError(
+                f"`{stream}` cannot be an intermediate stream: the system `{stream.system}` does not say which offsets "
+                "the records of a batch got (`System.reports_appended`). Name a stream of another system in "
+                "`through`, or leave `through` out"
+            )
+    opened = [systems[stream.system] for stream in inputs if stream.system in systems]
+    if config.task.commit_group and not any(system.shows_positions for system in opened):
+        yield ConfigError(
+            f"`{TaskSettings.commit_group.name}` = `{config.task.commit_group}`, and no input is of a system that has "
+            "consumer groups, as Kafka: leave it out"
+        )
+    for stream in sorted(exactly_once):
+        if stream.system in systems and (error := _forgetful(stream, systems[stream.system])) is not None:
+            yield error
 
 
 def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
@@ -336,16 +380,6 @@ def _refuse_messages(stream: SystemStream, admin: SystemAdmin) -> None:
             f"the stream `{stream}` has messages that this job did not write (partition {listed(held)}), and an "
             "intermediate stream is written and deleted by its job alone. Name another stream in `through`. If nobody "
             f"needs these messages, delete the stream: `penstock stream delete {stream}`"
-        )
-
-
-def _refuse_silent(stream: SystemStream, system: System) -> None:
-    """Raise ConfigError if the system cannot hold an intermediate stream."""
-    if not system.reports_appended:
-        raise ConfigError(
-            f"`{stream}` cannot be an intermediate stream: the system `{system.name}` does not say which offsets the "
-            "records of a batch got (`System.reports_appended`). Name a stream of another system in `through`, or "
-            "leave `through` out"
         )
 
 
@@ -360,12 +394,13 @@ def _open_owed(stream: SystemStream, config: JobConfig) -> System:
         ) from error
 
 
-def _refuse_forgetful(stream: SystemStream, system: System) -> None:
-    """Raise ConfigError if no output of the system can be exactly once."""
-    if not system.keeps_progress:
-        name = StreamSettings.output_guarantee.full(str(stream))
-        raise ConfigError(
-            f"`{name}`: the system `{system.name}` cannot record the progress of publishing in one step with the "
-            "messages (`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output "
-            "of another system"
-        )
+def _forgetful(stream: SystemStream, system: System) -> ConfigError | None:
+    """The refusal, if no output of the system can be exactly once."""
+    if system.keeps_progress:
+        return None
+    name = StreamSettings.output_guarantee.full(str(stream))
+    return ConfigError(
+        f"`{name}`: the system `{system.name}` cannot record the progress of publishing in one step with the messages "
+        "(`System.keeps_progress`), so nothing in it is exactly once. Remove the key, or name an output of another "
+        "system"
+    )

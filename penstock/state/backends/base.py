@@ -358,7 +358,8 @@ class StateBackendAdmin(ABC):
         """
 
     def validate_resources(self) -> None:  # noqa: B027
-        """Check that the backend's resources can serve this job.
+        """Check that the backend's resources can serve this job. Writes nothing. Called after `create_resources`, and
+        before it, when what is missing is none of its business.
 
         Raises:
             ConfigError: they cannot; the message says what to do.

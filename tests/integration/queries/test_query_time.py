@@ -435,6 +435,7 @@ def test_a_timer_fires_without_new_rows_and_nothing_runs_while_none_is_due(spark
         ("c", "timer None (1,)"),
     ], "one has expired, the other one not"
     (state,) = query.recentProgress[0].stateOperators
+    assert state.operatorName in str(query.recentProgress[0]), "it can be printed, and has Penstock's operators"
     assert (state.numRowsUpdated > 0, state.numShufflePartitions) == (True, 2)
     assert first <= 3, "a batch with rows, and one for each time at which a timer was due"
     assert len(set(numbers)) <= 5

@@ -162,7 +162,13 @@ def totals_app(
     keyed = events.partition_by(by_key, key=ps.String()).process(task, stores=["totals"], id=key_id)
     if regions:
         keyed.partition_by(by_region, key=ps.String()).process(RegionTotals, stores=["regions"], id="regions")
+    else:
+        keyed.sink(ignore, id="end")
     return app
+
+
+def ignore(*_: Any) -> None:
+    """Takes what a task passes on, where no stage follows."""
 
 
 def two_depths_app() -> ps.StreamApplication:

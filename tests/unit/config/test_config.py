@@ -13,6 +13,7 @@ from penstock.config import describe, load_config
 from penstock.config import keys as config_keys
 from penstock.config.reference import anchor, markdown, samza_markdown
 from penstock.config.samza import SAMZA_KEYS
+from penstock.config.spark import SPARK_KEYS
 from penstock.config.topics import Topic
 from penstock.errors import ConfigError
 from tests.support.tools.configs import ENV, load, refused
@@ -326,7 +327,7 @@ def test_a_stream_of_samzas_kafka_system_is_no_option_of_kafka() -> None:
 
 
 def test_no_key_is_answered_that_exists() -> None:
-    for row in SAMZA_KEYS:
+    for row in (*SAMZA_KEYS, *SPARK_KEYS):
         for key in row.keys:
             given = re.sub(r"<\w+>|\*", "zz", key)
             assert row.has(given), key
@@ -347,9 +348,34 @@ def test_an_option_of_a_system_without_a_factory_asks_for_it() -> None:
 @pytest.mark.parametrize("key", ["rocksdb.changelogCheckpointing.enabled", "providerClass"])
 def test_keys_of_sparks_state_store_are_refused(key: str) -> None:
     assert refused(f"spark.sql.streaming.stateStore.{key}=secret") == (
-        f"`spark.sql.streaming.stateStore.{key}` (-c) is a key of Spark's state store: Penstock keeps the state. "
-        "Use the keys `state.*`"
+        f"`spark.sql.streaming.stateStore.{key}` (-c) is a key of Spark's state store: Penstock keeps the state: "
+        "use `state.changelog.enabled` and `state.snapshot.interval.commits`"
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("stores.flights.restore.factory", "stores.<name>.restore.factories"),
+        ("stores.a.b.restore.factory", "stores.<name>.restore.factories"),
+        ("stores.flights.backup.factory", "stores.<name>.backup.factories"),
+        ("max.commit.delay", "task.commit.max.delay.ms"),
+        ("spark.sql.streaming.minBatchesToRetain", "task.checkpoint.retained"),
+        ("spark.sql.streaming.checkpointLocation", "job.root"),
+        ("spark.streaming.kafka.maxRatePerPartition", "job.batch.max.messages"),
+    ],
+)
+def test_names_of_proposals_and_of_sparks_queries_have_an_answer(key: str, instead: str) -> None:
+    text = refused(f"{key}=blob")
+    assert f"`{key}` (-c) is a key of " in text
+    assert f"use `{instead}`" in text
+    assert config_keys.find(re.sub(r"<\w+>", "zz", instead)) is not None, "it exists"
+
+
+@pytest.mark.parametrize("key", ["spark.sql.shuffle.partitions", "spark.executor.memory", "stores.restore.factory"])
+def test_other_keys_are_found_as_before(key: str) -> None:
+    assert config_keys.foreign(key) is None
+    assert config_keys.find(key) is not None
 
 
 @pytest.mark.parametrize("factory", ["kafka", "files"])

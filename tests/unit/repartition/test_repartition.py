@@ -97,6 +97,10 @@ def application() -> ps.StreamApplication:
     return app
 
 
+def count_one(total: int, _: Any) -> int:
+    return total + 1
+
+
 class DiedError(BaseException):
     """The process of a command died."""
 
@@ -170,6 +174,16 @@ class Jobs(World):
             done = repartition(planned, self.mover)
         self.tasks = tasks
         return done
+
+    def refused_in_plan(self, tasks: int, match: str) -> None:
+        """The plan says why it cannot be done, and nothing is claimed for it."""
+        claims = self.log.claims
+        with self.plan(tasks) as planned:
+            (problem,) = planned.facts().problems
+            assert re.search(match, problem), problem
+            with pytest.raises(IncompatibleError, match=match):
+                repartition(planned, self.mover)
+        assert self.log.claims == claims
 
     def mover(self, move: Move) -> list[MadePart]:
         return move_here(move, self.folder / "moving")
@@ -367,9 +381,24 @@ class TestRules:
         events.process(Flush, timers=ps.String(), id="later")
         jobs = Jobs(tmp_path, app)
         jobs.run(60)
-        with pytest.raises(IncompatibleError, match=r"Drain the job, .* or drop what is in it with"):
-            jobs.move(5)
+        jobs.refused_in_plan(5, r"messages of its key come to task .*Drain the job, .* or drop what is in it with")
         jobs.move(5, **{"later.timers": "empty"})
+        jobs.close()
+
+    @pytest.mark.parametrize("shape", ["tumbling", "count"])
+    def test_open_windows_of_a_whole_task_are_drained_or_dropped(self, tmp_path: Path, shape: str) -> None:
+        app = ps.StreamApplication("every")
+        events = app.input("m.left", timestamp=lambda value: value["t"]).partition_by(lambda value: value["k"])
+        made: dict[str, Any] = {
+            "tumbling": lambda: ps.Windows.tumbling(10**9, fold=(int, count_one), keyed=False),
+            "count": lambda: ps.Windows.count(10**6, fold=(int, count_one), keyed=False),
+        }
+        events.window(made[shape](), id="all").map(str).send_to(app.output("m.out"))
+        jobs = Jobs(tmp_path, app)
+        jobs.run(60)
+        jobs.refused_in_plan(5, r"`all.window`: .*open window of a whole task.*Drain the job")
+        jobs.move(5, **{"all.window": "empty"})
+        jobs.run(60)
         jobs.close()
 
 
@@ -517,10 +546,7 @@ def test_a_changelog_in_a_stream_needs_another_stream(tmp_path: Path) -> None:
     jobs.keys["stores.own.changelog"] = "m.log-of-2"
     jobs.run(100)
     content = jobs.content()
-    with pytest.raises(
-        (ConfigError, IncompatibleError), match="has 2 partitions, the job 5 tasks: name another stream"
-    ):
-        jobs.move(5)
+    jobs.refused_in_plan(5, "has 2 partitions, the job 5 tasks: name another stream")
     assert jobs.content() == content
     jobs.keys["stores.own.changelog"] = "m.log-of-5"
     jobs.move(5)

@@ -16,10 +16,10 @@ from penstock.checkpoint.edit import Content, successor
 from penstock.checkpoint.log import CheckpointLog
 from penstock.checkpoint.origin import Origin
 from penstock.config.load import load_config
-from penstock.errors import IncompatibleError
+from penstock.errors import ConfigError, IncompatibleError
 from penstock.start.positions import moved_inputs
 from penstock.start.startpoints.manager import StartpointManager
-from penstock.start.startpoints.request import WithState
+from penstock.start.startpoints.request import RequestKey, StartpointRequest, WithState
 from tests.support.stores.stopped_job import saved, ssp
 from tests.support.world.sums_job import TASKS, SumsWorld, drain, state
 
@@ -48,9 +48,10 @@ def run(world: SumsWorld) -> dict[str, int]:
     return found
 
 
-def move(world: SumsWorld, offset: int, with_state: WithState | None) -> None:
+def move(world: SumsWorld, offset: int, with_state: WithState | None, *, accept: bool = False) -> None:
     manager = StartpointManager(world.objects, world.paths)
-    manager.write_startpoint(FIRST, ps.StartpointSpecific(str(offset)), with_state=with_state)
+    startpoint = ps.StartpointSpecific(str(offset))
+    manager.write_startpoint(FIRST, startpoint, with_state=with_state, accept_state=accept)
 
 
 @pytest.mark.parametrize("offset", [0, 3])
@@ -64,6 +65,49 @@ def test_nearest_passes_over_state_that_was_kept(world: SumsWorld, offset: int) 
     move(world, 4, "nearest")
     assert run(world) == world.sums
     assert world.checkpoints[-1].moved == ()
+
+
+def test_a_start_says_what_it_passes_over(world: SumsWorld, caplog: pytest.LogCaptureFixture) -> None:
+    move(world, 3, "keep")
+    run(world)
+    newest = world.checkpoints[-1].id
+    move(world, 4, "nearest")
+    run(world)
+    (note,) = [record.message for record in caplog.records if "passed over" in record.message]
+    assert str(newest) in note
+    assert "`m.events.0` was moved while the state stayed" in note
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_state_that_is_accepted_counts_as_right(world: SumsWorld, offset: int) -> None:
+    """`nearest` begins at the newest checkpoint, and those that follow are right as well."""
+    move(world, offset, "keep")
+    kept = run(world)
+    newest = world.checkpoints[-1]
+    assert newest.moved == (FIRST,)
+    move(world, 4, "nearest", accept=True)
+    assert run(world) == kept
+    starts = [each for each in world.checkpoints if each.parent == newest.id]
+    assert [each.moved for each in starts] == [()]
+    assert world.checkpoints[-1].moved == ()
+    newest = world.checkpoints[-1]
+    move(world, 4, "nearest")
+    assert run(world) == kept
+    assert newest.id in {each.parent for each in world.checkpoints}
+
+
+def test_a_kept_state_that_is_accepted_is_not_marked(world: SumsWorld) -> None:
+    move(world, 3, "keep", accept=True)
+    kept = run(world)
+    assert kept != world.sums
+    assert world.checkpoints[-1].moved == ()
+    move(world, 4, "nearest")
+    assert run(world) == kept
+
+
+def test_an_empty_state_is_not_accepted() -> None:
+    with pytest.raises(ConfigError, match="accept_state"):
+        StartpointRequest(RequestKey(FIRST), "uuid", ps.StartpointOldest(), "clear", accept_state=True)
 
 
 def test_without_an_older_checkpoint_nearest_is_refused(world: SumsWorld) -> None:

@@ -95,7 +95,7 @@ def test_a_job_that_failed_is_restored() -> None:
     failed: list[bool] = []
     app = ps.StreamApplication("counts")
     app.store("counts", value=ps.Integer())
-    app.input("m.in").process(Fails, stores=["counts"])
+    app.input("m.in").process(Fails, stores=["counts"]).send_to(app.output("m.out"))
     runner = TestRunner(app, partitions=1).input("m.in", [("a", 1), ("a", 2)]).run().commit()
     with pytest.raises(ps.UserCodeError, match="once"):
         runner.input("m.in", [("a", "fail")]).run()

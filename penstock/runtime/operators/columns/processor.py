@@ -16,6 +16,7 @@ from penstock.api.state.column_store import ColumnStore
 from penstock.batch.batch import Batch
 from penstock.columns.given import ColumnLike, RowsLike, batch_of, column_of
 from penstock.columns.sequences import ArrowSequence
+from penstock.errors import ConfigError
 from penstock.graph.specs import ColumnTaskSpec
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import failure_in
@@ -131,6 +132,11 @@ class ColumnTaskNode(Node):
     def emit(self, keys: ColumnLike, values: RowsLike) -> None:
         """See `BatchCollector.emit`."""
         spec, position = self._spec, self._position
+        if self._downstream is NOWHERE:
+            raise ConfigError(
+                f"operator `{spec.id}` emits messages, and no operator follows it: nothing would take them. Let "
+                "one follow process_batch(...), such as .send_to(app.output(...))"
+            )
         keys, values = column_of(keys), batch_of(values)
         if len(keys) != values.num_rows:
             raise ValueError(f"emit() got {len(keys)} keys and {values.num_rows} rows")

@@ -25,7 +25,7 @@ from penstock.api.time.timers import TimeDomain
 from penstock.errors import ConfigError
 from penstock.metrics.registry import MetricsRegistry
 from penstock.runtime.context import Position, failure_in
-from penstock.runtime.messages.columns import Accept, Columns, Push, envelopes_of
+from penstock.runtime.messages.columns import NOWHERE, Accept, Columns, Push, Target, envelopes_of
 from penstock.runtime.operators.tasks.task_timers import TaskTimers
 from penstock.state.stores.task_store import TaskStore
 
@@ -47,11 +47,22 @@ class Requests(TaskCoordinator):
 class Collector(MessageCollector):
     """Sends the messages of one operator's code."""
 
-    def __init__(self, op_id: str, position: Position, downstream: Push, outputs: Mapping[str, Push]) -> None:
-        """`outputs`: by `system.stream`, and by `stream` if no other output has that name."""
+    def __init__(
+        self,
+        op_id: str,
+        position: Position,
+        downstream: Target,
+        outputs: Mapping[str, Push],
+        *,
+        of_task: bool = True,
+        drops: bool = False,
+    ) -> None:
+        """`outputs`: by `system.stream`, and by `stream` if no other output has that name. `of_task`: the code is a
+        task's, which an operator may follow. `drops`: if none does, what is emitted is dropped, and not refused."""
         self._op_id = op_id
         self._position = position
-        self._downstream = downstream
+        self._of_task = of_task
+        self._downstream: Push = self._refuse if downstream is NOWHERE and not drops else downstream.push
         self._outputs = outputs
 
     def emit(self, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
@@ -63,15 +74,25 @@ class Collector(MessageCollector):
     def send(self, output: str, *, key: Any = None, value: Any, headers: HeadersLike | None = None) -> None:
         push = self._outputs.get(output)
         if push is None:
-            known = ", ".join(f"`{name}`" for name in self._outputs) or "none"
             raise ConfigError(
-                f"operator `{self._op_id}` sends to `{output}`, which is not a declared output; declared: {known}. "
-                "Use app.output(...)"
+                f"operator `{self._op_id}` sends to `{output}`, which is not a declared output; declared: "
+                f"{self._known()}. Use app.output(...)"
             )
         if headers is None:
             push(key, value)
         else:
             self._push_with(headers_of(headers), push, key, value)
+
+    def _known(self) -> str:
+        return ", ".join(f"`{name}`" for name in self._outputs) or "none"
+
+    def _refuse(self, key: Any, value: Any) -> NoReturn:
+        follow = ", or let an operator follow, such as .send_to(...), in a StreamApplication" if self._of_task else ""
+        raise ConfigError(
+            f"operator `{self._op_id}` emits a message, and no operator follows it: nothing would take the message of "
+            f"key {key!r}. Send it to an output with collector.send(output, key=..., value=...){follow}. Declared "
+            f"outputs: {self._known()}; app.output(...) declares one"
+        )
 
     def _push_with(self, headers: Headers, push: Push, key: Any, value: Any) -> None:
         """Push a message that has other headers than the one at the position."""

@@ -13,6 +13,7 @@ from penstock.api.serdes.failures import SerdePlace, process_place, timers_place
 from penstock.api.task import (
     DrainListenerTask,
     MessageCollector,
+    OperatorTask,
     StreamTask,
     TaskContext,
     TaskCoordinator,
@@ -61,7 +62,6 @@ class Process(Operator[ProcessSpec]):
 
     def build(self, stage: StageContext, downstream: Target) -> Node:
         op_id = self.spec.id
-        collector = Collector(op_id, stage.position, downstream.push, stage.outputs)
         timers = self._timers(stage)
         context = Context(
             stage.job_name,
@@ -81,6 +81,8 @@ class Process(Operator[ProcessSpec]):
             _run("init", task.init, context)
         except BaseException as error:
             raise failure_in(op_id, error) from error
+        drops = isinstance(_own(task), OperatorTask)
+        collector = Collector(op_id, stage.position, downstream, stage.outputs, drops=drops)
         process: Call[IncomingMessageEnvelope] = task.process
         on_timer: Call[ExpiredTimer] = task.on_timer
         current = context.close_init()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from penstock.api.ssp import SystemStream, SystemStreamPartition
 from penstock.errors import ConfigError, FencedError, IncompatibleError, NotFoundError
+from penstock.refusals import Refusals
 from penstock.retry import Retry, retry
 from penstock.state.backends.base import (
     AdminContext,
@@ -71,8 +73,12 @@ class ChangelogStreamAdmin(StateBackendAdmin):
                 ) from error
 
     def validate_resources(self) -> None:
-        for stream in self._streams():
-            self._check_partitions(stream)
+        refusals = Refusals("changelogs are refused")
+        for stream, store in self._streams().items():
+            with refusals.noted(), suppress(NotFoundError):  # one that is missing is created
+                self._check_partitions(stream)
+                self._check_owner(stream, store, self._admin(stream).owner(stream.stream))
+        refusals.check()
 
     def collect(self, retention: Retention, *, dry_run: bool) -> Garbage:
         """Compact each partition that a marker left, or in a sweep all partitions; see `needless`. Each compaction is
@@ -129,7 +135,11 @@ class ChangelogStreamAdmin(StateBackendAdmin):
             else:
                 self._refuse_messages(stream, store)
             owner = self._admin(stream).own(stream.stream, mine) if keeps_owners else mine
-        if owner != mine:
+        self._check_owner(stream, store, owner)
+
+    def _check_owner(self, stream: SystemStream, store: str, owner: str | None) -> None:
+        mine = owner_text(self._context.paths.root, self._context.uid, store)
+        if owner not in (None, mine):
             raise ConfigError(
                 f"the changelog `{stream}` of store `{store}` belongs to another owner: {owner}. This is {mine}. Each "
                 f"store of each job needs a separate stream: set `stores.{store}.changelog`. If the owner's job was "

@@ -157,6 +157,7 @@ CHANGING = {
 LINES: list[str] = []
 
 READING = {
+    "fan_out",
     "audit", "checkpoints", "container_logs", "describe_stream", "effective_values", "export_checkpoint",
     "export_drains", "export_startpoints", "graph", "job_content", "key_facts", "lease", "open_all_jobs", "open_diff",
     "open_job", "open_state", "open_stream", "plan_import", "plan_offsets", "plan_repartition", "plan_spark_import",

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +25,7 @@ from penstock.system.local import LocalSystem
 from penstock.system.memory import MemorySystem
 from penstock.system.partitioner import partition_of
 from penstock.testing.system_contract import read
+from tests.support.processes.containers import wait_until
 
 PARTITIONS = 3
 
@@ -174,6 +177,37 @@ def test_standard_input(system: MemorySystem, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"a\n2\n")))
     assert publish(system, "s", "-", PublishOptions(format="csv", infer=True)).messages == 1
     assert values(system) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_slow_pipe_is_published_as_it_comes(system: MemorySystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the first 10,000 lines of a pipe waited for each other, with the time of the first one."""
+    reading, writing = os.pipe()
+    monkeypatch.setattr(sys, "stdin", open(reading, "rb", buffering=0))  # noqa: SIM115 - the test closes it
+    told: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(publish, system, "s", "-", PublishOptions(), lambda messages, size: told.append(messages))
+        os.write(writing, b'{"a":1}\n')
+        wait_until(lambda: len(values(system)) == 1, "the first line is published", 20.0)
+        os.write(writing, b'{"a":2}\n')
+        wait_until(lambda: len(values(system)) == 2, "the second line is published", 20.0)
+        os.write(writing, b'{"a":3}\n{"a":4}')
+        os.close(writing)
+        assert done.result(20.0).messages == 4
+    sys.stdin.close()
+    assert sorted(value["a"] for value in values(system)) == [1, 2, 3, 4]
+    assert told[:2] == [1, 2], "progress is told of each"
+    times = {message[3]: message[1] for partition in stored(system) for message in partition}
+    assert times[b'{"a":2}'] - times[b'{"a":1}'] >= 500, "each has its own time"
+
+
+def test_an_error_in_standard_input_publishes_nothing_of_its_batch(
+    system: MemorySystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b'{"a":1}\n' * 5 + b"no record\n"
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(text)))
+    with pytest.raises(MalformedRecordError, match="line 6"):
+        publish(system, "s", "-", PublishOptions(batch_messages=3))
+    assert len(values(system)) == 3
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,87 @@ def test_what_a_start_would_refuse_is_refused_at_once(job: StoppedJob, arguments
     assert job.files() == before
 
 
+def kept_job(job: StoppedJob, **older: Any) -> None:
+    """The two newest checkpoints were made after positions were moved while the state stayed."""
+    job.run(saved(3, (2, 3), **older), *(saved(number, (4, 7), moved=(ssp(0),)) for number in (4, 5)))
+
+
+NEAREST = ("--partition", "1", "--offset", "7", "--with-state", "nearest")
+
+
+def test_nearest_says_which_checkpoints_it_passes_over(job: StoppedJob) -> None:
+    kept_job(job)
+    found = set_json(*NEAREST, "--dry-run")
+    assert found["checkpoint"] == str(saved(3).id)
+    (note,) = [note for note in found["notes"] if "passed over" in note]
+    assert f"2 checkpoints, {saved(4).id} to {saved(5).id}, are nearer and passed over" in note
+    assert "`local.dep.flights.0` was moved while the state stayed (--with-state keep)" in note
+    assert "--accept-state" in note
+    assert "agree" not in note
+    accepted = set_json(*NEAREST, "--accept-state")
+    assert accepted["checkpoint"] == str(saved(5).id)
+    assert not any("passed over" in note for note in accepted["notes"])
+    assert requests(job)[0].accept_state
+    (listed,) = json.loads(call("list", "flights", "--json")[0])
+    assert listed["acceptState"] is True
+
+
+def test_keep_says_what_nearest_would_pass_over(job: StoppedJob) -> None:
+    kept_job(job)
+    notes = set_json("--partition", "1", "--offset", "6", "--dry-run")["notes"]
+    assert any("are passed over by --with-state nearest" in note for note in notes)
+    assert not any(
+        "are passed over" in note
+        for note in set_json("--partition", "1", "--offset", "6", "--accept-state", "--dry-run")["notes"]
+    )
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        {"stores": {"aircraft": "others string json"}},
+        {"stores": {"aircraft": "totals string json", "gone": "totals string json"}},
+    ],
+    ids=["another operator", "a store is gone"],
+)
+def test_nearest_is_refused_if_the_application_does_not_fit(job: StoppedJob, older: dict[str, Any]) -> None:
+    """A start would be refused as long as the startpoint waits. Nobody named the application: it is the last run's."""
+    kept_job(job, **older)
+    before = job.files()
+    err = call("set", "flights", "--stream", INPUT, *NEAREST, status=1)[1]
+    assert str(saved(3).id) in err
+    assert "name it with --app" in err
+    assert job.files() == before
+
+
+FITS = APPLICATION.replace(".process(Totals)", '.process(Totals, stores=["aircraft"], id="totals")').replace(
+    "app.input", 'app.store("aircraft")\napp.input'
+)
+
+
+@pytest.mark.parametrize(("text", "status"), [(FITS, 0), (APPLICATION, 1)], ids=["fits", "has no store"])
+def test_nearest_looks_at_the_application(job: StoppedJob, tmp_path: Path, text: str, status: int) -> None:
+    kept_job(job)
+    (tmp_path / "flights.py").write_text(text)
+    given = ("--app", f"{tmp_path / 'flights.py'}:app")
+    err = call("set", "flights", "--stream", INPUT, *NEAREST, *given, status=status)[1]
+    assert ("store `aircraft` is in checkpoint" in err) == (status == 1)
+    assert len(requests(job)) == 1 - status
+
+
+def test_an_application_that_has_to_reset_an_operator_is_told_so(job: StoppedJob, tmp_path: Path) -> None:
+    kept_job(job, stores={"aircraft": "totals string json", "hours.window": "hours string-window1"})
+    (tmp_path / "flights.py").write_text(FITS)
+    given = ("--app", f"{tmp_path / 'flights.py'}:app")
+    err = call("set", "flights", "--stream", INPUT, *NEAREST, *given)[1]
+    assert "a start has to reset operators (--reset-operator)" in err
+
+
+def test_accept_state_has_no_meaning_with_clear(job: StoppedJob) -> None:
+    given = ("--partition", "1", "--oldest", "--with-state", "clear", "--accept-state")
+    assert "leave one out" in call("set", "flights", "--stream", INPUT, *given, status=2)[1]
+
+
 def test_clamp(job: StoppedJob) -> None:
     found = set_json("--partition", "0", "--offset", "11", "--clamp")
     assert found["requests"][0]["resolvesTo"] == 10
@@ -283,7 +364,7 @@ def test_export_and_import_are_inverse(job: StoppedJob) -> None:
     value = json.loads(lines[0]["value"])
     assert (list(value), value["specificOffset"]) == (["@type", "creationTimestamp", "specificOffset"], "5")
     assert "withState" not in lines[1]["value"]
-    assert "--with-state, --with-output and --clamp are left out" in err
+    assert "--with-state, --with-output, --clamp and --accept-state are left out" in err
     before = {(request.key, request.startpoint) for request in requests(job)[1:]}
     call("delete", "flights", "--stream", INPUT, "--all-partitions")
     call("delete", "flights", "--stream", INPUT, "--all-partitions", "--task", "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+from contextlib import nullcontext
 
 import pytest
 
@@ -129,6 +130,41 @@ def test_a_run_without_a_monitor_reads_on(timed_world: TimedWorld) -> None:
     driver.close()
     timed_world.put(70)
     assert steps(timed_world.started()) > 0
+
+
+@pytest.mark.parametrize("killed", [None, "delete", "_cancel_path"])
+def test_a_request_for_the_next_run_ends_with_one_that_does_not_obey(
+    timed_world: TimedWorld, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, killed: str | None
+) -> None:
+    """No later run, which nobody meant, drains."""
+    notification = ask(timed_world)
+    assert notification.run_id == "*"
+    timed_world.config["job.drain-monitor.enabled"] = "false"
+    timed_world.config["app.run.id"] = "v1"
+    timed_world.put(10, 20)
+    with monkeypatch.context() as patch:
+        if killed is not None:
+            patch.setattr(DrainRequests, killed, died)
+        first = timed_world.started()
+        with pytest.raises(KilledError) if killed else nullcontext():
+            assert steps(first) > 0
+        first.close()
+    del timed_world.config["job.drain-monitor.enabled"]
+    timed_world.config["app.run.id"] = "v2"
+    timed_world.put(30)
+    later = timed_world.started()
+    assert steps(later) > 0, "it reads on"
+    assert not later.loop.boundary.closed
+    assert requests(timed_world).find().notifications == ()
+    later.close()
+    if killed is None:
+        assert (
+            f"the request {notification.uuid} to drain the next run is deleted: run v1 is the next one" in caplog.text
+        )
+
+
+def died(*_: object) -> None:
+    raise KilledError
 
 
 def test_the_request_of_another_run_drains_nothing_and_is_deleted(timed_world: TimedWorld) -> None:

@@ -52,7 +52,7 @@ CHANGING: dict[str, Callable[[ps.MessageStream[Any]], Any]] = {
     "filter": lambda stream: stream.filter(change, id="here"),
     "flat_map": lambda stream: stream.flat_map(lambda value: (change(value) for _ in range(2)), id="here"),
     "partition_by": lambda stream: stream.partition_by(lambda value: str(change(value)), id="here"),
-    "process": lambda stream: stream.process(Changes, id="here"),
+    "process": lambda stream: stream.process(Changes, id="here").map(copy),
     "sink": lambda stream: stream.sink(sink(change), id="here"),
 }
 

@@ -145,7 +145,7 @@ def test_two_processes_share_a_store_of_their_stage() -> None:
 
     app = ps.StreamApplication("a")
     app.store("s")
-    app.input("m.in").process(Add, stores=["s"]).process(Add, stores=["s"])
+    app.input("m.in").process(Add, stores=["s"]).process(Add, stores=["s"]).map(lambda value: value)
     assert TestRunner(app, partitions=1).input("m.in", [1, 2, 3]).run().store("s") == {"n": 12}
 
 

@@ -264,7 +264,7 @@ def test_nearest_needs_state_that_agrees() -> None:
     assert decide(wanted, RECORDS[0], *moved[1:]).restore_from == RECORDS[0]
     with pytest.raises(IncompatibleError) as failed:
         decide(wanted, *moved)
-    for part in (str(moved[1].id), f"`{ssp(1)}` was moved", 'with_state="clear"', "from_checkpoint="):
+    for part in (str(moved[1].id), f"`{ssp(1)}` was moved", 'with_state="clear"', "accept_state=True"):
         assert part in str(failed.value)
 
 

@@ -1,0 +1,62 @@
+"""Reasons for which a repartition would be refused after it has claimed the job, found while nothing is claimed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+
+from penstock.admin.jobs import FoundJob
+from penstock.admin.state.held import state_versions
+from penstock.checkpoint.log_view import LogView
+from penstock.errors import IncompatibleError
+from penstock.job.identity import known_uid
+from penstock.refusals import REFUSALS
+from penstock.repartition.placement import ByKey
+from penstock.repartition.plan import RepartitionPlan
+from penstock.repartition.split import StorePart, moved_entries
+from penstock.state.admins import BackendAdmins
+from penstock.state.reading.reader import StateReader
+from penstock.system.base import System
+from penstock.system.registry import open_systems
+
+LOOKED_THROUGH_BYTES = 256 << 20
+"""The largest store of an operator that is looked through for a plan: a larger one takes as long as the move."""
+
+
+def refused_backends(
+    found: FoundJob, plan: RepartitionPlan, systems: Mapping[str, System], view: LogView
+) -> Iterator[str]:
+    """Reasons why the backends of the stores do not fit the new number of tasks, as sentences."""
+    uid = known_uid(found.objects, found.paths)
+    stores = list(plan.placements)
+    with closing(
+        BackendAdmins(found.config, found.paths, found.objects, plan.tasks, stores, systems, uid, view.restorable)
+    ) as admins:
+        try:
+            admins.check()
+        except REFUSALS as error:
+            yield from map(str, error.refusals or (error,))
+
+
+def refused_entries(found: FoundJob, plan: RepartitionPlan) -> Iterator[str]:
+    """Reasons why entries of operators' own stores cannot be placed, as sentences. Looks through the stores in which
+    keys may be others than those of the messages: what waits there is small, as a rule."""
+    own = {store: place for store, place in plan.placements.items() if isinstance(place, ByKey) and place.of_operator}
+    if not own:
+        return
+    sizes = Counter[str]()
+    for each in state_versions(found).objects:
+        sizes[each.store] += each.size_bytes
+    with StateReader(found.config, found.paths, found.objects, open_systems(found.config)) as reader:
+        for store, place in own.items():
+            if sizes[store] > LOOKED_THROUGH_BYTES:
+                continue
+            try:
+                for task in range(plan.record.task_count):
+                    with reader.open(plan.record, store, task) as engine:
+                        part = StorePart(store, task, plan.expires_ms.get(store))
+                        for _ in moved_entries(part, engine, place, plan.tasks):
+                            pass
+            except IncompatibleError as error:
+                yield str(error).removesuffix(". Nothing was changed")
