@@ -29,6 +29,7 @@ WHOLE_EVERY = 256
 """After so many objects, one has all files."""
 ROW_BITS = 32
 """A row's offset is its file's number in the partition, and in the lower bits its own number in the file."""
+ROW_MASK = (1 << ROW_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
