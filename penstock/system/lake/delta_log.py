@@ -315,8 +315,8 @@ def _key(field: pa.Field) -> str:
 
 
 def _typed(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """The value of a partition column. Commits have it as text."""
-    if value is None or (value == "" and not pa.types.is_string(kind)):
+    """The value of a partition column. Commits have it as text, which for every type is null if it is empty."""
+    if value is None or value == "":
         return pa.scalar(None, kind)
     if not isinstance(value, str):
         return pa.scalar(value, kind)
