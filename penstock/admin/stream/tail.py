@@ -102,16 +102,14 @@ class StreamTail:
             IncompatibleError: the text names no message of the partition.
             ConfigError: no partition was given, and the text does not say it.
         """
-        partition = self._partition
+        ends, partition = self._ends(), self._partition
         if partition is None:
             partition = self._admin.named_partition(self._stream.stream, offset)
         if partition is None:
             raise ConfigError(
-                f"the offset `{offset}` of `{self._stream}` may be of any partition: name the partition as well"
+                f"`{offset}` is the name of no message of `{self._stream}`, and any partition may have an offset: name "
+                "the partition as well"
             )
-        ends = self._ends()
-        if partition not in ends:
-            raise self._no_partition(partition, len(ends))
         ssp = SystemStreamPartition(self._stream.system, self._stream.stream, partition)
         start = self._admin.named_offset(ssp, offset)
         if not ends[partition].oldest <= start < ends[partition].upcoming:
@@ -156,14 +154,11 @@ class StreamTail:
         if self._partition is None:
             return ends
         if self._partition not in ends:
-            raise self._no_partition(self._partition, len(ends))
+            raise NotFoundError(
+                f"stream `{self._stream}` has no partition {self._partition}: it has "
+                f"{counted(len(ends), 'partition')}, numbered from 0"
+            )
         return {self._partition: ends[self._partition]}
-
-    def _no_partition(self, partition: int, partitions: int) -> NotFoundError:
-        return NotFoundError(
-            f"stream `{self._stream}` has no partition {partition}: it has {counted(partitions, 'partition')}, "
-            "numbered from 0"
-        )
 
     def _merged(self, starts: Mapping[int, int], ends: Mapping[int, PartitionOffsets]) -> Iterator[Message]:
         parts = (self._read(number, start, ends[number].upcoming) for number, start in starts.items())

@@ -99,7 +99,7 @@ class Router:
         }
         self._sent: dict[Place, Count] = {}
         self._inputs = 0
-        """How many inputs have ended."""
+        """The number of inputs that have ended."""
         self._oldest: dict[int, int] = {}
         """By channel that has messages of inputs that have ended, the number of the first such input. They are sent
         before those of later inputs: a task reads inputs by their priority."""

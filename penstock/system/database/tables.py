@@ -112,8 +112,8 @@ class Target:
         key = system.keys.get(stream, primary)
         if not primary and _is_view(inspector, table):
             raise ConfigError(
-                f"`{system.name}.{stream}` is a view in {place_of(system)}, and an upsert needs a table with a key: name "
-                "the output after the table that the view shows"
+                f"`{system.name}.{stream}` is a view in {place_of(system)}, and an upsert needs a table with a key: "
+                "name the output after the table that the view shows"
             )
         if not key:
             raise ConfigError(

@@ -26,7 +26,7 @@ from penstock.system.base import (
 )
 from penstock.system.files.folders import Folder
 from penstock.system.files.formats import column_names, numbered_rows
-from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing
+from penstock.system.files.listing import ROW_BITS, ROW_MASK, FoundFile, Listing, Order, name_order
 from penstock.system.files.listings import Listings
 from penstock.system.files.manifests import MANIFESTS, note_partitions, noted_partitions, number_of
 from penstock.system.files.rows import RowLimits
@@ -72,7 +72,10 @@ class FilesAdmin(SystemAdmin):
                 self._look(stream, listing)
                 took = time.monotonic() - began
                 self._next_look[stream] = began + max(self._system.settings.poll_ms / 1000, took * _SHARE)
-            return {n: PartitionOffsets(0, listing.upcoming(n)) for n in range(listing.partitions)}
+            return {
+                n: PartitionOffsets(0, listing.upcoming(n), ended=n > 0 and listing.order is not None)
+                for n in range(listing.partitions)
+            }
 
     def stream_identity(self, stream: str) -> str:
         """The listing's identity, without which offsets mean nothing."""
@@ -89,7 +92,7 @@ class FilesAdmin(SystemAdmin):
         with self._lock:
             self._system.folder(stream).create()
             listing = self._listings.get(stream)
-            made = listing.begin(partitions)
+            made = listing.begin(partitions, self._system.settings.order)
             if listing.partitions != partitions:
                 raise IncompatibleError(
                     f"stream `{self._system.name}.{stream}` exists with "
@@ -215,7 +218,7 @@ class FilesAdmin(SystemAdmin):
         if listing.exists:
             return listing
         listing.read()
-        wanted = self._system.settings.partitions
+        wanted, order = self._system.settings.partitions, self._system.settings.order
         if not listing.exists:
             folder = self._system.folder(stream)
             if not folder.exists():
@@ -224,17 +227,35 @@ class FilesAdmin(SystemAdmin):
                     "Create it, or correct `systems."
                     f"{self._system.name}.folder`"
                 )
-            listing.begin(self._noted_partitions(stream) or wanted or _PARTITIONS)
+            noted = self._noted_partitions(stream)
+            if noted is not None:
+                self._check_order(stream, order)
+            listing.begin(noted or wanted or _PARTITIONS, order)
         if wanted is not None and wanted != listing.partitions:
             raise IncompatibleError(
                 f"`systems.{self._system.name}.partitions` = {wanted}, and `{self._system.name}.{stream}` was listed "
                 f"with {listing.partitions}: set it to {listing.partitions}, or name another "
                 f"`systems.{self._system.name}.listing`, for which all files are new"
             )
+        if order is not None and order != listing.order:
+            raise IncompatibleError(
+                f"`systems.{self._system.name}.order` = {order}, and `{self._system.name}.{stream}` was listed without "
+                f"an order: leave it out, or name another `systems.{self._system.name}.listing`, for which all files "
+                "are new"
+            )
         return listing
+
+    def _check_order(self, stream: str, order: Order | None) -> None:
+        if order is not None:
+            raise ConfigError(
+                f"`systems.{self._system.name}.order` = {order}, and `{self._system.name}.{stream}` is a folder that "
+                "Penstock writes, whose partitions have the order of its commits: read it by a system without `order`, "
+                "and with a `listing` of its own"
+            )
 
     def _look(self, stream: str, listing: Listing) -> None:
         if self._noted_partitions(stream) is not None:
+            self._check_order(stream, listing.order)
             self._look_at_manifests(stream, listing)
             return
         folder = self._system.folder(stream)
@@ -245,9 +266,14 @@ class FilesAdmin(SystemAdmin):
                 "should be empty"
             )
         listing.read()
+        if listing.order is not None and listing.unseen(found):
+            found = _complete(listing, found, folder.files())
         while new := listing.new(found):
+            late = listing.behind_their_place(new)
             if listing.append(new):
                 logger.info("%s.%s: %s listed", self._system.name, stream, counted(len(new), "new file"))
+                if late:
+                    self._warn_of_late(stream, late)
         changed = [file.path for file in listing.changed(found) if file.path not in self._warned]
         if changed:
             self._warned.update(changed)
@@ -258,6 +284,15 @@ class FilesAdmin(SystemAdmin):
                 counted(len(changed), "file"),
                 ", ".join(changed[:_SHOWN]),
             )
+
+    def _warn_of_late(self, stream: str, late: Sequence[FoundFile]) -> None:
+        logger.warning(
+            "%s.%s: %s came after others that are behind by the order of names, and will be read after these: %s",
+            self._system.name,
+            stream,
+            counted(len(late), "file"),
+            ", ".join(file.path for file in late[:_SHOWN]),
+        )
 
     def _noted_partitions(self, stream: str) -> int | None:
         """The partition count of the stream, if Penstock writes it. Other folders may be in places that cannot hold
@@ -281,3 +316,14 @@ class FilesAdmin(SystemAdmin):
             ]
             while new := listing.unseen(found):
                 listing.append(new, partition)
+
+
+def _complete(listing: Listing, found: Sequence[FoundFile], again: Sequence[FoundFile]) -> list[FoundFile]:
+    """The files of a look, with those that it missed although they were there before others that it found. A folder is
+    not listed in one step: files of a second look whose names come before the last one of the first are added.
+
+    Whoever writes files in the order of their names is then read in it, however the looks fall between.
+    """
+    last = max(name_order(file.path) for file in listing.unseen(found))
+    known = {file.path for file in found}
+    return [*found, *(file for file in again if file.path not in known and name_order(file.path) < last)]

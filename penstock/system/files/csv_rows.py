@@ -79,7 +79,7 @@ class _Records:
         self._file = file
         self._stream = io.TextIOWrapper(file.opened(), "utf-8-sig", "surrogateescape", newline="")
         self._lines: list[str] = []
-        """Those of the record that is read."""
+        """The lines of the record that is read."""
         self._ended = 0
         """The number of lines before it."""
         self._is_over = False

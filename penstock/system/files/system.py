@@ -14,13 +14,13 @@ from penstock.system.base import System, SystemWriter, WriterIdentity, check_opt
 from penstock.system.files.admin import FilesAdmin
 from penstock.system.files.folders import Folder, partition_values
 from penstock.system.files.formats import FORMATS, Format, format_of
-from penstock.system.files.listing import ROW_BITS, FoundFile
+from penstock.system.files.listing import ROW_BITS, FoundFile, Order
 from penstock.system.files.reader import FilesReader
 from penstock.system.files.schema import parse_schema
 from penstock.system.files.text import SourceFile
 from penstock.system.files.writer import FilesWriter
 
-_OPTIONS = ("folder", "format", "listing", "partitions", "poll.ms", "root.key", "root.key.previous")
+_OPTIONS = ("folder", "format", "listing", "order", "partitions", "poll.ms", "root.key", "root.key.previous")
 """The options, with `schema` and `schema.<stream>`. The keys of the root come from `job.root.key`."""
 _POLL_MS = 1000
 
@@ -38,6 +38,7 @@ class _Settings:
     poll_ms: int
     schemas: Mapping[str, str]
     """By stream; the empty name is for all others."""
+    order: Order | None = None
 
 
 class FilesSystem(System):
@@ -69,6 +70,7 @@ class FilesSystem(System):
             _positive(name, options, "partitions"),
             _positive(name, options, "poll.ms") or _POLL_MS,
             {key.partition(".")[2]: text for key, text in schemas.items()},
+            _order(name, options.get("order")),
         )
         for key, text in schemas.items():
             try:
@@ -106,7 +108,12 @@ class FilesSystem(System):
         )
 
     def written_format(self) -> Format:
-        """The format of outputs. Raises ConfigError if outputs cannot have the configured one."""
+        """The format of outputs. Raises ConfigError if outputs cannot have the configured format or order."""
+        if self.settings.order is not None:
+            raise ConfigError(
+                f"`systems.{self.name}.order` is for inputs, and outputs have the order of their commits: name another "
+                "system for the output"
+            )
         if self.settings.format == "csv":
             raise ConfigError(
                 f"`systems.{self.name}.format` = `csv`: outputs are Parquet or lines of JSON, because CSV has "
@@ -133,6 +140,14 @@ def _format(name: str, text: str | None) -> Format | None:
     if text is not None:
         raise ConfigError(f"`systems.{name}.format` = `{text}`: it is {', '.join(FORMATS)}")
     return None
+
+
+def _order(name: str, text: str | None) -> Order | None:
+    if text is None:
+        return None
+    if text == "name":
+        return "name"
+    raise ConfigError(f"`systems.{name}.order` = `{text}`: it is `name`, or left out")
 
 
 def _absolute(place: str) -> str:

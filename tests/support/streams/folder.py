@@ -81,7 +81,7 @@ def numbered(first: int, count: int) -> list[dict[str, Any]]:
 
 
 def chunks(room: Room, schema: pa.Schema, **options: object) -> list[ColumnChunk | list[RawMessage]]:
-    """What a reader of columns brings, of all partitions."""
+    """The chunks of all partitions that a reader of columns brings."""
     with closing(room.system(**options).reader()) as reader:
         found = (reader.read_columns(of(n, 0, end), schema, 100) for n, end in room.ends(**options).items())
         return [chunk for own in found for chunk in own]

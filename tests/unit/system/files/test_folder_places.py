@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 
 import penstock as ps
 from penstock.config.load import load_config
@@ -21,6 +23,8 @@ from penstock.system.registry import open_systems
 from penstock.testing.in_process import InProcessDriver
 from tests.support.streams.folder import parquet
 from tests.support.tools.cli import call
+from tests.support.tools.pages import blocks
+from tests.support.tools.places import ROOT
 
 SCHEMA = pa.schema({"user": pa.string(), "amount": pa.float64()})
 DEAD = {"task.dead.letter.stream": "local.dead"}
@@ -51,7 +55,7 @@ class Jobs:
     def run(self, app: ps.StreamApplication, **more: object) -> None:
         config = load_config(overrides={**self.overrides, **more}, environ=self.environ)
         objects, systems = open_store(config.job.root), open_systems(config)
-        for stream in ("out", "dead"):
+        for stream in ("out", "dead", "large"):
             with closing(systems["local"].admin()) as admin:
                 admin.create_stream(stream, 1)
         with closing(InProcessDriver(app.graph(), config, objects, systems, until_latest=True)) as driver:
@@ -124,6 +128,27 @@ def test_a_row_of_parquet_is_named_too(jobs: Jobs) -> None:
     with pytest.raises(UserCodeError) as error:
         jobs.run(app)
     assert "(a.parquet:3) key" in str(error.value)
+
+
+def test_the_examples_of_the_page(jobs: Jobs) -> None:
+    """The application over CSV, the command that shows a row, and the configuration of an order."""
+    page = (ROOT / "docs" / "files.md").read_text("utf-8")
+    rides = jobs.folder / "day-1.json"
+    rides.write_text(page.split("echo '")[1].split("'")[0] + "\n")
+    os.utime(rides, (1_714_564_800, 1_714_564_800))
+    _, _, source = blocks(page)
+    (command,) = [block for block in blocks(page, "sh") if "tail" in block]
+    shown = page.split(command)[1].split("```\n")[2]
+    options = [option.replace("systems.in.", "systems.lake.") for option in jobs.options()]
+    words = command.replace("--config job.yaml ", "").split()[1:]
+    assert call(*words, *options)[0] == shown
+    found: dict[str, Any] = {"ps": ps}
+    exec(compile(source, "docs/files.md", "exec"), found)
+    (jobs.folder / "a.csv").write_text("user,amount\nu1,25.88\nu2,0.5\n")
+    order = yaml.safe_load(blocks(page, "yaml")[1])
+    jobs.overrides = {key.replace("systems.in.", "systems.lake."): value for key, value in jobs.overrides.items()}
+    jobs.run(found["app"], **order, **{"systems.lake.listing": str(jobs.folder.parent / "others")})
+    assert jobs.messages("large") == [{"user": "u1", "amount": 25.88}]
 
 
 def test_commands_take_the_name_of_a_row(jobs: Jobs) -> None:
