@@ -182,11 +182,17 @@ def readable_rows(name: str, batch: pa.RecordBatch, first: int, columns: Columns
         yield from as_json(batch, columns)
     except _UNREADABLE:
         for row in range(batch.num_rows):
-            one = _in_utc(batch.slice(row, 1))
-            try:
-                yield from as_json(one, columns)
-            except _UNREADABLE as error:
-                yield failed_row(name, f"row {first + row}, counted from 0", _unreadable(one) or str(error))
+            yield _readable_row(name, batch.slice(row, 1), first + row, columns)
+
+
+def _readable_row(name: str, row: pa.RecordBatch, number: int, columns: Columns) -> bytes:
+    problem = ""
+    for one in (row, _in_utc(row)):
+        try:
+            return next(as_json(one, columns))
+        except _UNREADABLE as error:
+            problem = _unreadable(one) or str(error)
+    return failed_row(name, f"row {number}, counted from 0", problem)
 
 
 def as_json(batch: pa.RecordBatch, columns: Columns) -> Iterator[bytes]:
@@ -241,5 +247,5 @@ def _unreadable(row: pa.RecordBatch) -> str | None:
         except UnicodeDecodeError:
             return f"the column `{name}` has text that is not UTF-8"
         except _UNREADABLE:
-            return f"the column `{name}`, of the type {column.type}, has a time beyond the years 1 to 9999"
+            return f"the column `{name}` has a time beyond the years 1 to 9999"
     return None

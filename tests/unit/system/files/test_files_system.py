@@ -12,6 +12,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from penstock.api.ssp import SystemStreamPartition
@@ -134,6 +136,55 @@ def test_values_as_json(room: Room) -> None:
             "nan": None,
         }
     ]
+
+
+FAR_US = 253402300800_000_000
+"""The first microsecond of the year 10000."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "near", "shown", "far"),
+    [
+        (pa.timestamp("us", "Asia/Tokyo"), FAR_US - 1000, "9999-12-31T23:59:59.999000Z", [FAR_US, 1 << 62, -(1 << 62)]),
+        (pa.timestamp("us", "America/Lima"), -62135596800_000_000, "0001-01-01T00:00:00Z", [-62135596800_000_001]),
+        (pa.timestamp("us"), FAR_US - 1000, "9999-12-31T23:59:59.999000", [FAR_US]),
+        (pa.timestamp("ms", "UTC"), 0, "1970-01-01T00:00:00Z", [1 << 60]),
+        (pa.date32(), 2932896, "9999-12-31", [2932897, 1 << 30, -(1 << 30)]),
+        (pa.list_(pa.timestamp("us", "Asia/Tokyo")), [FAR_US - 1000], ["9999-12-31T23:59:59.999000Z"], [[0, FAR_US]]),
+        (pa.struct({"a": pa.timestamp("us")}), {"a": 0}, {"a": "1970-01-01T00:00:00"}, [{"a": FAR_US}]),
+    ],
+)
+def test_a_time_that_python_does_not_have_is_one_failed_message(
+    room: Room, kind: pa.DataType, near: Any, shown: Any, far: list[Any]
+) -> None:
+    def cells(values: list[Any]) -> pa.Array:
+        plain = pa.array(values, pa.int32() if pa.types.is_date(kind) else pa.int64()) if not_nested else None
+        return pa.array(values, nested).cast(kind) if plain is None else plain.cast(kind)
+
+    not_nested = not pa.types.is_nested(kind)
+    nested = pa.list_(pa.int64()) if pa.types.is_list(kind) else pa.struct({"a": pa.int64()})
+    sink = pa.BufferOutputStream()
+    table = pa.table({"n": range(len(far) + 2), "t": cells([near, *far, near])})
+    pa.parquet.write_table(table, sink)
+    room.put("day=1/a.parquet", bytes(sink.getvalue()))
+    rows = [message[3] or b"" for own in room.rows(room.ends()).values() for message in own]
+    good = [{"n": n, "t": shown, "day": "1"} for n in (0, len(far) + 1)]
+    assert [json.loads(rows[0]), json.loads(rows[-1])] == good
+    for number, row in enumerate(rows[1:-1], 1):
+        begin = f"`day=1/a.parquet`, row {number}, counted from 0: the column `t` has a time beyond"
+        assert row.decode().startswith(begin)
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(row)
+
+
+def test_text_of_parquet_that_is_not_utf_8_is_one_failed_message(room: Room) -> None:
+    text = pa.array([b"a", b"\xff", b"b"]).view(pa.string())
+    sink = pa.BufferOutputStream()
+    pa.parquet.write_table(pa.table({"t": text}), sink)
+    room.put("a.parquet", bytes(sink.getvalue()))
+    rows = [message[3] for own in room.rows(room.ends()).values() for message in own]
+    failed = b"`a.parquet`, row 1, counted from 0: the column `t` has text that is not UTF-8"
+    assert rows == [b'{"t":"a"}', failed, b'{"t":"b"}']
 
 
 def test_partition_columns(room: Room) -> None:
