@@ -385,7 +385,7 @@ def rows_of_file(kind: Format, ending: str) -> Callable[[bytes], None]:
             place = Folder(folder)
             for found in place.files():  # none if it is empty
                 with place.reading(found) as (system, path):
-                    list(read_rows(SourceFile(system, path, found.path, {"p": "1"}), kind))
+                    list(read_rows(SourceFile(system, path, path, found.path, {"p": "1"}), kind))
 
     return read
 

@@ -103,13 +103,13 @@ def test_a_line_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     file = tmp_path / "f.jsonl"
     file.write_bytes(b"\n".join(lines))
     with pytest.raises(CorruptError, match=r"line \d of `.*f.jsonl` has .* bytes or more; at most 2,000,000 are read"):
-        list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), file.name, {}), "json"))
+        list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "json"))
     monkeypatch.setattr(text, "LINE_BYTES", 4_000_000)
-    assert tuple(read_rows(SourceFile(fs.LocalFileSystem(), str(file), file.name, {}), "json")) == lines
+    assert tuple(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "json")) == lines
 
 
 def test_a_header_without_an_end(tmp_path: Path) -> None:
     file = tmp_path / "f.csv"
     file.write_bytes(b"x" * 3_000_000)
     with pytest.raises(CorruptError, match="the header of"):
-        list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), file.name, {}), "csv"))
+        list(read_rows(SourceFile(fs.LocalFileSystem(), str(file), str(file), file.name, {}), "csv"))

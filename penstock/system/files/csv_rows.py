@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.budgets import LINE_BYTES, check_budget
 from penstock.errors import CorruptError
 from penstock.system.files.cells import cell_reader, typed_values
-from penstock.system.files.text import Numbered, SourceFile, failed_row
+from penstock.system.files.text import BLANK_LINES, Numbered, SourceFile, failed_row
 from penstock.wording import counted
 
 MOST_COLUMNS = 20_000
@@ -98,10 +98,10 @@ class _Records:
         for line, row in self:
             if isinstance(row, str):
                 raise self._broken(f"its header, line {line}, is not CSV: {row}")
-            if not "".join(row).strip():
+            if not self.text.strip():
                 continue
-            check_budget(len(self.text), _HEADER_CHARACTERS, f"the header of `{self._file.path}`")
-            check_budget(len(row), MOST_COLUMNS, f"the header of `{self._file.path}`", "columns")
+            check_budget(len(self.text), _HEADER_CHARACTERS, f"the header of `{self._file.title}`")
+            check_budget(len(row), MOST_COLUMNS, f"the header of `{self._file.title}`", "columns")
             twice = [name for name, count in Counter(row).items() if count > 1]
             if twice:
                 raise self._broken(
@@ -117,6 +117,7 @@ class _Records:
 
     def __iter__(self) -> Iterator[tuple[int, list[str] | str]]:
         """Each record with the number of its first line, from 1; in place of a record that is not CSV, the problem."""
+        blank = 0
         while True:
             self._ended += len(self._lines)
             self._lines.clear()
@@ -130,17 +131,23 @@ class _Records:
                     return
                 raise self._broken(f"the row in line {line} opens a quote that is not closed")
             if row:
+                blank = 0
                 yield line, row
+            else:
+                blank += 1
+                if blank > BLANK_LINES:
+                    what = f"`{self._file.title}`, up to line {line:,},"
+                    check_budget(blank, BLANK_LINES, what, "blank lines in a row")
 
     def _broken(self, problem: str) -> CorruptError:
-        return CorruptError(f"`{self._file.path}` cannot be read: {problem}")
+        return CorruptError(f"`{self._file.title}` cannot be read: {problem}")
 
     def _feed(self) -> Iterator[str]:
         size, lines = 0, self._lines
         while line := self._stream.readline(LINE_BYTES + 1):
             size = len(line) if not lines else size + len(line)
             lines.append(line)
-            check_budget(size, LINE_BYTES, f"the row in line {self._ended + 1:,} of `{self._file.path}`")
+            check_budget(size, LINE_BYTES, f"the row in line {self._ended + 1:,} of `{self._file.title}`")
             yield line
         self._is_over = True
         yield _END

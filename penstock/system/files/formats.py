@@ -16,6 +16,7 @@ from penstock.columns.plain import has_map
 from penstock.errors import ConfigError, IncompatibleError
 from penstock.system.files.cells import path_scalar, typed_values
 from penstock.system.files.csv_rows import csv_rows, header_of
+from penstock.system.files.parquet import opened_parquet, row_batches
 from penstock.system.files.text import PACKED, Columns, Numbered, SourceFile, failed_row, json_lines
 
 Format: TypeAlias = Literal["parquet", "json", "csv"]
@@ -81,34 +82,12 @@ def _parquet(file: SourceFile, first: int) -> Generator[Numbered, None, None]:
 def _json(file: SourceFile, schema: pa.Schema | None, first: int) -> Generator[Numbered, None, None]:
     added = orjson.dumps(typed_values(file.added, schema))[1:]
     with file.opened() as stream:
-        for number, line in islice(json_lines(stream, file.path), first, None):
+        for number, line in islice(json_lines(stream, file.title), first, None):
             yield number, _with(line, added) if len(added) > 1 else line
 
 
 def _opened(file: SourceFile) -> pa.parquet.ParquetFile:
-    return pa.parquet.ParquetFile(file.system.open_input_file(file.path), coerce_int96_timestamp_unit="us")
-
-
-def row_batches(
-    file: pa.parquet.ParquetFile, first: int, rows: int, columns: list[str] | None = None
-) -> Iterator[pa.RecordBatch]:
-    """The rows from the number `first` on."""
-    groups: list[int] = []
-    skip = first
-    for number in range(file.metadata.num_row_groups):
-        count = file.metadata.row_group(number).num_rows
-        if not groups and skip >= count:
-            skip -= count
-        else:
-            groups.append(number)
-    if not groups:
-        return
-    for batch in file.iter_batches(rows, row_groups=groups, columns=columns, use_threads=False):
-        if skip >= batch.num_rows:
-            skip -= batch.num_rows
-            continue
-        yield batch.slice(skip)
-        skip = 0
+    return opened_parquet(file.system.open_input_file(file.path), file.title)
 
 
 def read_columns(file: SourceFile, first: int, schema: pa.Schema, rows: int) -> Iterator[pa.StructArray]:
@@ -120,7 +99,7 @@ def read_columns(file: SourceFile, first: int, schema: pa.Schema, rows: int) -> 
     with _opened(file) as opened:
         present = [name for name in schema.names if name in opened.schema_arrow.names]
         for batch in row_batches(opened, first, rows, present):
-            yield fitted_rows(batch, schema, file.added, file.path)
+            yield fitted_rows(batch, schema, file.added, file.title)
 
 
 def fitted_rows(batch: pa.RecordBatch, schema: pa.Schema, columns: Columns, path: str) -> pa.StructArray:

@@ -12,7 +12,7 @@ from penstock.config.settings import RootKeys
 from penstock.errors import ConfigError
 from penstock.system.base import System, SystemWriter, WriterIdentity, check_options
 from penstock.system.files.admin import FilesAdmin
-from penstock.system.files.folders import Folder, partition_values
+from penstock.system.files.folders import Folder, Links, partition_values
 from penstock.system.files.formats import FORMATS, Format, format_of
 from penstock.system.files.listing import ROW_BITS, FoundFile, Order
 from penstock.system.files.reader import FilesReader
@@ -20,7 +20,7 @@ from penstock.system.files.schema import parse_schema
 from penstock.system.files.text import SourceFile
 from penstock.system.files.writer import FilesWriter
 
-_OPTIONS = ("folder", "format", "listing", "order", "partitions", "poll.ms", "root.key", "root.key.previous")
+_OPTIONS = ("folder", "format", "links", "listing", "order", "partitions", "poll.ms", "root.key", "root.key.previous")
 """The options, with `schema` and `schema.<stream>`. The keys of the root come from `job.root.key`."""
 _POLL_MS = 1000
 
@@ -39,6 +39,7 @@ class _Settings:
     schemas: Mapping[str, str]
     """By stream; the empty name is for all others."""
     order: Order | None = None
+    links: Links = "inside"
 
 
 class FilesSystem(System):
@@ -71,6 +72,7 @@ class FilesSystem(System):
             _positive(name, options, "poll.ms") or _POLL_MS,
             {key.partition(".")[2]: text for key, text in schemas.items()},
             _order(name, options.get("order")),
+            _links(name, options.get("links")),
         )
         for key, text in schemas.items():
             try:
@@ -80,7 +82,7 @@ class FilesSystem(System):
         return cls(name, settings)
 
     def folder(self, stream: str) -> Folder:
-        return Folder(f"{self.settings.folder.rstrip('/')}/{stream}")
+        return Folder(f"{self.settings.folder.rstrip('/')}/{stream}", self.settings.links)
 
     def format_of(self, file: FoundFile) -> Format:
         """Raises ConfigError if neither the configuration nor the file's name says it."""
@@ -89,8 +91,9 @@ class FilesSystem(System):
     @contextmanager
     def source(self, stream: str, file: FoundFile) -> Iterator[SourceFile]:
         """A file of a stream, to be read. Raises as `Folder.reading`."""
-        with self.folder(stream).reading(file) as (system, path):
-            yield SourceFile(system, path, file.path, partition_values(file.path))
+        folder = self.folder(stream)
+        with folder.reading(file) as (system, path):
+            yield SourceFile(system, path, f"{folder.url}/{file.path}", file.path, partition_values(file.path))
 
     def lag(self, position: int, upcoming: int) -> int:
         """In files that are not read to their end."""
@@ -148,6 +151,14 @@ def _order(name: str, text: str | None) -> Order | None:
     if text == "name":
         return "name"
     raise ConfigError(f"`systems.{name}.order` = `{text}`: it is `name`, or left out")
+
+
+def _links(name: str, text: str | None) -> Links:
+    if text is None or text == "inside":
+        return "inside"
+    if text == "follow":
+        return "follow"
+    raise ConfigError(f"`systems.{name}.links` = `{text}`: it is inside or follow")
 
 
 def _absolute(place: str) -> str:

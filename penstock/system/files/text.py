@@ -17,6 +17,8 @@ Numbered: TypeAlias = tuple[int, bytes]
 
 PACKED: Mapping[str, str] = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 BLOCK = 1 << 20
+BLANK_LINES = 1_000_000
+"""The most blank lines in a row: a packed file may hold any number of them, and give nothing."""
 _SHOWN = 4096
 """Characters of a row that cannot be read. The file has the rest."""
 
@@ -26,7 +28,9 @@ class SourceFile(NamedTuple):
 
     system: fs.FileSystem
     path: str
-    """Its path in the file system."""
+    """A path by which the file system opens it."""
+    title: str
+    """Its URL or path, for errors."""
     name: str
     """Its path below the folder of the stream, by which people know it."""
     added: Columns
@@ -57,9 +61,15 @@ def failed_row(name: str, place: str, problem: str, text: str = "") -> bytes:
 
 def json_lines(stream: Any, path: str) -> Iterator[Numbered]:
     """Each line is a message, unchanged. Blank lines are passed over. Raises CorruptError if a line is too long."""
+    blank = 0
     for number, line in enumerate(_lines(stream, path), 1):
         if line := line.strip():
+            blank = 0
             yield number, line
+        else:
+            blank += 1
+            if blank > BLANK_LINES:
+                check_budget(blank, BLANK_LINES, f"`{path}`, up to line {number:,},", "blank lines in a row")
 
 
 def _lines(stream: Any, path: str) -> Iterator[bytes]:

@@ -285,11 +285,13 @@ class DeltaLog(TableLog):
         return 0 if stamp is None else stamp[1]
 
     def _path(self, path: str) -> str:
-        if "://" in path or path.startswith("/"):
+        """The path of a data file below the table. A commit is written by others, and may name any file."""
+        plain = unquote(path)
+        if "://" in plain or plain.startswith("/") or ".." in plain.split("/"):
             raise IncompatibleError(
                 f"{self.title} has files of another table (`{path}`), as a shallow clone has: read that table"
             )
-        return unquote(path)
+        return plain
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -44,16 +44,17 @@ class Room:
         with closing(self.system(**options).admin()) as admin:
             return {partition: ends.upcoming for partition, ends in admin.offsets(STREAM).items()}
 
-    def rows(self, ends: dict[int, int]) -> dict[int, list[RawMessage]]:
+    def rows(self, ends: dict[int, int], **options: object) -> dict[int, list[RawMessage]]:
         """All messages of each partition."""
-        with closing(self.system().reader()) as reader:
+        with closing(self.system(**options).reader()) as reader:
             return {
                 partition: [each for chunk in reader.read(of(partition, 0, end), 100) for each in chunk]
                 for partition, end in ends.items()
             }
 
-    def all(self) -> list[Any]:
-        return [json.loads(m[3] or b"") for own in self.rows(self.ends()).values() for m in own]
+    def all(self, **options: object) -> list[Any]:
+        rows = self.rows(self.ends(**options), **options)
+        return [json.loads(m[3] or b"") for own in rows.values() for m in own]
 
 
 def of(partition: int, start: int, end: int) -> OffsetRange:

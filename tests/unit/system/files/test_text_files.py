@@ -25,7 +25,7 @@ CELLS = st.text(st.sampled_from("a1 ,;\"'\r\n\té\ud7ff\0"), max_size=6)
 
 
 def source(path: Path, **added: str | None) -> SourceFile:
-    return SourceFile(fs.LocalFileSystem(), str(path), path.name, added)
+    return SourceFile(fs.LocalFileSystem(), str(path), str(path), path.name, added)
 
 
 def rows_of(path: Path, schema: pa.Schema | None = None) -> list[Any]:

@@ -283,7 +283,8 @@ def test_a_column_whose_type_does_not_become_that_of_the_table(tmp_path: Path) -
 
 def test_files_of_iceberg_without_ids(tmp_path: Path) -> None:
     table = WrittenIceberg(tmp_path)
-    file = tmp_path / "other.parquet"
+    file = Path(table.table.location().removeprefix("file://")) / "other.parquet"
+    file.parent.mkdir(parents=True, exist_ok=True)
     pa.parquet.write_table(pa.table({"n": pa.array([4], pa.int64()), "text": ["four"]}), file)
     table.table.add_files([f"file://{file}"])
     assert all_rows(table.system()) == [{"n": 4, "text": "four"}]
