@@ -104,8 +104,10 @@ class FilesAdmin(SystemAdmin):
         return Folder(self._system.settings.folder).folders()
 
     def keeps_order(self, stream: str) -> bool:
-        """Files belong to partitions by their names, so only one partition keeps an order across them."""
-        return self.partition_count(stream) == 1
+        """Files are in the partition with the fewest bytes, or all in one if they are read in the order of names."""
+        with self._lock:
+            listing = self._begun(stream)
+            return listing.order is not None or listing.partitions == 1
 
     def missing_columns(self, stream: str, names: Sequence[str]) -> Sequence[str]:
         """Looks into the newest file, if it is Parquet or CSV: older ones may lack a column that was added. A file that

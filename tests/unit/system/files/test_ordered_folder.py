@@ -101,11 +101,14 @@ def test_names_have_one_order(names: list[str]) -> None:
 def test_an_order_is_that_of_the_listing(room: Room) -> None:
     room.put("a.json", b'{"n":1}')
     room.ends(partitions=3)
+    with closing(room.system().admin()) as admin:
+        assert not admin.keeps_order(STREAM)
     with closing(room.system(**ORDER).admin()) as admin, pytest.raises(IncompatibleError, match="was listed without"):
         admin.offsets(STREAM)
     other = {"listing": room.home / "others"}
     with closing(room.system(**ORDER, **other).admin()) as admin:
         assert admin.offsets(STREAM)[1].ended
+        assert admin.keeps_order(STREAM)
     room.put("b.json", b'{"n":2}')
     with closing(room.system(**other).admin()) as admin:  # as other keys, it need not be said again
         assert [end.upcoming >> 32 for end in admin.offsets(STREAM).values()] == [2, 0, 0]
